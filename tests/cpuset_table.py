@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile
 
 TABLE = Path(__file__).parent / "vectors" / "kernel" / "cpuset_rules.yaml"
 """Its head explains the language."""
@@ -46,10 +46,10 @@ def _do(tree: CgroupTree, verb: str, path: str, *rest: str) -> str:
     try:
         if verb == "see":
             name, _, effective = rest[0].partition(".")
-            seen = tree.text(path, Resource(name), effective=bool(effective))
+            seen = tree.text(path, CpusetFile(name), effective=bool(effective))
             return "" if seen == rest[1] else f"seen '{seen}'"
         if verb == "write":
-            tree.write(path, Resource(rest[0]), rest[1])
+            tree.write(path, CpusetFile(rest[0]), rest[1])
         elif verb == "online":
             tree.set_online(CPUSet.parse(path))
         else:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
-from nri_plugin.wire.nri.messages import Container, Device, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, DeviceNode, Pod, Resources
 from tests.builders import container, pod
 
 POD_BYTES = 1_500_000
@@ -55,8 +55,8 @@ def _annotated(given: Mapping[str, str]) -> Shape:
     return Shape(pod={"annotations": given})
 
 
-def _nodes(count: int, path: str = "/dev/x{}") -> tuple[Device, ...]:
-    return tuple(Device(path.format(number), "c", 99, number) for number in range(count))
+def _nodes(count: int, path: str = "/dev/x{}") -> tuple[DeviceNode, ...]:
+    return tuple(DeviceNode(path.format(number), "c", 99, number) for number in range(count))
 
 
 def _pages(sizes: tuple[str, ...]) -> Resources:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import Stage, stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode, stage
 from tests.agent_process import PATIENCE_S, PATIENT_AGENT
 
 
 @contextmanager
-def patient_stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
+def patient_stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode]:
     """`stage`, with a runtime that lets its plugin register, and an agent that lets its exporter answer, in its own time."""
     with stage(scenario, keep) as node:
         behaviour = node.runtime.behaviour

@@ -13,9 +13,9 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Driver, Resource, parent_of
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import RefusedError, Runtime
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime
 from nri_plugin.wire.nri import events
 
 MEMORY_BYTES = 64 << 30
@@ -56,14 +56,14 @@ class EngineAgent:
         decision = decide(self.node, self.state, event)
         self.decisions.append(decision)
         if decision.refusal is not None:
-            raise RefusedError(str(decision.refusal))
+            raise PluginRefusedError(str(decision.refusal))
         assert decision.state.violations(self.node) == [], decision.steps
         for write in decision.writes:
             path = cgroup_path(write.target)
             if path in self.tree:
                 if write.make_room:
                     self._widen_above(path, write.cpus)
-                self.tree.write(path, Resource.CPUS, str(write.cpus))
+                self.tree.write(path, CpusetFile.CPUS, str(write.cpus))
             else:
                 assert not write.must_exist, (event, write)
         self.state = decision.state
@@ -99,7 +99,7 @@ class EngineAgent:
             above = "/".join(parts[:count])
             own = self.tree.own_cpus(above)
             if not cpus <= own and (own or self.tree.version == 1):
-                self.tree.write(above, Resource.CPUS, str(own | cpus))
+                self.tree.write(above, CpusetFile.CPUS, str(own | cpus))
 
     def _is_removed(self, ref: CgroupRef) -> bool:
         path = cgroup_path(ref)

@@ -7,23 +7,23 @@ from typing import Any
 from nri_plugin.model import bits
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load
-from nri_plugin.simulator.simulate.comparison import Comparison, Difference, Sum
+from nri_plugin.simulator.simulate.comparison import ContainerDifference, SimulationComparison, Sum
 from nri_plugin.simulator.simulate.simulation import (
-    Alignment,
-    Broken,
+    AlignmentRow,
     Configuration,
-    ContainerRow,
-    Group,
+    ContainerStatus,
+    CPUGroup,
+    CPUOwner,
+    FragmentationRow,
     Machine,
-    MemoryRow,
-    NUMANodeRow,
-    Owner,
-    Refusal,
+    RefusalStage,
     RefusedRow,
-    Room,
+    ShapeCapacity,
+    SimulatedContainer,
+    SimulatedMemory,
+    SimulatedNUMANode,
+    SimulatedRefusal,
     Simulation,
-    Stage,
-    Status,
     StepRow,
     Totals,
 )
@@ -65,13 +65,13 @@ def comparison(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
     before = {row["key"]: row["cpus"] for row in first["containers"]}
     after = {row["key"]: row["cpus"] for row in second["containers"]}
     rows = tuple(
-        Difference(key, "cpus", cpus, after[key])
+        ContainerDifference(key, "cpus", cpus, after[key])
         for key, cpus in before.items()
         if after.get(key, cpus) != cpus
     )
     sums = (Sum("pods placed", len(before), len(after)),)
     return asdict(
-        Comparison(
+        SimulationComparison(
             (("topologyManagerPolicy", "best-effort", "restricted"),), rows, len(before) - len(rows), sums
         )
     )
@@ -81,7 +81,7 @@ class _Counting:
     def __init__(self, name: str, topology: Topology, config: str, *, backwards: bool) -> None:
         self.name, self.topology, self.config = name, topology, config
         self.free = list(topology.online)[RESERVED:][:: -1 if backwards else 1]
-        self.rows: list[ContainerRow] = []
+        self.rows: list[SimulatedContainer] = []
         self.steps: list[StepRow] = []
         self.taken = 0
 
@@ -105,12 +105,16 @@ class _Counting:
             devices=(),
             numa_nodes=tuple(self._broken(node.id, node.cpus.mask) for node in self.topology.nodes),
             caches=tuple(self._broken(number, cpus.mask) for number, cpus in self.topology.caches),
-            memory=(MemoryRow(0, "memory", 64 << 30, 3 << 30),),
+            memory=(SimulatedMemory(0, "memory", 64 << 30, 3 << 30),),
             capacity=(
-                Room("2", SHAPE.format(2), "db/main", 1, len(self.free) // 2, 31, refusal=self._refusal(2)),
-                Room("9", SHAPE.format(9), "", 0, 3, 6),
+                ShapeCapacity(
+                    "2", SHAPE.format(2), "db/main", 1, len(self.free) // 2, 31, refusal=self._refusal(2)
+                ),
+                ShapeCapacity("9", SHAPE.format(9), "", 0, 3, 6),
             ),
-            refused=(RefusedRow("InsufficientCPU", Stage.PLACEMENT, "1000", ("ml/train/train",), "no room"),),
+            refused=(
+                RefusedRow("InsufficientCPU", RefusalStage.PLACEMENT, "1000", ("ml/train/train",), "no room"),
+            ),
             totals=self._totals(len(wishes)),
             notes=("memory pressure is not simulated",),
         )
@@ -119,8 +123,14 @@ class _Counting:
         namespace, pod, container = key.split("/") if key.count("/") == 2 else ("default", key, key)
         mine, self.free = (self.free[:size], self.free[size:]) if size <= len(self.free) else ([], self.free)
         mask = bits.from_ids(mine)
-        row = ContainerRow(
-            key, namespace, pod, container, "app", Status.PLACED if mine else Status.SHARED, len(mine)
+        row = SimulatedContainer(
+            key,
+            namespace,
+            pod,
+            container,
+            "app",
+            ContainerStatus.PLACED if mine else ContainerStatus.SHARED,
+            len(mine),
         )
         cpus = mask or bits.from_ids(self.free)
         values = {
@@ -132,13 +142,13 @@ class _Counting:
                 bits.from_ids(cache for cache, group in self.topology.caches if group.mask & cpus)
             ),
             "mems": "0" if mine else "",
-            "aligned": Alignment(numa_node=True, socket=True, uncore_cache=size <= 8, whole_cores=False)
+            "aligned": AlignmentRow(numa_node=True, socket=True, uncore_cache=size <= 8, whole_cores=False)
             if mine
             else None,
         }
         if size and not mine:
-            values = {"refusal": self._refusal(size), "status": Status.REFUSED}
-        row = ContainerRow(**{**{name: getattr(row, name) for name in row.__slots__}, **values})
+            values = {"refusal": self._refusal(size), "status": ContainerStatus.REFUSED}
+        row = SimulatedContainer(**{**{name: getattr(row, name) for name in row.__slots__}, **values})
         if not row.refusal:
             self.rows.append(row)
         self.taken += len(mine)
@@ -155,12 +165,14 @@ class _Counting:
             )
         )
 
-    def _refusal(self, size: int) -> Refusal:
-        return Refusal(
-            Stage.PLACEMENT, "InsufficientCPU", f"InsufficientCPU: {size} wanted, {len(self.free)} available"
+    def _refusal(self, size: int) -> SimulatedRefusal:
+        return SimulatedRefusal(
+            RefusalStage.PLACEMENT,
+            "InsufficientCPU",
+            f"InsufficientCPU: {size} wanted, {len(self.free)} available",
         )
 
-    def _owners(self) -> tuple[Owner, ...]:
+    def _owners(self) -> tuple[CPUOwner, ...]:
         owner = {
             cpu: row.key
             for row in self.rows
@@ -168,7 +180,7 @@ class _Counting:
             for cpu in bits.iterate(bits.parse_list(row.cpus))
         }
         return tuple(
-            Owner(
+            CPUOwner(
                 cpu,
                 "exclusive" if cpu in owner else "reserved" if number < RESERVED else "shared",
                 owner.get(cpu, ""),
@@ -176,10 +188,10 @@ class _Counting:
             for number, cpu in enumerate(self.topology.online)
         )
 
-    def _broken(self, number: int, mask: int) -> Broken:
+    def _broken(self, number: int, mask: int) -> FragmentationRow:
         left = bits.from_ids(self.free) & mask
         reserved = bits.from_ids(list(self.topology.online)[:RESERVED]) & mask
-        return Broken(
+        return FragmentationRow(
             number,
             mask.bit_count(),
             (mask & ~reserved).bit_count(),
@@ -197,17 +209,17 @@ class _Counting:
 
 def _machine(name: str, topology: Topology) -> Machine:
     nodes = tuple(
-        NUMANodeRow(node.id, tuple(node.cpus), node.memory_bytes, node.hugepages, node.distances)
+        SimulatedNUMANode(node.id, tuple(node.cpus), node.memory_bytes, node.hugepages, node.distances)
         for node in topology.nodes
     )
     return Machine(
         name,
         "a described machine",
         f"{len(topology.sockets)} sockets, {len(topology.nodes)} NUMA nodes, {len(topology.online)} CPUs",
-        tuple(Group(number, tuple(cpus)) for number, cpus in topology.sockets),
+        tuple(CPUGroup(number, tuple(cpus)) for number, cpus in topology.sockets),
         nodes,
-        tuple(Group(number, tuple(cpus)) for number, cpus in topology.caches),
-        tuple(Group(number, tuple(cpus)) for number, cpus in topology.cores),
+        tuple(CPUGroup(number, tuple(cpus)) for number, cpus in topology.caches),
+        tuple(CPUGroup(number, tuple(cpus)) for number, cpus in topology.cores),
         topology.caches_known,
         tuple(topology.online),
         tuple(topology.offline),

@@ -171,7 +171,7 @@ def options_of(given: dict[str, Any]) -> Any:
     """Options of the process from those of the command line."""
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
-    from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy
+    from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
     from nri_plugin.extender.server import ExtenderOptions
 
     scoring = Scoring(

@@ -69,7 +69,9 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
     taken = CPUSet()
     for one in wanted:
         record = state.containers.get(one.container_id)
-        own = _allocated(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
+        own = (
+            _allocated(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
+        )
         checks = (
             (not one.cpus, "a partition without CPUs"),
             (

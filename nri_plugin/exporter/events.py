@@ -1,4 +1,21 @@
-"""Turns what the agent tells into events on pods: refusals, drift, and containers that run unplaced."""
+"""Kubernetes events on pods: refusals, drift, and containers that run without the CPUs they should have.
+
+The kubelet retries a refused container again and again. The same note about the same container is repeated after
+`AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`. All events together are limited to `BURST`, and one more
+every `REFILL_S`. Events that are left out are counted.
+
+Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
+`reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
+core/v1 Event, which `kubectl describe pod` lists.
+
+A refused pod can also be set to Failed, as the kubelet does with a pod that it does not admit, so that its controller
+creates another one. This happens only while nothing of the pod has ever run, and only if the pod is unchanged since it
+was read: the write names the version.
+
+Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
+Differs: the kubelet rejects a whole pod before anything of it runs. Here a later container may be refused after others,
+    init containers too, have run. Their work is not thrown away: such a pod is left waiting.
+"""
 
 import logging
 import time
@@ -14,17 +31,7 @@ from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.process.logs import say
 
-# ----------------------------------------------------------------------------------------------------
-# Kubernetes events on pods: what was refused, what drifted, and what runs without the CPUs it should have.
-#
-# A refused container is tried again and again by the kubelet: the same words about the same container are said again
-# after `AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`, and all events together are held to `BURST`, refilled one every `REFILL_S`. What is left out is counted.
-#
-# Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
-# `reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
-# core/v1 Event, which is what `kubectl describe pod` lists.
-#
-# Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
+# Events
 
 
 CONTROLLER = "nri-pin/export"
@@ -47,8 +54,8 @@ UNPLACED, DRIFT = "Unplaced", "Drift"
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """What is to be said about a container.
+class PodEvent:
+    """An event to create about a container.
 
     Attributes:
         reason: one word; the kubelet's where it has one.
@@ -65,33 +72,33 @@ class Happening:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """Words that are not said again before `until`, and are forgotten once they were not heard for a pause more."""
+    """A note that is not repeated before `until`, and is forgotten if it does not come again for one more pause."""
 
     until: float
     pause_s: float
 
 
 class EventRate:
-    """Says which happenings are told.
+    """Decides which events are created.
 
     Args:
         clock: seconds that only grow.
 
     Attributes:
-        left_out: how many were not told for want of room; repetitions are not counted.
+        left_out: how many exceeded the limit; repetitions are not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._said: dict[Happening, _Said] = {}
+        self._said: dict[PodEvent, _Said] = {}
         self._room, self._filled_at = float(BURST), clock()
         self.left_out = 0
 
-    def takes(self, happening: Happening) -> bool:
-        """Whether to tell it now."""
+    def takes(self, event: PodEvent) -> bool:
+        """Whether to create the event now."""
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
-        before = self._said.get(happening)
+        before = self._said.get(event)
         if before and now < before.until:
             return False
         self._room = min(float(BURST), self._room + (now - self._filled_at) / REFILL_S)
@@ -101,17 +108,15 @@ class EventRate:
             return False
         self._room -= 1.0
         pause_s = min(2.0 * before.pause_s, LONGEST_AGAIN_S) if before else AGAIN_S
-        self._said[happening] = _Said(now + pause_s, pause_s)
+        self._said[event] = _Said(now + pause_s, pause_s)
         return True
 
 
-def event_object(
-    happening: Happening, node_name: str, now: str, pod: PodObject = UNKNOWN_POD
-) -> dict[str, Any]:
+def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNKNOWN_POD) -> dict[str, Any]:
     """The event to create.
 
     Args:
-        happening: what is told.
+        event: its content.
         node_name: reports it.
         now: RFC 3339 with microseconds.
         pod: what the cluster holds of the pod.
@@ -119,21 +124,21 @@ def event_object(
     regarding = {
         "apiVersion": "v1",
         "kind": "Pod",
-        "namespace": happening.namespace,
-        "name": happening.pod,
-        "uid": happening.pod_uid,
+        "namespace": event.namespace,
+        "name": event.pod,
+        "uid": event.pod_uid,
         "resourceVersion": pod.resource_version,
-        "fieldPath": _field_path(pod, happening.container),
+        "fieldPath": _field_path(pod, event.container),
     }
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": _name_prefix(happening.pod), "namespace": happening.namespace},
+        "metadata": {"generateName": _name_prefix(event.pod), "namespace": event.namespace},
         "eventTime": now,
         "type": "Warning",
-        "reason": _cut(happening.reason, LONGEST_REASON),
+        "reason": _cut(event.reason, LONGEST_REASON),
         "action": "Placing",
-        "note": _cut(f"container {happening.container}: {happening.note}", LONGEST_NOTE),
+        "note": _cut(f"container {event.container}: {event.note}", LONGEST_NOTE),
         "reportingController": CONTROLLER,
         "reportingInstance": _cut(node_name, LONGEST_INSTANCE),
         "regarding": {name: value for name, value in regarding.items() if value},
@@ -163,23 +168,17 @@ def _cut(text: str, limit: int) -> str:
     return f"{encoded[: limit - 3].decode(errors='ignore')}..."
 
 
-def told(happenings: Iterator[Happening], rate: EventRate) -> list[Happening]:
-    """Those to tell now, in their order."""
-    return [happening for happening in happenings if happening.pod and rate.takes(happening)]
+def told(events: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
+    """The events to create now, in their order."""
+    return [event for event in events if event.pod and rate.takes(event)]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Sets a refused pod to Failed, as the kubelet does with one it does not admit, so that its controller makes another.
-#
-# A pod is failed only while nothing of it has ever run and while it is still as it was read: the write names the version.
-#
-# Differs: the kubelet refuses a whole pod before anything of it runs; here a later container may be refused after others,
-# init containers too, have run. Their work is not thrown away: that pod is left to wait.
+# Failing refused pods
 
 
 REASONS = ("TopologyAffinityError", "SMTAlignmentError")
 OTHER_REASON = "UnexpectedAdmissionError"
-"""What the kubelet says of everything else (kubelet v1.36 cm/topologymanager, cm/admission)."""
+"""The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
 
 
 class Rejecter:
@@ -245,7 +244,7 @@ def _ran(state: Object) -> bool:
     return "running" in state or "terminated" in state
 
 
-# ----------------------------------------------------------------------------------------------------
+# The announcer
 
 
 KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
@@ -271,7 +270,7 @@ class Announcer:
         log: for trouble, once for each cause until it is over.
         clock: seconds that only grow.
         rejecter: sets refused pods to Failed; None to leave them to wait.
-        pods: tells what the cluster holds of the pods that events are about.
+        pods: objects of the pods that events are about.
 
     Attributes:
         events: how many by reason and result, `created` or `failed`.
@@ -299,13 +298,13 @@ class Announcer:
         self._causes: set[Cause] = set()
 
     def announce(self, status: AgentStatus) -> None:
-        """Tell what is new; what cannot be told is said in the log and not tried again."""
+        """Create events for what is new; a failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
         if is_first:
             return
-        for happening in told(iter(new), self._rate):
-            self._create(happening)
+        for event in told(iter(new), self._rate):
+            self._create(event)
 
     def _reject(self, row: RefusalRow) -> str:
         """Fail the pod where that is wanted; what the event says when it is left to wait all the same."""
@@ -317,10 +316,10 @@ class Announcer:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
 
-    def _news(self, status: AgentStatus) -> Iterator[Happening]:
+    def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
         for row in _newer(status.refusals, self._last_refusal):
             note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
-            yield Happening(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
+            yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
         self._last_refusal = _newest(status.refusals)
         for drift in _newer(status.drifts, self._last_drift):
             record = status.state.containers.get(drift.container_id)
@@ -332,22 +331,22 @@ class Announcer:
             yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
 
-    def _create(self, happening: Happening) -> None:
+    def _create(self, event: PodEvent) -> None:
         now = time.time()
         text = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(now))}.{int(now % 1 * 1e6):06d}Z"
-        pod = self._pods.object_of(happening.namespace, happening.pod, happening.pod_uid)
-        event = event_object(happening, self._node_name, text, pod)
+        pod = self._pods.object_of(event.namespace, event.pod, event.pod_uid)
+        obj = event_object(event, self._node_name, text, pod)
         result = "created"
         try:
-            self._client.create(EVENTS, event, happening.namespace)
+            self._client.create(EVENTS, obj, event.namespace)
             self._causes = {cause for cause in self._causes if cause[-1]}
         except KubeAPIError as error:
             result = "failed"
-            self._complain(happening, error)
-        reason = happening.reason if happening.reason in KNOWN_REASONS else OTHER
+            self._complain(event, error)
+        reason = event.reason if event.reason in KNOWN_REASONS else OTHER
         self.events[reason, result] += 1
 
-    def _complain(self, happening: Happening, error: KubeAPIError) -> None:
+    def _complain(self, event: PodEvent, error: KubeAPIError) -> None:
         """Log the server's words, once for each cause.
 
         A cause without fields, such as a missing right, is over when an event is created. One with fields is about
@@ -366,8 +365,8 @@ class Announcer:
             self._log,
             logging.WARNING,
             "event not created",
-            namespace=happening.namespace,
-            pod=happening.pod,
+            namespace=event.namespace,
+            pod=event.pod,
             status=error.status or None,
             reason=error.reason,
             err=f"{error}{what_to_do}",
@@ -383,15 +382,15 @@ def _newer(rows: Sequence[Row], last: int) -> list[Row]:
     return [row for row in rows if row.number > last or _newest(rows) < last]
 
 
-def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[Happening]:
-    """Nothing of a container that is gone, or that is none: a slice has no pod to tell it of."""
+def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[PodEvent]:
+    """An event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
     pod = state.pods.get(record.pod_uid) if record else None
     if record and pod:
-        yield Happening(pod.uid, pod.namespace, pod.name, record.name, reason, note)
+        yield PodEvent(pod.uid, pod.namespace, pod.name, record.name, reason, note)
 
 
 def _drift_note(row: DriftRow) -> str:
-    """The same words for the same drift however often it comes, so that it is not told each time."""
+    """Equal notes for equal drift, so that repetitions are recognized."""
     found = (
         f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
     )

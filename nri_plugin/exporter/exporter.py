@@ -1,7 +1,8 @@
-"""`nri-pin export`: tells the cluster what the agent has promised, as a NodeResourceTopology object.
+"""`nri-pin export`: publishes the agent's allocations as a NodeResourceTopology object, and creates events on pods.
 
-Three threads: one listens to the agent, one to what others do to our object, this one publishes. The agent does not
-know of any of this; without it, or without the cluster, everything told so far stands.
+Four threads: one follows the agent's status socket, one watches our object, one watches the pods of the node, and the
+main loop publishes. The agent depends on none of them. While the agent or the cluster is away, the published object
+stays as it is.
 """
 
 import logging
@@ -32,10 +33,10 @@ from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say
 
 MANAGER = "nri-pin"
-"""Field manager of what we apply."""
+"""Field manager of the object."""
 
 DEVICES_S = 30.0
-"""The main loop comes round so often, and asks the kubelet for devices again; and whenever the agent says something."""
+"""The main loop runs at least this often and asks the kubelet for devices again; each status of the agent wakes it too."""
 
 OURS = ("topologyPolicies", "zones", "attributes")
 """The fields of the object that are ours."""
@@ -43,17 +44,17 @@ OURS = ("topologyPolicies", "zones", "attributes")
 
 @dataclass(frozen=True, slots=True)
 class ExportOptions:
-    """What an administrator chose.
+    """The options of the command.
 
     Attributes:
         node_name: what the cluster calls this node.
-        agent_socket: where the agent tells.
+        agent_socket: the agent's status socket.
         take_over: take the object from another exporter.
         pause_s: between two writes.
-        kubelet_socket: where the kubelet tells of devices; empty to do without.
+        kubelet_socket: of the kubelet's PodResources API; empty for no devices.
         fails_pods: set a refused pod to Failed instead of leaving it to wait.
-        metrics_bind_address: where to show metrics; None for nowhere.
-        health_probe_bind_address: where probes ask; None for nowhere.
+        metrics_bind_address: of the metrics server; None for none.
+        health_probe_bind_address: of the server for probes; None for none.
     """
 
     node_name: str
@@ -67,7 +68,7 @@ class ExportOptions:
 
 
 class Exporter:
-    """Publishes until told to stop.
+    """Publishes until `stop`.
 
     Args:
         options: what was chosen.
@@ -125,7 +126,7 @@ class Exporter:
         self.threads: list[threading.Thread] = []
 
     def stop(self) -> None:
-        """End soon; safe from a signal handler's thread and from any other."""
+        """End soon; safe from a signal handler and from any thread."""
         self._stopping.set()
         threading.Thread(target=self._wake).start()  # a signal may have come while this thread holds the lock
 
@@ -149,24 +150,24 @@ class Exporter:
             self.came_round_at = self._clock()
 
     def tell(self, status: AgentStatus) -> None:
-        """This is what the agent says now."""
+        """Take a status of the agent."""
         self.hears_agent = True
         with self._news:
             self._status = self._latest = status
             self._news.notify_all()
 
     def agent_lost(self) -> None:
-        """The agent is not there any more."""
+        """Note that the agent is gone."""
         self.hears_agent = False
 
     def seen(self, obj: Object, *, is_gone: bool = False) -> None:
-        """This is what the cluster holds now, or nothing since this version; what is not ours is put right."""
+        """Take the object as the cluster holds it, or its deletion; fields that others changed are corrected."""
         with self._news:
             self._seen, self._is_gone = obj, is_gone
             self._news.notify_all()
 
     def step(self, status: AgentStatus | None) -> None:
-        """Take over what the agent says and what others did, and publish when it is time."""
+        """Process the agent's status and changes by others, and publish if it is due."""
         is_news = status is not None
         if status is not None and self._is_observing(status):
             return
@@ -182,7 +183,7 @@ class Exporter:
             self.announcer.announce(status)
 
     def _is_observing(self, status: AgentStatus) -> bool:
-        """Whether nothing of what the agent says is carried out; said when that begins."""
+        """Whether the agent only observes; logged when that begins."""
         if status.observing and not self._said_observing:
             say(
                 self._log,
@@ -194,7 +195,7 @@ class Exporter:
         return status.observing
 
     def object_of(self, status: AgentStatus) -> Object:
-        """The object for what the agent says."""
+        """The object for a status of the agent."""
         devices = self._devices() if self._devices else NO_DEVICES
         obj = to_object(published(self._options.node_name, status.node, status.state, devices))
         self.owner.look()
@@ -203,7 +204,7 @@ class Exporter:
         return obj
 
     def _wait(self) -> AgentStatus | None:
-        """The newest of what the agent says, None when it has said nothing new."""
+        """The newest status of the agent, None if there is no new one."""
         with self._news:
             if self._status is None and self._seen is None and not self._stopping.is_set():
                 self._news.wait(self._patience_s())
@@ -215,14 +216,14 @@ class Exporter:
         return status
 
     def _patience_s(self) -> float:
-        """How long to wait for news: device plugins come and go without any, and a probe asks for signs of life."""
+        """How long to wait for news; not forever, since devices change without any, and the probe checks this loop."""
         if self._latest is None or self._latest.observing:
             return DEVICES_S
         due_s = None if self.owner.is_missing else self.publisher.due_s()
         return min(self.owner.due_s(), DEVICES_S, *(() if due_s is None else (due_s,)))
 
     def view(self) -> tuple[Node, State] | None:
-        """What the agent has said last, None for nothing yet or nothing that is carried out."""
+        """Node and state of the last status, None before the first one and while the agent only observes."""
         latest = self._latest
         return None if latest is None or latest.observing else (latest.node, latest.state)
 
@@ -250,7 +251,7 @@ class Exporter:
         self.trouble = ""
 
     def publish_once(self, status: AgentStatus) -> None:
-        """Publish what the agent says.
+        """Publish one status.
 
         Raises:
             NriPinError: it was not accepted; says what to do.
@@ -266,13 +267,13 @@ class Exporter:
             raise NriPinError(self._advice(error)) from error
 
     def _pods_lost(self, error: KubeAPIError) -> None:
-        """Say that pods are not known, or not anew."""
+        """Log that pods are not known, or not up to date."""
         what_to_do = "; kubectl apply -f deploy/export-rbac.yaml" if error.status == FORBIDDEN else ""
         trouble = f"{error}{what_to_do}"
         say(self._log, logging.WARNING, "what runtimes do not say of new pods will be inferred", err=trouble)
 
     def _failed(self, error: KubeAPIError) -> None:
-        """Say what is wrong and what to do, once."""
+        """Log what is wrong and what to do, once."""
         trouble = self._advice(error)
         if trouble != self.trouble:
             say(self._log, logging.WARNING, "not published, will be tried again", err=trouble)
@@ -293,10 +294,10 @@ class Exporter:
 
 
 class _OwnObject:
-    """Told what the cluster holds of our object.
+    """Receives our object as the cluster holds it.
 
     Attributes:
-        version: of the list that is told.
+        version: resource version of the last list.
     """
 
     def __init__(self, exporter: Exporter) -> None:
@@ -311,11 +312,11 @@ class _OwnObject:
             self._exporter.seen({"metadata": {"resourceVersion": self.version()}}, is_gone=True)
 
     def changed(self, obj: Object) -> None:
-        """Somebody wrote it, perhaps we."""
+        """A manager wrote it, perhaps this one."""
         self._exporter.seen(obj)
 
     def deleted(self, obj: Object) -> None:
-        """Somebody deleted it; its version is that of the deletion."""
+        """It was deleted; its version is that of the deletion."""
         self._exporter.seen(obj, is_gone=True)
 
     def failed(self, error: KubeAPIError) -> None:

@@ -1,8 +1,10 @@
-"""The exporter's side of `exporter.sock`: answers the agent what kubelet and cluster know of a container and its pod.
+"""The exporter's side of `exporter.sock`: devices of a container from the kubelet, and facts of its pod from the cluster.
 
-The runtime, and every pod of the node, waits while we answer: the kubelet is asked with a limit below the agent's own,
-only where its answer counts, and what changes seldom is remembered; the cluster is not asked then, what it told of its
-pods lies ready. See `nri_plugin.core.decision` for the wire.
+The runtime, and with it every pod of the node, waits for the answer. So the kubelet is asked with a time limit below
+the agent's, only if its answer matters, and figures that change seldom are cached. The cluster is not asked at all: the
+facts come from the watch of the node's pods.
+
+`nri_plugin.core.decision` describes the wire format; both sides are tested against each other.
 """
 
 import logging
@@ -17,17 +19,19 @@ from typing import Any
 import msgspec
 
 from nri_plugin.core.decision import LINE_BYTES
-from nri_plugin.exporter.pod_resources import Allocatable, ContainerDevices, PodResources, numa_ids
-from nri_plugin.exporter.pod_resources_server import KubeletClient
+from nri_plugin.exporter.pod_resources import (
+    Allocatable,
+    ContainerDevices,
+    KubeletClient,
+    PodResources,
+    numa_ids,
+)
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import device_totals
 from nri_plugin.process.logs import say
 
-# ----------------------------------------------------------------------------------------------------
-# What the exporter tells the agent of a container's devices, from the kubelet's PodResources answers.
-#
-# The wire format is described in `nri_plugin.core.decision`; both sides are tested against each other.
+# Devices
 
 
 Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
@@ -70,7 +74,7 @@ def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[s
     return entries
 
 
-# ----------------------------------------------------------------------------------------------------
+# Answers
 
 
 KUBELET_S = 0.08
@@ -79,8 +83,8 @@ KUBELET_S = 0.08
 TOTALS_S = 10.0
 """Device plugins come and go in minutes."""
 
-QUESTION_S = 1.0
-"""A question is one line and is sent at once."""
+REQUEST_S = 1.0
+"""A request is one line and is sent at once."""
 
 NOT_KNOWN = b"{}\n"
 
@@ -90,8 +94,8 @@ Facts = Callable[[str, str, str], Answer | None]
 """The facts of a pod by namespace, name and uid; None for nothing."""
 
 
-class Question(msgspec.Struct):
-    """What the agent asks."""
+class FactsRequest(msgspec.Struct):
+    """One request of the agent."""
 
     pod: str
     namespace: str
@@ -101,7 +105,7 @@ class Question(msgspec.Struct):
 
 
 class DeviceSource:
-    """Asks the kubelet for one question.
+    """Asks the kubelet for the devices of one container.
 
     Args:
         kubelet: is asked.
@@ -113,20 +117,20 @@ class DeviceSource:
         self._totals: Totals = {}
         self._totals_until = clock()
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, request: FactsRequest) -> Answer:
         """The answer; without `devices` where the kubelet does not know the container.
 
         Raises:
             KubeletError: it did not answer in time.
         """
         try:
-            pod = self._kubelet.get(question.namespace, question.name, KUBELET_S).pod_resources
+            pod = self._kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
         except KubeletError as error:
             if error.is_unknown:
                 return {}
             raise
-        found = answer(pod, question.container, {})
-        return answer(pod, question.container, self._fresh_totals()) if found.get("pod_devices") else found
+        found = answer(pod, request.container, {})
+        return answer(pod, request.container, self._fresh_totals()) if found.get("pod_devices") else found
 
     def _fresh_totals(self) -> Totals:
         if self._clock() >= self._totals_until:
@@ -139,28 +143,28 @@ class DeviceSource:
 
 
 class AnswerSource:
-    """Devices from the kubelet, facts from the cluster; either may be missing, and then the other still counts.
+    """Devices from the kubelet and facts from the cluster; each is useful without the other.
 
     Args:
         devices: gives those of a container; None where there is no kubelet to ask.
         facts: gives those of a pod.
     """
 
-    def __init__(self, devices: Callable[[Question], Answer] | None, facts: Facts) -> None:
+    def __init__(self, devices: Callable[[FactsRequest], Answer] | None, facts: Facts) -> None:
         self._devices, self._facts = devices, facts
 
-    def __call__(self, question: Question) -> Answer:
+    def __call__(self, request: FactsRequest) -> Answer:
         """The answer.
 
         Raises:
             KubeletError: the kubelet did not answer in time, and nothing else is known.
         """
-        facts = self._facts(question.namespace, question.name, question.pod)
+        facts = self._facts(request.namespace, request.name, request.pod)
         known = {"facts": facts} if facts else {}
-        if self._devices is None or not question.devices:
+        if self._devices is None or not request.devices:
             return known
         try:
-            return {**self._devices(question), **known}
+            return {**self._devices(request), **known}
         except KubeletError:
             if known:
                 return known
@@ -168,23 +172,23 @@ class AnswerSource:
 
 
 class FactsSocket:
-    """Answers from the moment it is made until `close`.
+    """Serves from its creation until `close`.
 
     Args:
-        path: of the socket; whatever socket is there is replaced.
+        path: of the socket; a socket that exists there is replaced.
         source: gives answers.
-        log: for questions that could not be answered, at debug level.
+        log: for requests without an answer, at debug level.
 
     Raises:
         HostError: the socket cannot be made there.
     """
 
-    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+    def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
         before = os.umask(0o177)
         try:
-            self._server = _Server(path, source, log)
+            self._server = _FactsServer(path, source, log)
         except OSError as error:
             raise HostError(path, f"cannot be listened on: {error.strerror or error}") from None
         finally:
@@ -202,24 +206,24 @@ class FactsSocket:
             os.unlink(self._path)
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
+class _FactsServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
     request_queue_size = 32
 
-    def __init__(self, path: str, source: Callable[[Question], Answer], log: logging.Logger) -> None:
+    def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         self.source, self.log = source, log
-        super().__init__(path, _Handler)
+        super().__init__(path, _FactsHandler)
 
 
-class _Handler(socketserver.StreamRequestHandler):
-    timeout = QUESTION_S
-    server: _Server
+class _FactsHandler(socketserver.StreamRequestHandler):
+    timeout = REQUEST_S
+    server: _FactsServer
 
     def handle(self) -> None:
-        """One question, one answer; what cannot be answered is hung up on, and the agent goes another way."""
+        """One request, one answer; without an answer the connection is closed, and the agent uses its other sources."""
         try:
-            question = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=Question)
-            line = _line(self.server.source(question))
+            request = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
+            line = _line(self.server.source(request))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)
             return
@@ -228,7 +232,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 
 def _line(answer: Answer) -> bytes:
-    """The answer as the agent listens to it: too long a one goes without facts, else without anything."""
+    """The answer within the agent's limit: one that is too long goes without facts, else it is empty."""
     for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
         line = msgspec.json.encode(words) + b"\n"
         if len(line) <= LINE_BYTES:

@@ -1,6 +1,6 @@
-"""What the exporter counts and shows over HTTP; loaded only where an address asks for it.
+"""Metrics and probes of the exporter; loaded only if an address for them is given.
 
-The exporter keeps plain figures, read here when somebody asks.
+The exporter keeps plain figures. They are read when a scrape comes.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +17,7 @@ from nri_plugin.exporter.exporter import Exporter
 from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
 
 STUCK_S = 300.0
-"""The main loop comes round every 30 s; a cluster that answers slowly holds it for a request's limit, or a few."""
+"""The main loop runs every 30 s; slow answers of the API server delay it by the time limit of a few requests."""
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
@@ -32,7 +32,7 @@ class ExporterFigures(Collector):
         self._exporter = exporter
 
     def collect(self) -> Iterator[Metric]:
-        """All of them as they are now."""
+        """All metrics."""
         exporter = self._exporter
         publisher, announcer = exporter.publisher, exporter.announcer
         results = {
@@ -73,14 +73,14 @@ def probe_pages(exporter: Exporter, clock: Callable[[], float]) -> Mapping[str, 
 
 
 def lifeless(exporter: Exporter, now: float) -> str:
-    """Why the exporter has to be restarted; empty where it need not be."""
+    """Why the exporter must be restarted; empty if it need not be."""
     if now - exporter.came_round_at < STUCK_S:
         return ""
     return f"the main loop has not come round for {STUCK_S:g} s"
 
 
 def unready(exporter: Exporter) -> str:
-    """Why the exporter is not ready; empty once the agent is heard and what it said was published."""
+    """Why the exporter is not ready; empty once the agent is connected and its status was published."""
     cases = (
         (not exporter.hears_agent, "the agent is not heard; look at its log"),
         (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),

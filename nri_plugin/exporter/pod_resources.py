@@ -1,25 +1,58 @@
-"""Our answers of the kubelet's PodResources API: the kubelet's, with our CPUs and memory in place of its own.
+"""The PodResources API: a client of the kubelet, and a server that answers with our placements.
 
 Invariant: devices, dynamic resources and the order of pods and containers are the kubelet's. CPUs and memory of a
-container are ours, also where we gave none: the kubelet's own managers are off or would tell of what is not so.
-Pods that only we know are left out, as the kubelet leaves out what has ended.
+container are ours, also if we gave it none: the kubelet's own managers are off, or would report CPUs that the container
+does not run on. Pods that only we know are left out, as the kubelet leaves out pods that have ended.
+
+The only module that speaks gRPC.
 
 Source: kubelet v1.36 pkg/kubelet/apis/podresources; its API version 1.
 """
 
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import grpc
 
 from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.kube._pb import podresources_pb2 as pb
+from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.state import Allocation, State, owner_of
 from nri_plugin.policy.memory_state import memory_machine
+
+KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
+SERVICE = "v1.PodResourcesLister"
+LONGEST_BYTES = 16 << 20
+"""Longest answer; node feature discovery accepts as much."""
+
+LONGEST_PATH = 107
+"""Bytes of a socket's path. Source: unix(7), `sun_path`."""
+
+ASK_S = 10.0
+ANSWERERS = 4
+"""Threads that answer; more do not help, since the kubelet answers no faster."""
+
+NO_ANSWER = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.CANCELLED,
+)
+
+Message = TypeVar("Message")
+View = Callable[[], tuple[Node, State] | None]
 
 PodResources = pb.PodResources
 ContainerDevices = pb.ContainerDevices
 Allocatable = pb.AllocatableResourcesResponse
 Keyed = Mapping[tuple[str, str, str], Allocation]
+
+
+# Messages
 
 
 def merged_list(answer: pb.ListPodResourcesResponse, state: State) -> pb.ListPodResourcesResponse:
@@ -59,10 +92,10 @@ def pod_of(answer: pb.ListPodResourcesResponse, namespace: str, name: str) -> pb
 
 
 def devices_of(allocatable: pb.AllocatableResourcesResponse, listed: pb.ListPodResourcesResponse) -> Devices:
-    """Devices by resource and NUMA node, all there are and those nobody has; and who has some.
+    """Devices by resource and NUMA node, in total and available, and the pods that have some.
 
-    A device near several NUMA nodes counts on each, given or not; one near none on no zone. A pod counts that has some
-    of a resource which a zone lists, wherever its own are: so does the scheduler plugin, which sees only names.
+    A device near several NUMA nodes counts on each of them, given or not; a device near none counts on no zone. A pod
+    counts if it has devices of a resource that a zone lists, wherever they are: the scheduler plugin sees only names.
     """
     totals = _tally(allocatable.devices)
     held = [
@@ -119,3 +152,187 @@ def _place(pod: pb.PodResources, mine: Keyed) -> None:
 def _memory(resource: str, size_bytes: int, numbers: Iterable[int]) -> pb.ContainerMemory:
     topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=number) for number in numbers])
     return pb.ContainerMemory(memory_type=resource, size=size_bytes, topology=topology)
+
+
+# The client
+
+
+class KubeletClient:
+    """A client of the kubelet.
+
+    Args:
+        path: of its socket; it need not exist yet.
+    """
+
+    def __init__(self, path: str = KUBELET_SOCKET) -> None:
+        self.path = path
+        self._channel = grpc.insecure_channel(
+            f"unix://{os.path.abspath(path)}",
+            options=[
+                ("grpc.max_receive_message_length", LONGEST_BYTES),
+                ("grpc.max_reconnect_backoff_ms", 2000),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+        self._list: Callable[..., pb.ListPodResourcesResponse] = self._method(
+            "List", pb.ListPodResourcesResponse
+        )
+        self._allocatable: Callable[..., pb.AllocatableResourcesResponse] = self._method(
+            "GetAllocatableResources", pb.AllocatableResourcesResponse
+        )
+        self._get: Callable[..., pb.GetPodResourcesResponse] = self._method("Get", pb.GetPodResourcesResponse)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def list(self, timeout_s: float = ASK_S) -> pb.ListPodResourcesResponse:
+        """What each container was given.
+
+        Raises:
+            KubeletError: no answer.
+        """
+        return self._asked(self._list, pb.ListPodResourcesRequest(), timeout_s)
+
+    def allocatable(self, timeout_s: float = ASK_S) -> pb.AllocatableResourcesResponse:
+        """Allocatable devices.
+
+        Raises:
+            KubeletError: no answer.
+        """
+        return self._asked(self._allocatable, pb.AllocatableResourcesRequest(), timeout_s)
+
+    def get(self, namespace: str, name: str, timeout_s: float = ASK_S) -> pb.GetPodResourcesResponse:
+        """Resources of one pod; from the list if the kubelet is too old for this call.
+
+        Raises:
+            KubeletError: no answer, or it does not know the pod (`is_unknown`).
+        """
+        request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
+        try:
+            return self._asked(self._get, request, timeout_s)
+        except KubeletError as error:
+            if not error.is_unsupported:
+                raise
+        pod = pod_of(self.list(timeout_s), namespace, name)
+        if pod is None:
+            raise KubeletError(self.path, f"pod {name} in namespace {namespace} not found", is_unknown=True)
+        return pb.GetPodResourcesResponse(pod_resources=pod)
+
+    def _method(self, name: str, answer: Any) -> Any:
+        return self._channel.unary_unary(
+            f"/{SERVICE}/{name}",
+            request_serializer=lambda message: message.SerializeToString(),
+            response_deserializer=answer.FromString,
+        )
+
+    def _asked(self, method: Callable[..., Message], request: object, timeout_s: float) -> Message:
+        try:
+            return method(request, timeout=timeout_s)
+        except grpc.RpcError as error:
+            raise _refusal(self.path, error.code(), error.details()) from None  # a call, which has both
+
+
+def _refusal(path: str, code: grpc.StatusCode, text: str) -> KubeletError:
+    """The error for a call that failed.
+
+    Source: kubelet v1.35 pkg/kubelet/apis/podresources/server_v1.go: for a feature gate that is off and for an unknown
+    pod the status is UNKNOWN, and only the text tells.
+    """
+    if code in NO_ANSWER:
+        return KubeletError(path, f"the kubelet does not answer: {text}")
+    if code is grpc.StatusCode.NOT_FOUND or text.endswith("not found"):
+        return KubeletError(path, text, is_unknown=True)
+    is_unsupported = code is grpc.StatusCode.UNIMPLEMENTED or "disabled" in text
+    return KubeletError(path, f"the kubelet answers {code.name}: {text}", is_unsupported=is_unsupported)
+
+
+# The server
+
+
+class PodResourcesServer:
+    """Serves from its creation until `close`.
+
+    Args:
+        path: of our socket; a socket that exists there is replaced.
+        kubelet: is asked first.
+        view: the agent's allocations; None before the first status of the agent.
+
+    Raises:
+        HostError: the socket cannot be made there.
+    """
+
+    def __init__(self, path: str, kubelet: KubeletClient, view: View) -> None:
+        self._kubelet, self._view = kubelet, view
+        self._server = grpc.server(
+            ThreadPoolExecutor(ANSWERERS, "pod resources"),
+            options=[("grpc.max_send_message_length", LONGEST_BYTES), ("grpc.so_reuseport", 0)],
+        )
+        handlers = {
+            "List": _handler(self._on_list, pb.ListPodResourcesRequest),
+            "GetAllocatableResources": _handler(self._on_allocatable, pb.AllocatableResourcesRequest),
+            "Get": _handler(self._on_get, pb.GetPodResourcesRequest),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        address = os.path.abspath(path)
+        if len(os.fsencode(address)) > LONGEST_PATH:
+            raise HostError(
+                path, f"cannot be listened on: longer than {LONGEST_PATH} bytes, use a shorter path"
+            )
+        before = os.umask(0o177)
+        try:
+            self._server.add_insecure_port(f"unix://{address}")
+        except RuntimeError as error:
+            raise HostError(path, f"cannot be listened on: {error}") from None
+        finally:
+            os.umask(before)
+        self._server.start()
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.stop(None).wait()
+
+    def _on_list(self, _request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
+        _, state = self._known(context)
+        return merged_list(_said(context, self._kubelet.list), state)
+
+    def _on_get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:
+        _, state = self._known(context)
+        answer = _said(context, lambda: self._kubelet.get(request.pod_namespace, request.pod_name))
+        return merged_pod(answer, state)
+
+    def _on_allocatable(
+        self, _request: pb.AllocatableResourcesRequest, context: Any
+    ) -> pb.AllocatableResourcesResponse:
+        node, _ = self._known(context)
+        return merged_allocatable(_said(context, self._kubelet.allocatable), node)
+
+    def _known(self, context: Any) -> tuple[Node, State]:
+        known = self._view()
+        if known is None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the agent has not said anything yet; ask again")
+        assert known is not None
+        return known
+
+
+def _said(context: Any, ask: Callable[[], Any]) -> Any:
+    """The kubelet's answer, or its failure: an empty list would look like a valid answer.
+
+    "Unknown pod" is a valid answer, and is passed on in the kubelet's words.
+    """
+    try:
+        return ask()
+    except KubeletError as error:
+        if error.is_unknown:
+            context.abort(grpc.StatusCode.NOT_FOUND, error.detail)
+        context.abort(grpc.StatusCode.UNAVAILABLE, str(error))
+
+
+def _handler(answer: Callable[[Any, Any], Any], request: Any) -> Any:
+    return grpc.unary_unary_rpc_method_handler(
+        answer,
+        request_deserializer=request.FromString,
+        response_serializer=lambda message: message.SerializeToString(),
+    )

@@ -1,4 +1,9 @@
-"""The exporter's process: its sockets, threads, signals and HTTP servers, put together."""
+"""The exporter's process: sockets on the node, threads, signals and HTTP servers.
+
+Two sockets are served on the node: PodResources for monitoring, and devices and facts of pods for the agent. Both are in
+a folder of their own in the agent's state directory. The exporter has to write to that folder only, so a compromised
+exporter cannot rewrite the checkpoint. Only the exporter mounts the kubelet's socket.
+"""
 
 import logging
 import os
@@ -9,8 +14,7 @@ from typing import TYPE_CHECKING
 
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
 from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, Facts, FactsSocket
-from nri_plugin.exporter.pod_resources import devices_of
-from nri_plugin.exporter.pod_resources_server import KubeletClient, PodResourcesServer, View
+from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer, View, devices_of
 from nri_plugin.exporter.publication import Devices
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.model.errors import HostError, KubeletError
@@ -18,14 +22,6 @@ from nri_plugin.process.logs import say
 
 if TYPE_CHECKING:
     from nri_plugin.process.http_server import Server
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the exporter serves on the node: PodResources for monitoring; devices, and facts of pods, for the agent.
-#
-# Both sockets lie in a folder of their own in the agent's state directory: the exporter has to write there and nowhere
-# else, so that whoever takes it over cannot rewrite what the agent has promised. Devices stand on the kubelet's own socket, which only the exporter
-# mounts, facts on its watch of the node's pods.
 
 
 FOLDER = "exporter"
@@ -51,10 +47,10 @@ class LocalSockets:
         self._trouble = ""
 
     def open(self, view: View, facts_of: Facts) -> None:
-        """Begin to answer; the object is published without as well.
+        """Start serving; the object is published also if this fails.
 
         Args:
-            view: what the agent has promised.
+            view: the agent's allocations.
             facts_of: a pod's facts.
         """
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
@@ -70,7 +66,7 @@ class LocalSockets:
         say(self._log, logging.INFO, "answering", facts=facts, pod_resources=resources if devices else None)
 
     def devices(self) -> Devices:
-        """What the kubelet says of devices; while it says nothing, what it said last."""
+        """Devices as the kubelet reports them; the last known ones while it does not answer."""
         if self._kubelet is None:
             return self._known
         try:
@@ -84,7 +80,7 @@ class LocalSockets:
         return self._known
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop serving."""
         for server in self._servers:
             server.close()
         if self._kubelet is not None:
@@ -92,7 +88,7 @@ class LocalSockets:
 
 
 def _made(folder: str) -> None:
-    """Make the folder, readable as the one a kubelet makes: the sockets themselves are for root.
+    """Create the folder, readable like that of a kubelet: the sockets themselves belong to root.
 
     Raises:
         HostError: it is missing and cannot be made.
@@ -103,9 +99,6 @@ def _made(folder: str) -> None:
         return
     except OSError as error:
         raise HostError(folder, f"cannot be made: {error.strerror or error}") from None
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> None:
@@ -130,7 +123,7 @@ def serve_http(
     log: logging.Logger,
     clock: Callable[[], float] = time.monotonic,
 ) -> "Sequence[Server]":
-    """Metrics, and probes on a port of their own, where addresses say so; nothing of them is loaded elsewhere.
+    """Metrics, and probes on a port of their own, if addresses are given; their modules are loaded only then.
 
     Raises:
         ConfigError: an address is wrong.

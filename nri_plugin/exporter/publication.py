@@ -1,7 +1,17 @@
-"""The NodeResourceTopology object of this node, from what the agent has promised.
+"""The NodeResourceTopology object of this node: its content, its publication, and the Node that owns it.
 
-Exact where others estimate: `available` is what a container could still be given here, because the component that
-gives also tells. The order of everything is fixed, so that equal content is equal text.
+`available` is exact: it is what a container could still get here, because allocator and exporter are one program. The
+order of everything is fixed, so that equal content is equal text.
+
+`Publisher` sends the object if it is new, not too often, and again after a failure. It has no thread and no clock. An
+object is ours once we have applied it: then fields that another manager changes are taken back. An object that we never
+applied belongs to another exporter and is left alone, unless `take_over` is set.
+
+`NodeOwner` finds the Node, so that the garbage collector removes the object with it. A Node that is deleted and
+registered again has another uid, and the garbage collector deletes every object whose owner has a uid that no longer
+exists. So the uid is read again when the object vanishes, and from time to time. Invariant: a uid is used only until the
+object vanishes. Then nothing is published before the Node is found again: with the old uid the object would be deleted at
+once, and without an owner it would outlive a Node that is gone for good.
 
 Source: k8stopologyawareschedwg; NodeResourceTopologyMatch of scheduler-plugins reads it.
 """
@@ -13,7 +23,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.kube import noderesourcetopology as nrt
-from nri_plugin.kube.api_client import NODES, KubeClient, Object, Resource
+from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import (
     NodeResourceTopology,
     Pair,
@@ -22,7 +32,7 @@ from nri_plugin.kube.noderesourcetopology import (
     fingerprint,
     zone_name,
 )
-from nri_plugin.kube.watch import NOT_FOUND, Backoff
+from nri_plugin.kube.watch import NOT_FOUND, WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.option_rows import OWN_ATTRIBUTES
 from nri_plugin.model.options import (
@@ -57,7 +67,7 @@ PodName = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class DeviceCount:
-    """Devices of one resource on one NUMA node: all there are, and those nobody has."""
+    """Devices of one resource on one NUMA node: in total, and available."""
 
     numa_id: int
     resource: str
@@ -67,7 +77,7 @@ class DeviceCount:
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """What the kubelet says of devices.
+    """Devices as the kubelet reports them.
 
     Attributes:
         counts: by resource and NUMA node.
@@ -87,7 +97,7 @@ def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES
     Args:
         name: of the Kubernetes node.
         node: what the agent decides for.
-        state: what it has promised.
+        state: the agent's state.
         devices: what the kubelet says of devices; without it no device is listed.
     """
     resources = _resources(node, state, devices.counts)
@@ -227,13 +237,7 @@ def _option_attributes(options: Options) -> Iterator[Pair]:
         yield attribute, ",".join(texts)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Publishes one object: what is new, not too often, never the same twice, and again after a failure.
-#
-# Plain calls; the caller has the thread and the clock, asks `due_s` and calls `publish`.
-#
-# An object is ours once we have applied it: then fields that another manager changes are taken back. An object that we
-# never applied belongs to another exporter and is left alone, unless `take_over` says otherwise.
+# Publication
 
 
 CONFLICT = 409
@@ -242,7 +246,7 @@ PAUSE_S = 1.0
 """Between two writes: schedulers look at most once per pod, and etcd keeps every version."""
 
 CALM_S = 60.0
-"""An object that nobody else changed or deleted for so long is not contested any more."""
+"""An object that no other manager changed or deleted for this long is not contested any more."""
 
 
 class Publisher:
@@ -270,23 +274,23 @@ class Publisher:
     def __init__(
         self,
         client: KubeClient,
-        resource: Resource,
+        resource: APIResource,
         manager: str,
         clock: Callable[[], float],
         *,
         take_over: bool = False,
         pause_s: float = PAUSE_S,
-        backoff: Backoff | None = None,
+        backoff: WatchBackoff | None = None,
     ) -> None:
         self._client, self._resource, self._manager, self._clock = client, resource, manager, clock
         self._take_over, self._pause_s = take_over, pause_s
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or WatchBackoff()
         self._wanted: Object | None = None
         self._accepted: Object | None = None
         self._written: Object | None = None
         self._uid = self._version = ""
         self._not_before = self._again_at = self._calm_at = clock()
-        self._contest = Backoff()
+        self._contest = WatchBackoff()
         self.writes = 0
         self.failures = 0
         self.taken_back_from = ""
@@ -366,7 +370,7 @@ class Publisher:
     def _applied(self, wanted: Object) -> Object:
         """Apply the object, with force where another manager has changed an object that is ours.
 
-        The version that was found to be ours goes with the forced write: if somebody wrote after that, it is refused.
+        The version that was found to be ours goes with the forced write: a write in between makes it fail.
         """
         try:
             return self._client.apply(self._resource, wanted, self._manager, force=self._take_over)
@@ -416,14 +420,7 @@ def owners_of(error: KubeAPIError) -> str:
     return ", ".join(sorted({text.split('"')[1] for _, text in error.causes if text.count('"') == 2}))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The Node as owner of the object that is published, so that the garbage collector removes both together.
-#
-# A Node that is deleted and registered again has another uid, and the garbage collector deletes every object whose owner
-# has a uid that no longer exists. So the uid is read again when the object vanishes, and now and then.
-#
-# Invariant: a uid is used only until the object vanishes. Then nothing is published before the Node is found again: with
-# the former uid the object would be deleted at once, without an owner it would outlive a Node that is gone for good.
+# The owner
 
 
 FORBIDDEN = 403
@@ -453,7 +450,7 @@ class NodeOwner:
         self, client: KubeClient, node_name: str, log: logging.Logger, clock: Callable[[], float]
     ) -> None:
         self._client, self._node_name, self._log, self._clock = client, node_name, log, clock
-        self._backoff, self._missing_backoff = Backoff(), Backoff(longest_s=LONGEST_MISSING_S)
+        self._backoff, self._missing_backoff = WatchBackoff(), WatchBackoff(longest_s=LONGEST_MISSING_S)
         self._look_at = clock()
         self._uid = ""
         self._trouble = ""

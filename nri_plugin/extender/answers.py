@@ -1,7 +1,10 @@
-"""The extender's three answers: which nodes, how good, and bind it there.
+"""The three verbs of a scheduler extender: filter, prioritize, bind.
 
-Invariant: a name is never invented: what is handed back was handed in. A node that tells nothing passes, and when
-no node tells anything all get one score.
+Invariant: an answer names only nodes of the request. A node without an object passes; if no node has one, all nodes get
+the same score.
+
+A pod is charged to the node it will most likely get as soon as it was scored, and to its node when it is bound, so that
+the next pod does not count on the same CPUs.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +17,7 @@ import numpy as np
 
 from nri_plugin.extender import forms
 from nri_plugin.extender.cache import ExtenderCache
-from nri_plugin.extender.cluster_filter import PASS, POD
+from nri_plugin.extender.cluster import PASS, POD
 from nri_plugin.extender.nodes import fitting
 from nri_plugin.kube.noderesourcetopology import format_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
@@ -25,14 +28,14 @@ ANNOTATION_NUMA_NODE = "nri-pin/numa-node"
 """On a pod: the NUMA node the extender counted on, a hint to the agent."""
 
 MOST_AMOUNTS = 8
-"""Resources that a reason names."""
+"""How many resources a reason names."""
 
 RECENT_PODS = 4096
-"""Pods whose filter was asked lately, kept for bind: it names the pod only."""
+"""Pods of the last filter requests, kept for bind, whose request has only the name of the pod."""
 
 
 class ScoreScale(StrEnum):
-    """How 0..100 becomes what kube-scheduler adds up: the order in 0..10, or as it is."""
+    """How scores of 0..100 are sent: their order in 0..10, or unchanged."""
 
     RANK = "rank"
     RAW = "raw"
@@ -76,7 +79,7 @@ class Extender:
         self._recent: dict[tuple[str, str, str], PodDemand] = {}
 
     def filter(self, body: bytes) -> bytes:
-        """Which of the nodes may have the pod; a request that is none gets the error in the answer."""
+        """Which of the nodes may have the pod; an invalid request gets the error in the answer."""
         try:
             args = forms.read_args(body, takes_node_objects=self._takes_objects)
             pod = pod_demand(args.pod)
@@ -95,7 +98,7 @@ class Extender:
         """How good each node is.
 
         Raises:
-            KubeObjectError: the request is none.
+            KubeObjectError: the request is invalid.
         """
         args = forms.read_args(body, takes_node_objects=self._takes_objects)
         pod = pod_demand(args.pod)
@@ -106,11 +109,11 @@ class Extender:
         return forms.priorities(args.names, values)
 
     def bind(self, body: bytes, locked: AbstractContextManager[object]) -> bytes:
-        """Promise, bind, and take the promise back when that fails.
+        """Charge the pod to the node, bind it, and take the charge back if that fails.
 
         Args:
             body: the request.
-            locked: the lock around the cache; it is not held while the API server is waited for.
+            locked: the lock around the cache; it is not held during the request to the API server.
         """
         if self.binder is None:
             return forms.binding_result("bind is not offered; start the extender with --bind")
@@ -119,7 +122,7 @@ class Extender:
         except KubeObjectError as error:
             return forms.binding_result(str(error))
         with locked:
-            pod, annotations = self._promised(args)
+            pod, annotations = self._charged_pod(args)
         try:
             self.binder.bind(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations)
         except NriPinError as error:
@@ -129,21 +132,21 @@ class Extender:
             return forms.binding_result(str(error))
         return forms.binding_result()
 
-    def _promised(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
+    def _charged_pod(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
         """The pod, charged to its node, and what to write on it; None for a pod whose filter we were not asked."""
         known = self._recent.pop((args.pod_namespace, args.pod_name, args.pod_uid), None)
         if known is None:
             return None, {}
         pod = replace(known, node=args.node, phase="Pending")
         self.cache.forget_guess(pod)
-        if self.cache.has_promised(pod):  # it is bound already, and keeps its charge when this fails
+        if self.cache.is_charged_for(pod):  # it is bound already, and keeps its charge when this fails
             return None, {}
         numa_id = self._numa_id(pod) if self._sends else None
-        self.cache.promise(pod, numa_id)
+        self.cache.charge(pod, numa_id)
         return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}
 
     def _guess(self, pod: PodDemand, names: Sequence[str], scores: Sequence[int]) -> None:
-        """Count the pod on the one best node: pods asked about before its binding is seen shall find it there."""
+        """Charge the pod to the best node, if there is one: pods that are scored before its binding is seen must find it there."""
         best = max(scores, default=0)
         if scores.count(best) == 1 and len(names) > 1:
             self.cache.guess(replace(pod, node=names[scores.index(best)], phase="Pending"))
@@ -173,7 +176,7 @@ def ranks(scores: Sequence[int]) -> list[int]:
 
 
 def reason(pod: PodDemand, code: int) -> str:
-    """Why a node is out, for the pod's events."""
+    """Why a node was filtered out, for the pod's events."""
     if code == POD:
         return f"no NUMA node has available what the pod asks for: {_amounts(pod.effective_with_sidecars)}"
     container = pod.containers[code - 1]

@@ -1,13 +1,35 @@
-"""The cache as a client of the API sees it: told object by object, from any thread."""
+"""What the extender knows of the cluster: objects of nodes, pods, and charges for pods that are not in the objects yet.
+
+A pod is charged to its node from the moment it is bound until the node's object accounts for it. The cache learns that
+in one of three ways:
+
+1. The object names the pods that it accounts for. Our exporter does. It names a pod from its first container on, so a
+   pod with several containers stays charged until it runs, that is, until all of them were created.
+2. The object has a fingerprint. It is compared with the pods of the node, without the youngest few, and without those
+   that do not run yet. If one of these sets matches, exactly the pods outside it stay charged.
+3. The object has neither, and came after the pod ran.
+
+A charge for a running pod ends in any case after a while, so that a node whose exporter counts pods differently does
+not look full forever. CPUs and memory of pods that are not Guaranteed are not charged: no node subtracts them.
+
+Invariant: a node's row in the cluster's table is its object less the charges of its ledger. A node without an object is
+a row that knows nothing, and passes.
+
+`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock or a thread; `LockedCache` holds the lock
+for one object at a time.
+
+Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees, and
+drops or keeps all charges together.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
-from nri_plugin.extender.table import NodeRow
+from nri_plugin.extender.table import ClusterRow
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -20,20 +42,6 @@ from nri_plugin.kube.noderesourcetopology import (
 from nri_plugin.kube.pod_demand import PodDemand, is_native, pod_demand
 from nri_plugin.model.errors import KubeObjectError
 
-# ----------------------------------------------------------------------------------------------------
-# What a node has been promised to pods and does not say yet, pod by pod.
-#
-# A pod is charged from the moment it is bound until the node's object accounts for it. That is known, in this order:
-# the object names the pods it accounts for (our exporter), which it does from a pod's first container on, so that one
-# of several containers stays charged until it runs, that is, until all of them were made; or its fingerprint is that of the pods of the node without
-# the youngest few, or without those that do not run yet, and then exactly those stay charged; or it has no fingerprint and came after the pod ran. A
-# charge on a running pod ends in any case after a while, so that a node whose exporter counts pods differently never
-# looks full for ever. Nothing is charged that the node never subtracts: CPUs and memory of pods that are not
-# Guaranteed.
-#
-# Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees,
-# and drops or keeps all charges together.
-
 
 @dataclass(slots=True)
 class Resident:
@@ -43,7 +51,7 @@ class Resident:
         pod: what it asks for.
         order: grows with every pod that comes.
         is_charged: whether the node's object does not account for it yet.
-        numa_id: where it was sent, None where nobody said.
+        numa_id: the NUMA node that the extender chose, None for none.
         running_since_s: when it was first seen running, None before.
     """
 
@@ -131,11 +139,11 @@ class NodeLedger:
 
     @property
     def charged(self) -> list[Resident]:
-        """Whose charge stands, oldest first."""
+        """Pods that are charged, oldest first."""
         return [one for one in self.residents.values() if one.is_charged]
 
     def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
-        """What is charged to every NUMA node, and what to one by its id."""
+        """Charges to all NUMA nodes, and charges to one by its id."""
         everywhere: dict[str, int] = {}
         by_numa_id: dict[int, dict[str, int]] = {}
         for one in self.charged:
@@ -186,7 +194,7 @@ def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
 
 
 def charge_of(pod: PodDemand) -> Mapping[str, int]:
-    """What a node will subtract for a pod: everything of a Guaranteed one, only devices of the others."""
+    """The amounts that a node will subtract for a pod: all of a Guaranteed one, only devices of others."""
     request = pod.effective_with_sidecars
     if pod.is_guaranteed:
         return request
@@ -200,30 +208,21 @@ def _end(charges: Iterable[Resident]) -> bool:
     return bool(ended)
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the extender knows of the cluster, fed by watches, and what it has promised.
-#
-# Invariant: a node's row is its object less the charges of its ledger. Objects that come late, change or go are
-# taken as they are; a node without one is a row that knows nothing, and passes.
-#
-# Plain calls, no clock and no thread: whoever feeds it holds one lock around feeding and asking.
-
-
 ENDED = frozenset({"Succeeded", "Failed"})
 
 PUBLISHED_S = 5.0
-"""An exporter has told what it knows by then: it writes once a second, and again after a short pause."""
+"""By then an exporter has published: it writes once a second, and again after a short pause."""
 
 Object = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """How promises are kept in mind.
+    """How pods are charged to nodes.
 
     Attributes:
         is_on: whether pods are charged at all.
-        charge_s: how long a running pod stays charged when nothing tells that its node accounts for it.
+        charge_s: how long a running pod stays charged if its node's object never shows that it accounts for it.
         guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
     """
 
@@ -234,7 +233,7 @@ class Accounting:
 
 @dataclass(slots=True)
 class Counters:
-    """What an administrator may want to see."""
+    """Figures for metrics."""
 
     rejected_objects: int = 0
     expired_charges: int = 0
@@ -245,11 +244,11 @@ class ExtenderCache:
 
     Args:
         cluster: the columns.
-        accounting: how promises are kept.
+        accounting: how pods are charged.
         clock: seconds that only grow.
     """
 
-    def __init__(self, cluster: Cluster, accounting: Accounting, clock: Callable[[], float]) -> None:
+    def __init__(self, cluster: ClusterAnswers, accounting: Accounting, clock: Callable[[], float]) -> None:
         self.cluster = cluster
         self.counters = Counters()
         self.synced: set[str] = set()
@@ -264,7 +263,7 @@ class ExtenderCache:
         self.on_topology(read_topology(obj))
 
     def on_topology(self, topology: NodeResourceTopology | str) -> None:
-        """The same, read already; a name where it could not be."""
+        """The same for an object that was read before; a name stands for an unreadable object."""
         if isinstance(topology, str):
             self.counters.rejected_objects += 1
             self.on_nrt_deleted(topology)
@@ -289,7 +288,7 @@ class ExtenderCache:
         elif pod.phase in ENDED:
             self._let_go(pod)
         elif pod.node:
-            self.promise(pod)
+            self.charge(pod)
 
     def on_pod_deleted(self, obj: Object) -> None:
         """A pod went."""
@@ -299,12 +298,8 @@ class ExtenderCache:
         else:
             self._let_go(pod)
 
-    def on_nrt_listed(self, objects: Iterable[Object]) -> None:
-        """All there are: what is not among them went."""
-        self.on_topologies_listed([read_topology(obj) for obj in objects])
-
     def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """The same, read already."""
+        """These are all objects; a node that is not among them has none. A name stands for an unreadable object."""
         names = {one if isinstance(one, str) else one.name for one in told}
         for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
             self.on_nrt_deleted(name)
@@ -312,12 +307,8 @@ class ExtenderCache:
             self.on_topology(one)
         self.on_synced("nrt")
 
-    def on_pods_listed(self, objects: Iterable[Object]) -> None:
-        """All there are: what is not among them went."""
-        self.on_pods_read([read_pod(obj) for obj in objects])
-
     def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """The same, read already; None for one that could not be."""
+        """These are all pods with a node; a pod that is not among them is gone. None stands for an unreadable object."""
         for pod in told:
             self._on_pod(pod)
         keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
@@ -335,8 +326,8 @@ class ExtenderCache:
         wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
         return wanted <= self.synced
 
-    def promise(self, pod: PodDemand, numa_id: int | None = None) -> None:
-        """A pod is, or is being, bound to `pod.node`."""
+    def charge(self, pod: PodDemand, numa_id: int | None = None) -> None:
+        """Charge a pod that is, or is being, bound to `pod.node`."""
         if not self._accounting.is_on:
             return
         key = pod.key
@@ -351,26 +342,26 @@ class ExtenderCache:
             self._refresh(pod.node, ledger)
 
     def guess(self, pod: PodDemand) -> None:
-        """A pod that is not bound yet will most likely get `pod.node`; the guess ends soon or with its binding."""
+        """Charge a pod to the node it will most likely get; the charge ends soon, or with its binding."""
         if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
-            self.promise(pod)
+            self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
 
     def forget_guess(self, pod: PodDemand) -> None:
-        """The pod is asked about again: it must not stand in its own way."""
+        """Take back the guess for a pod that is filtered again: it must not stand in its own way."""
         if self._guess_until_s.pop(pod.key, None) is not None:
             self._let_go(pod)
 
-    def has_promised(self, pod: PodDemand) -> bool:
+    def is_charged_for(self, pod: PodDemand) -> bool:
         """Whether the pod is counted as bound to a node."""
         return pod.key in self._node_by_pod
 
     def take_back(self, pod: PodDemand) -> None:
-        """A promise that came to nothing: the binding failed."""
+        """Take the charge back: the binding failed."""
         self._let_go(pod)
 
     def expire(self) -> None:
-        """End charges that have lasted too long; cheap to call often."""
+        """End charges that have lasted too long; cheap enough for every request."""
         now = self._clock()
         for until_s, pod in list(self._guess_until_s.values()):
             if until_s <= now:
@@ -388,7 +379,7 @@ class ExtenderCache:
                 self._refresh(name, ledger)
 
     def zones(self, node: str) -> Zones:
-        """The node's NUMA nodes less what is charged; none for a node that tells nothing."""
+        """The node's NUMA nodes less the charges; none for a node without an object."""
         ledger = self._ledgers.get(node)
         return charged_zones(ledger) if ledger is not None else ()
 
@@ -414,7 +405,7 @@ class ExtenderCache:
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, NodeRow(node_policy(ledger.topology), charged_zones(ledger)))
+            self.cluster.put(node, ClusterRow(node_policy(ledger.topology), charged_zones(ledger)))
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:
@@ -448,14 +439,11 @@ def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
     return charge_everywhere((zone,), amounts)[0] if amounts else zone
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 class LockedCache:
     """`ExtenderCache` behind a lock that is held for one object at a time.
 
     Args:
-        cache: what is told.
+        cache: the one to guard.
         lock: the one that is also held while a question is answered.
     """
 

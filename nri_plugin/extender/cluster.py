@@ -1,22 +1,118 @@
-"""A cluster that answers for one pod and all its nodes, and remembers the answers that still hold.
+"""Filter and scores for one pod and many nodes, and a cache of the answers.
 
-Invariant: an answer is what asking again would give: pods of one shape get one answer per node for as long as the
-node's row is unchanged, and a changed row is asked again.
+The filter is that of NodeResourceTopologyMatch. Only the policy single-numa-node filters; other policies never reject
+a pod for its topology. In container scope, containers take from the NUMA node of lowest id that holds them, and the
+next container sees what is left.
+
+`ClusterAnswers` keeps answers by the shape of the pod. Invariant: an answer is what computing it again would give. It
+is valid as long as the node's row is unchanged; changed rows are computed again.
+
+Source: scheduler-plugins pkg/noderesourcetopology/filter.go.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nri_plugin.extender import cluster_filter, cluster_scores
-from nri_plugin.extender.cluster_filter import Codes, names_of
-from nri_plugin.extender.cluster_scores import DistanceTables
-from nri_plugin.extender.one_node import MAX_SCORE, Scoring, Strategy
-from nri_plugin.extender.table import Batch, ClusterTable, NodeRow, Rows
-from nri_plugin.kube.pod_demand import PodDemand
+from nri_plugin.extender import cluster_scores
+from nri_plugin.extender.cluster_scores import MAX_SCORE, DistanceTables, Scoring, Strategy
+from nri_plugin.extender.nodes import is_free_of_charge
+from nri_plugin.extender.table import MOST, Batch, ClusterRow, ClusterTable, Flags, Rows
+from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand, QoS, is_host_level
+
+# The filter
+
+PASS = 0
+POD = -1
+"""The pod as a whole does not fit; a container that does not fit is given by its position, from 1."""
+
+Codes = NDArray[np.int32]
+
+
+def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes:
+    """Per row PASS, POD, or the place of the first container that does not fit, from 1."""
+    found = np.zeros(len(batch), np.int32)
+    if needs_no_filter(pod):
+        return found
+    filtered = batch.has_nrt & batch.is_single
+    for rows, judge in (
+        (np.flatnonzero(filtered & batch.is_pod_scope), _pod_codes),
+        (np.flatnonzero(filtered & ~batch.is_pod_scope), _container_codes),
+    ):
+        if len(rows):
+            found[rows] = judge(batch.take(rows), pod, sidecars_stay)
+    return found
+
+
+def needs_no_filter(pod: PodDemand) -> bool:
+    """Whether every node suits the pod: nothing of it is ever bound to a NUMA node."""
+    return pod.qos is QoS.BEST_EFFORT and not pod.asks_for_devices
+
+
+def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
+    """Whether what the container takes is gone for those after it.
+
+    Differs: the scheduler plugin does not count what sidecars hold while app containers start, and the kubelet
+    then rejects the pod. `sidecars_stay` counts it.
+    """
+    return container.kind is ContainerKind.APP or (sidecars_stay and container.kind is ContainerKind.SIDECAR)
+
+
+def names_of(pod: PodDemand) -> list[str]:
+    """Every resource that any part of the pod asks for."""
+    asked = {name for one in pod.containers for name in one.requests}
+    return sorted(asked | set(pod.overhead))
+
+
+def _pod_codes(batch: Batch, pod: PodDemand, sidecars_stay: bool) -> Codes:
+    request = pod.effective_with_sidecars if sidecars_stay else pod.effective
+    fits, _, _ = _fit(batch, request, is_guaranteed=pod.is_guaranteed)
+    return np.where(fits, PASS, POD).astype(np.int32)
+
+
+def _container_codes(batch: Batch, pod: PodDemand, sidecars_stay: bool) -> Codes:
+    found = np.zeros(len(batch), np.int32)
+    for place, container in enumerate(pod.containers, start=1):
+        fits, is_bound, chosen = _fit(batch, container.requests, is_guaranteed=pod.is_guaranteed)
+        found[(found == PASS) & ~fits] = place
+        if stays(container, sidecars_stay=sidecars_stay):
+            givers = np.flatnonzero(fits & is_bound)
+            _take(batch, givers, chosen[givers], container.requests, is_guaranteed=pod.is_guaranteed)
+    return found
+
+
+def _fit(batch: Batch, request: Mapping[str, int], *, is_guaranteed: bool) -> tuple[Flags, Flags, Rows]:
+    """Per row: whether one zone holds it all, whether any zone matters, and where the zone of lowest id is."""
+    suits = batch.exists
+    is_bound = np.zeros(len(batch), np.bool_)
+    for name, amount in request.items():
+        if not amount:
+            continue
+        listed = batch.listed[name]
+        here = listed
+        if not is_free_of_charge(name, is_guaranteed=is_guaranteed):
+            here = listed & (batch.available[name] >= amount)
+        if is_host_level(name):
+            matters: Flags = np.asarray(listed.any(axis=1))
+            suits &= here | ~matters[:, None]
+            is_bound |= matters
+        else:
+            suits &= here
+            is_bound[:] = True
+    chosen = np.where(suits, batch.ids, np.iinfo(np.int64).max).argmin(axis=1)
+    return suits.any(axis=1) | ~is_bound, is_bound, chosen
+
+
+def _take(batch: Batch, rows: Rows, chosen: Rows, request: Mapping[str, int], *, is_guaranteed: bool) -> None:
+    for name, amount in request.items():
+        if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed):
+            batch.available[name][rows, chosen] -= min(amount, MOST) * batch.listed[name][rows, chosen]
+
+
+# The cache of answers
 
 SHAPES = 64
 """Shapes of pods whose answers are kept: 5,000 nodes take 80 kB each."""
@@ -33,11 +129,11 @@ class _Answers:
     stamp: int = -1
 
 
-class Cluster:
-    """The nodes, and what was asked of them.
+class ClusterAnswers:
+    """The nodes of a cluster, and answers that were computed for them.
 
     Args:
-        scoring: what is liked.
+        scoring: how nodes are scored.
         sidecars_stay: count what sidecars hold while app containers start.
     """
 
@@ -48,29 +144,29 @@ class Cluster:
         self._distances = DistanceTables(self.table.costs)
         self._kept: OrderedDict[tuple[object, ...], _Answers] = OrderedDict()
 
-    def put(self, node: str, content: NodeRow | None) -> None:
-        """Say what is known of a node; None for nothing."""
+    def put(self, node: str, content: ClusterRow | None) -> None:
+        """Set what is known of a node; None for nothing."""
         before = self.table.renumbered
         self.table.put(node, content)
         if self.table.renumbered != before:
             self._distances = DistanceTables(self.table.costs)
 
     def forget(self, node: str) -> None:
-        """A node that is no more."""
+        """Forget a node."""
         self.table.forget(node)
 
     def codes(self, nodes: Sequence[str], pod: PodDemand) -> Codes:
-        """Per node what `cluster_filter.codes` says."""
+        """Per node what `codes` of this module says."""
         return self._answered("codes", nodes, pod, self._ask_codes).astype(np.int32)
 
     def scores(self, nodes: Sequence[str], pod: PodDemand) -> Scores:
-        """Per node 0..100, as `scores.score` says."""
+        """Per node 0..100; all nodes alike for a pod that is not Guaranteed, 0 for a node without an object."""
         if not pod.is_guaranteed:
             return np.full(len(nodes), MAX_SCORE, np.int64)
         return self._answered("scores", nodes, pod, self._ask_scores)
 
     def _ask_codes(self, batch: Batch, pod: PodDemand) -> Column:
-        return cluster_filter.codes(batch, pod, sidecars_stay=self._sidecars_stay).astype(np.int64)
+        return codes(batch, pod, sidecars_stay=self._sidecars_stay).astype(np.int64)
 
     def _ask_scores(self, batch: Batch, pod: PodDemand) -> Column:
         found = np.zeros(len(batch), np.int64)
@@ -101,7 +197,7 @@ class Cluster:
         return wanted
 
     def _open_rows(self, answers: _Answers) -> Rows:
-        """Rows that changed since they were asked, asked for now or not: next time they are."""
+        """Rows that changed since these answers, also those of nodes not in this request: a later one will ask for them."""
         if len(answers.values) < self.table.size:
             answers.values = np.zeros(self.table.size, np.int64)
             answers.stamp = -1

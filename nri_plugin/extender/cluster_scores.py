@@ -1,34 +1,89 @@
-"""`least_numa_nodes.score` for many nodes at once.
+"""Scores of NodeResourceTopologyMatch, 0..100, for one pod on many nodes at once.
 
-Sets of one size are tried together: a column per set, a row per node. Where that would be more than `MOST_SETS`
-columns, the nodes still without an answer are searched one by one.
+Three strategies score each NUMA node by its shares: LeastAllocated, MostAllocated, BalancedAllocation. A Kubernetes
+node then scores as its worst NUMA node that can hold the request, and 0 unless it aligns to single NUMA nodes.
+
+LeastNUMANodes scores by the number of NUMA nodes that the pod needs and by the distance between them, for every
+topology policy. With the default divisor 8, one NUMA node scores 94 if no other is closer to itself, else 88; two
+score 82 if they are the closest two, else 76; and so on.
+
+Every value is computed as a column: one entry for each node of the cluster. Requests are compared exactly, and
+divided in whole units rounded up, as the scheduler does.
+
+Source: scheduler-plugins pkg/noderesourcetopology/{least_allocated,most_allocated,balanced_allocation,score,
+least_numa}.go.
+Differs: NUMA nodes are found by id also where ids have gaps (the reference charges the wrong zone). Sets of NUMA
+nodes are searched where enumerating them is too much. The bonus for distance can be limited to nodes that prefer
+close NUMA nodes. BalancedAllocation of a single resource is balanced (the reference converts not-a-number).
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nri_plugin.extender.nodes import UNKNOWN_COST, Costs, closest_set, least_total
-from nri_plugin.extender.one_node import MAX_SCORE, DistanceBonus, Strategy, Weights, weight_of, whole
 from nri_plugin.extender.table import MOST, Amounts, Batch, Flags, Rows
 from nri_plugin.kube.pod_demand import PodDemand
 
-# ----------------------------------------------------------------------------------------------------
-# `zone_scores.node_score` for many nodes at once.
+MAX_SCORE = 100
 
+MOST_SETS = 2048
+"""Columns at most: all pairs of 64 NUMA nodes, all sets of 12."""
+
+FAR = np.int64(1 << 62)
+"""Stands for the distance of a set with a NUMA node that the Kubernetes node does not have."""
 
 Request = Mapping[str, int]
+Weights = Mapping[str, int]
 Scores = NDArray[np.int64]
 ZoneScores = Callable[[Request, Batch, Weights], Scores]
 
 
+class Strategy(StrEnum):
+    """How nodes are scored; the values are those of the scheduler plugin's `scoringStrategy.type`."""
+
+    LEAST_NUMA_NODES = "LeastNUMANodes"
+    LEAST_ALLOCATED = "LeastAllocated"
+    MOST_ALLOCATED = "MostAllocated"
+    BALANCED_ALLOCATION = "BalancedAllocation"
+
+
+class DistanceBonus(StrEnum):
+    """Where close NUMA nodes score higher: always, or on nodes that set `prefer-closest-numa-nodes`."""
+
+    ALWAYS = "always"
+    PREFER_CLOSEST = "prefer-closest-numa-nodes"
+
+
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """The administrator's choice.
+
+    Attributes:
+        strategy: how nodes are scored.
+        weights: by resource, for LeastAllocated and MostAllocated.
+        bonus: where distance counts, for LeastNUMANodes.
+    """
+
+    strategy: Strategy = Strategy.LEAST_NUMA_NODES
+    weights: Weights = field(default_factory=dict)
+    bonus: DistanceBonus = DistanceBonus.ALWAYS
+
+
+# Scores of single NUMA nodes
+
+
 def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weights) -> Scores:
-    """Per row 0..100; 0 where the node does not align to single NUMA nodes."""
+    """Per row 0..100; 0 where the node does not align to single NUMA nodes.
+
+    In container scope the mean over all containers, each of them alone on an untouched node.
+    """
     found = np.zeros(len(batch), np.int64)
     score = ZONE_SCORES[strategy]
     rows = np.flatnonzero(batch.is_single & batch.is_pod_scope)
@@ -43,6 +98,7 @@ def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weigh
 
 
 def _worst_usable(score: ZoneScores, request: Request, batch: Batch, weights: Weights) -> Scores:
+    # Which NUMA node the kubelet will take is unknown, so the lowest score counts. A zero means "cannot hold it".
     by_zone = score(request, batch, weights)
     usable = batch.exists & (by_zone != 0)
     lowest = np.where(usable, by_zone, np.iinfo(np.int64).max).min(axis=1)
@@ -86,20 +142,36 @@ def _shares(amount: int, have: Amounts) -> NDArray[np.float64]:
     return np.where(have != 0, whole(amount) / units, 1.0)
 
 
+def weight_of(weights: Weights, name: str) -> int:
+    """The configured weight; a resource without one, or with one below 1, weighs 1."""
+    return max(1, weights.get(name, 1))
+
+
+def whole(milli: int) -> int:
+    """Whole units, rounded up; an amount below zero, which some exporters publish, is rounded away from zero.
+
+    Source: k8s.io/apimachinery pkg/api/resource, `Quantity.Value`.
+    """
+    return -(-milli // 1000) if milli >= 0 else milli // 1000
+
+
 def _whole(milli: Amounts) -> Amounts:
-    """`whole`, of many."""
+    """`whole` of a column."""
     return np.where(milli >= 0, -(-milli // 1000), milli // 1000)
 
 
 def _variance(shares: list[NDArray[np.float64]], like: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """`zone_scores.sample_variance`, operation by operation."""
+    """The variance of a sample by two passes, corrected; 0 for fewer than two values.
+
+    The order of the operations is that of the reference, so that floating-point numbers round alike.
+    """
     zero = np.zeros(like.shape, np.float64)
     if len(shares) < 2:
         return zero
     mean = sum(shares, zero) / len(shares)
-    apart = [share - mean for share in shares]
-    squares = sum((one * one for one in apart), zero)
-    return np.asarray((squares - sum(apart, zero) ** 2 / len(shares)) / (len(shares) - 1))
+    deviations = [share - mean for share in shares]
+    squares = sum((one * one for one in deviations), zero)
+    return np.asarray((squares - sum(deviations, zero) ** 2 / len(shares)) / (len(shares) - 1))
 
 
 ZONE_SCORES: Mapping[Strategy, ZoneScores] = {
@@ -109,18 +181,12 @@ ZONE_SCORES: Mapping[Strategy, ZoneScores] = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-MOST_SETS = 2048
-"""Columns at most: all pairs of 64 NUMA nodes, all sets of 12."""
-
-FAR = np.int64(1 << 62)
+# LeastNUMANodes
 
 
 @dataclass(slots=True)
-class _Answer:
-    """Per row: the set chosen, its size (0 while there is none), whether it is closest."""
+class _ChosenSets:
+    """Per row: the chosen set, its size (0 while there is none), and whether no set of that size is closer."""
 
     members: Flags
     size: Amounts
@@ -173,7 +239,7 @@ def scores(
 
 
 def _by_width(batch: Batch, rows: Rows) -> Iterator[tuple[Rows, int]]:
-    """Rows with room for as many zones as they have, in powers of two: one large node must not slow all others."""
+    """Rows grouped by their number of zones, rounded up to a power of two: one large node must not slow down others."""
     zones = batch.exists[rows].sum(axis=1)
     widths = np.left_shift(1, np.ceil(np.log2(np.maximum(zones, 1))).astype(np.int64))
     for width in np.unique(widths).tolist():
@@ -197,10 +263,12 @@ def _scores(
         rows = np.flatnonzero(matters & ~is_out)
         if not len(rows):
             continue
+        # Choose for all rows where at least one NUMA node lists a requested resource and no container failed before.
         answer = _choose(batch, rows, request, tables, costs)
         is_out[rows] |= answer.size == 0
         most[rows] = np.maximum(most[rows], answer.size)
         is_closest[rows] &= answer.is_closest | (answer.size == 0)
+        # The next container sees what this one leaves.
         if number + 1 < len(requests):
             _drain(batch, rows, answer.members, request)
     unit = MAX_SCORE // batch.max_numa_nodes
@@ -210,9 +278,9 @@ def _scores(
 
 def _choose(
     batch: Batch, rows: Rows, request: Request, tables: DistanceTables, costs: Sequence[Costs]
-) -> _Answer:
+) -> _ChosenSets:
     width = batch.ids.shape[1]
-    answer = _Answer(
+    answer = _ChosenSets(
         np.zeros((len(rows), width), np.bool_), np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
     )
     eligible = batch.exists[rows]
@@ -224,10 +292,12 @@ def _choose(
         if amount
     ]
     cost_index = batch.cost_index[rows]
+    # Sizes ascend: the first size at which a row finds a set is the smallest. Rows that found one drop out.
     open_rows = np.flatnonzero(_can_ever(eligible, needs))
     for size in range(1, width + 1):
         if not len(open_rows):
             break
+        # Past this size a column per set costs more than a search for each remaining row.
         if math.comb(width, size) > MOST_SETS:
             _search(answer, open_rows, eligible, needs, cost_index, costs)
             break
@@ -244,7 +314,7 @@ def _can_ever(eligible: Flags, needs: Sequence[tuple[int, Amounts]]) -> Flags:
 
 
 def _try_size(
-    answer: _Answer,
+    answer: _ChosenSets,
     rows: Rows,
     size: int,
     eligible: Flags,
@@ -252,7 +322,8 @@ def _try_size(
     cost_index: Rows,
     tables: DistanceTables,
 ) -> Rows:
-    """Settle the rows that a set of this size holds; returns the others."""
+    """Choose for the rows that a set of this size holds; returns the other rows."""
+    # A matrix product counts, for each row and set, the eligible members, and adds up what they have.
     members = members_of(eligible.shape[1], size)
     fits = eligible[rows].astype(np.int64) @ members == size
     for amount, have in needs:
@@ -261,6 +332,7 @@ def _try_size(
     done = rows[settled]
     if len(done):
         totals, least = tables.of(size, eligible.shape[1], cost_index[done])
+        # argmin takes the first of equals, which is the first set in lexicographic order.
         by_set = np.where(fits[settled], totals[cost_index[done]], FAR)
         chosen = by_set.argmin(axis=1)
         answer.members[done] = members.T[chosen].astype(np.bool_)
@@ -271,7 +343,7 @@ def _try_size(
 
 
 def _search(
-    answer: _Answer,
+    answer: _ChosenSets,
     rows: Rows,
     eligible: Flags,
     needs: Sequence[tuple[int, Amounts]],

@@ -1,7 +1,7 @@
-"""The forms kube-scheduler and its HTTP extenders exchange.
+"""The JSON that kube-scheduler and its HTTP extenders exchange.
 
 Names are written exactly as kube-scheduler writes them, and read in any case, as Go reads them. Node objects are
-handed back byte for byte.
+returned byte for byte.
 
 Source: k8s.io/kube-scheduler/extender/v1, v0.36.
 """
@@ -52,7 +52,7 @@ _decode_text = msgspec.json.Decoder(str | None).decode
 
 @dataclass(frozen=True, slots=True)
 class ExtenderArgs:
-    """What filter and prioritize ask.
+    """A request of filter or prioritize.
 
     Attributes:
         pod: the v1 Pod.
@@ -114,7 +114,7 @@ def read_binding(body: bytes) -> BindingArgs:
 
 
 def filter_result(args: ExtenderArgs, passed: Sequence[bool], failed: Mapping[str, str]) -> bytes:
-    """The answer of filter, in the form asked for; node objects as they came."""
+    """The answer of filter, with names or node objects as in the request."""
     names = nodes = None
     if args.nodes is None:
         names = [name for name, is_in in zip(args.names, passed, strict=True) if is_in]

@@ -1,15 +1,17 @@
-"""The smallest, and of those the closest, set of NUMA nodes that together hold a request.
+"""One Kubernetes node as a scheduler sees it: its topology policy, its NUMA nodes, and the closest set of NUMA nodes.
 
-Invariant: the answer equals that of trying all sets of a size in lexicographic order of positions, and sizes
-ascending, as long as the search ends within `STEPS`; no set is tried that cannot hold the request or cannot be
-closer than the best found. Past the steps the best set found stands; where none was, a set that holds everything
-does, which may be larger than need be.
+Zones keep the order of the object and are found by id, never by position: ids may have gaps and any order.
+
+`closest_set` finds the closest of the smallest sets of NUMA nodes that together hold a request. Invariant: within
+`STEPS` the answer is that of trying all sets of a size in lexicographic order of positions, sizes ascending. The search
+leaves out sets that cannot hold the request or cannot be closer than the best set so far. After `STEPS` it takes the
+best set so far, or else any set that holds the request, which may be larger than necessary.
 
 Positions are places in the list, not ids. Distances are sums over all ordered pairs, a node with itself included.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -18,8 +20,7 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_o
 from nri_plugin.kube.pod_demand import Amounts, is_affine, is_host_level
 from nri_plugin.model.options import REGISTRY, TopologyManagerPolicy, TopologyManagerScope
 
-# ----------------------------------------------------------------------------------------------------
-# Which topology policy a node's kubelet, or agent, applies: read from its NodeResourceTopology.
+# The topology policy
 
 
 DEFAULT_MAX_NUMA_NODES = 8
@@ -45,7 +46,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class NodePolicy:
-    """How a node decides.
+    """The options of the Topology Manager on a node.
 
     Attributes:
         policy: the topology policy.
@@ -71,7 +72,7 @@ class NodePolicy:
 
 
 def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
-    """The legacy field first, then attributes in their order; what is not understood says nothing.
+    """The legacy field first, then attributes in their order; unknown values are ignored.
 
     Source: scheduler-plugins, TopologyManagerConfig from the legacy list's first entry and from attributes.
     """
@@ -98,10 +99,7 @@ def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-# NUMA nodes as a scheduler counts them: what is available on each, and taking from them.
-#
-# Zones keep the object's order and are found by id, never by position: ids may have gaps and stand in any order.
+# NUMA nodes
 
 
 ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
@@ -141,13 +139,8 @@ def numa_zones(topology: NodeResourceTopology) -> Zones:
 
 
 def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
-    """Whether any amount suits: nobody binds CPUs and memory of a pod that is not Guaranteed."""
+    """Whether any amount suits: CPUs and memory of a pod that is not Guaranteed are never bound."""
     return is_affine(name) and not is_guaranteed
-
-
-def lists_none(zones: Zones, names: Iterable[str]) -> bool:
-    """Whether no zone lists any of the names."""
-    return not any(name in zone.available for zone in zones for name in names)
 
 
 def fitting(
@@ -156,7 +149,7 @@ def fitting(
     """Ids of the NUMA nodes that hold the whole request; None when it needs none in particular.
 
     Args:
-        request: what is asked for.
+        request: amounts by resource.
         zones: what is there.
         allocatable: of the node; None where unknown, then the scheduler's own filter has judged that.
         is_guaranteed: of the pod.
@@ -176,35 +169,6 @@ def fitting(
     return found
 
 
-def take_from_one(
-    zones: Zones, numa_id: int, request: Amounts, *, is_guaranteed: bool
-) -> tuple[Zones, Sequence[str]]:
-    """The zones after one NUMA node gave the request, and the names of what went below zero."""
-    taken = {
-        name: amount
-        for name, amount in request.items()
-        if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed)
-    }
-    after = tuple(_less(zone, taken) if zone.id == numa_id else zone for zone in zones)
-    short = [
-        name for zone in after if zone.id == numa_id for name in taken if zone.available.get(name, 0) < 0
-    ]
-    return after, short
-
-
-def drain(zones: Zones, positions: Sequence[int], request: Amounts) -> Zones:
-    """The zones after those at `positions` gave the request together, each all it has before the next."""
-    left = {name: amount for name, amount in request.items() if amount}
-    after = list(zones)
-    for position in positions:
-        zone = zones[position]
-        given = {name: min(left[name], have) for name, have in zone.available.items() if name in left}
-        given = {name: max(0, amount) for name, amount in given.items()}
-        after[position] = _less(zone, given)
-        left = {name: amount - given.get(name, 0) for name, amount in left.items()}
-    return tuple(after)
-
-
 def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
     """Every zone less the whole charge, at least zero: wherever it lands, it was counted.
 
@@ -222,12 +186,7 @@ def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
     )
 
 
-def _less(zone: NUMAZone, amounts: Amounts) -> NUMAZone:
-    available = {name: have - amounts.get(name, 0) for name, have in zone.available.items()}
-    return replace(zone, available=available)
-
-
-# ----------------------------------------------------------------------------------------------------
+# The closest set
 
 
 STEPS = 20_000
@@ -242,7 +201,7 @@ Needs = Sequence[tuple[int, Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ClosestSet:
     """A set of positions, ascending, the sum of its distances, and whether nothing better was left untried."""
 
     positions: tuple[int, ...]
@@ -250,13 +209,14 @@ class Found:
     exact: bool = True
 
 
-def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
     """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
     steps = STEPS
     for size in range(1, len(eligible) + 1):
+        # Skip sizes that are too small whatever the choice.
         if not _can_hold(eligible, needs, size):
             continue
-        search = _Search(eligible, needs, costs, size, steps)
+        search = _ClosestSetSearch(eligible, needs, costs, size, steps)
         found = search.run()
         if found is not None:
             return found
@@ -269,7 +229,7 @@ def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | 
 @lru_cache(maxsize=4096)
 def least_total(costs: Costs, size: int) -> int:
     """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
-    found = _Search(range(len(costs)), (), costs, size, STEPS).run()
+    found = _ClosestSetSearch(range(len(costs)), (), costs, size, STEPS).run()
     return found.total if found is not None else 0
 
 
@@ -281,7 +241,7 @@ def total_distance(positions: Sequence[int], costs: Costs) -> int:
 def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
     """Whether no bound speaks against it: neither the largest of each resource, nor the largest shares of all.
 
-    Shares tell where what has much of one has little of another: nodes that are half full in different ways.
+    Shares help where nodes are half full in different ways: much of one resource with little of another.
     """
     for amount, have in needs:
         if sum(sorted((have[p] for p in eligible), reverse=True)[:size]) < amount:
@@ -298,7 +258,7 @@ def share(needs: Needs, position: int) -> int:
     return sum(-(-max(0, min(have[position], amount)) * WHOLE // amount) for amount, have in needs)
 
 
-def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | None:
+def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
     """A set that holds all needs: always the position that meets most of what is left; None when all do not."""
     chosen: list[int] = []
     while True:
@@ -307,15 +267,15 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> Found | No
         rest = [p for p in eligible if p not in chosen]
         if not left:
             positions = tuple(sorted(chosen))
-            return Found(positions, total_distance(positions, costs), exact=False)
+            return ClosestSet(positions, total_distance(positions, costs), exact=False)
         best = max(rest, key=lambda p: (share(left, p), -p), default=None)
         if best is None or not share(left, best):
             return None
         chosen.append(best)
 
 
-class _Search:
-    """Depth first, positions ascending; a branch is left when it cannot hold or cannot be closer."""
+class _ClosestSetSearch:
+    """Depth first, positions ascending; a branch ends where it cannot hold the request or cannot be closer."""
 
     def __init__(
         self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int, most_steps: int
@@ -328,20 +288,21 @@ class _Search:
         )
         apart = [self.links[a][b] for a in self.eligible for b in self.eligible if a != b]
         self.least_link = min(apart, default=0)
-        self.best: Found | None = None
+        self.best: ClosestSet | None = None
         self.steps = 0
 
-    def run(self) -> Found | None:
+    def run(self) -> ClosestSet | None:
         self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
         if self.best is not None and self.steps >= self.most_steps:
-            return Found(self.best.positions, self.best.total, exact=False)
+            return ClosestSet(self.best.positions, self.best.total, exact=False)
         return self.best
 
     def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:
         missing = self.size - len(chosen)
+        # A whole set: it must hold everything, and only a strictly smaller distance replaces the first one found.
         if not missing:
             if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
-                self.best = Found(chosen, total)
+                self.best = ClosestSet(chosen, total)
             return
         if self.steps >= self.most_steps:
             return
@@ -357,10 +318,12 @@ class _Search:
     def _is_worth_it(
         self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...], missing: int
     ) -> bool:
+        # Bound by amounts: the rest, each at its largest, must hold what is left.
         rest = self.eligible[start:]
         if not _can_hold(rest, [(n, have) for n, (_, have) in zip(left, self.needs, strict=True)], missing):
             return False
         if self.best is None:
             return True
+        # Bound by distance: the nearest candidates to the chosen set, and the smallest link for each pair among them.
         reach = sorted(self.costs[p][p] + sum(self.links[p][one] for one in chosen) for p in rest)[:missing]
         return total + sum(reach) + missing * (missing - 1) // 2 * self.least_link < self.best.total

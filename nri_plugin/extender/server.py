@@ -1,4 +1,8 @@
-"""`nri-pin extender`: the cluster's watches on one side, kube-scheduler's questions on the other."""
+"""`nri-pin extender`: watches of the cluster on one side, an HTTP server for kube-scheduler on the other.
+
+Two threads follow NodeResourceTopology objects and pods that have a node, and feed the cache. Requests are answered
+under the lock that also guards the cache; objects are decoded before the lock is taken.
+"""
 
 import gc
 import logging
@@ -13,38 +17,37 @@ from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
 from nri_plugin.extender.cache import Accounting, ExtenderCache, LockedCache, Object, read_pod, read_topology
-from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cluster import ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
     NOTHING,
     PODS,
+    APIResource,
     KubeClient,
     Parameters,
-    Resource,
 )
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
-from nri_plugin.kube.watch import NOT_FOUND, Backoff, Follower, Sink
+from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, Post, Routes
 from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 
-# ----------------------------------------------------------------------------------------------------
-# What the extender follows in the API: NodeResourceTopology objects, and pods that have a node.
+# Watches
 
 
 BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
 
 WATCH_STOP_S = 0.1
-"""A watch waits for the API server nearly all the time; it holds nothing that would be lost with it."""
+"""A watch waits for the API server nearly all the time, and nothing is lost if its thread is left behind."""
 
 
 @dataclass(slots=True)
-class Told:
-    """Says a thing when it begins and when it ends, not all the while."""
+class FollowState:
+    """Logs when following a kind of object fails and when it works again, not at every attempt."""
 
     log: logging.Logger
     what: str
@@ -66,12 +69,12 @@ class Told:
 class TopologySink:
     """Hands NodeResourceTopology objects on. A cluster that does not know the kind has none: that is no fault."""
 
-    def __init__(self, cache: LockedCache, told: Told) -> None:
-        self._cache, self._told = cache, told
+    def __init__(self, cache: LockedCache, state: FollowState) -> None:
+        self._cache, self._state = cache, state
 
     def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
         """These are all, read already."""
-        self._told.well()
+        self._state.well()
         self._cache.on_topologies_listed(objects)
 
     def changed(self, obj: Object) -> None:
@@ -85,21 +88,23 @@ class TopologySink:
     def failed(self, error: KubeAPIError) -> None:
         """Not now; without the kind every node passes."""
         if error.status == NOT_FOUND:
-            self._told.failing("no such kind in this cluster; every node passes until there is", logging.INFO)
+            self._state.failing(
+                "no such kind in this cluster; every node passes until there is", logging.INFO
+            )
             self._cache.on_topologies_listed(())
         else:
-            self._told.failing(str(error))
+            self._state.failing(str(error))
 
 
 class PodSink:
     """Hands pods that have a node on."""
 
-    def __init__(self, cache: LockedCache, told: Told) -> None:
-        self._cache, self._told = cache, told
+    def __init__(self, cache: LockedCache, state: FollowState) -> None:
+        self._cache, self._state = cache, state
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
         """These are all, read already."""
-        self._told.well()
+        self._state.well()
         self._cache.on_pods_read(objects)
 
     def changed(self, obj: Object) -> None:
@@ -112,7 +117,7 @@ class PodSink:
 
     def failed(self, error: KubeAPIError) -> None:
         """Not now."""
-        self._told.failing(str(error))
+        self._state.failing(str(error))
 
 
 class ClusterFeed:
@@ -120,7 +125,7 @@ class ClusterFeed:
 
     Args:
         client: may list and watch both kinds.
-        log: told when following fails and when it works again.
+        log: for failures of following, and their end.
         with_pods: whether pods are charged.
         backoff: how long to wait after a failure; also how late a kind defined later is noticed.
     """
@@ -131,7 +136,7 @@ class ClusterFeed:
         log: logging.Logger,
         *,
         with_pods: bool = True,
-        backoff: Callable[[], Backoff] = Backoff,
+        backoff: Callable[[], WatchBackoff] = WatchBackoff,
     ) -> None:
         self._client, self._log, self._with_pods, self._backoff = client, log, with_pods, backoff
         self._done = threading.Event()
@@ -139,10 +144,10 @@ class ClusterFeed:
 
     def start(self, cache: LockedCache) -> None:
         """Begin."""
-        topologies = TopologySink(cache, Told(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
+        topologies = TopologySink(cache, FollowState(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
         self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
         if self._with_pods:
-            self._follow(PODS, PodSink(cache, Told(self._log, str(PODS))), BOUND_PODS, read_pod)
+            self._follow(PODS, PodSink(cache, FollowState(self._log, str(PODS))), BOUND_PODS, read_pod)
 
     def stop(self) -> None:
         """End; a thread that waits for the API server is not waited for long."""
@@ -151,7 +156,7 @@ class ClusterFeed:
             thread.join(WATCH_STOP_S)
 
     def _follow(
-        self, resource: Resource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
+        self, resource: APIResource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
     ) -> None:
         follower = Follower(
             self._client,
@@ -168,8 +173,8 @@ class ClusterFeed:
         thread.start()
         self._threads.append(thread)
 
-    def _keep_following(self, follower: Follower, resource: Resource) -> None:
-        """Begin anew after a fault of ours: a thread that ended would let what is known grow old unnoticed."""
+    def _keep_following(self, follower: Follower, resource: APIResource) -> None:
+        """Begin again after an internal error: if the thread ended, the cache would grow stale unnoticed."""
         backoff = self._backoff()
         while not self._done.is_set():
             try:
@@ -178,10 +183,6 @@ class ClusterFeed:
                 say_trace(self._log, "following failed, beginning anew", what=str(resource))
                 follower.forget()
                 self._done.wait(backoff.next_s())
-
-
-# ----------------------------------------------------------------------------------------------------
-# Binding a pod to a node, as kube-scheduler would have done.
 
 
 class KubeBinder:
@@ -212,14 +213,14 @@ class KubeBinder:
         self._client.send("POST", PODS.path(name, namespace, "binding"), body=binding)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The process
 
 
 SWITCH_INTERVAL_S = 0.001
-"""A question waits this long at most for a thread that reads an object; the interpreter's default is five times that."""
+"""A request waits at most this long for a thread that reads an object; the interpreter's default is five times as long."""
 
 YOUNG_ONLY = (50_000, 20, 10_000)
-"""A thousand nodes are a million objects without cycles: looking through all of them would stop every answer."""
+"""Objects of a thousand nodes are a million Python objects without cycles; a full collection would delay every answer."""
 
 
 NODES = 5_000
@@ -254,7 +255,7 @@ IDLE_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class ExtenderOptions:
-    """What an administrator chose; see `nri-pin extender --help`.
+    """The options of the command; see `nri-pin extender --help`.
 
     Attributes:
         body_bytes: longest request; None for what the form needs.
@@ -283,7 +284,7 @@ class ExtenderOptions:
 
     @property
     def limits(self) -> Limits:
-        """What all clients together may take; of whole Node objects two requests at once."""
+        """Limits of all clients together; of requests with whole Node objects, two at once."""
         bodies = 2 if self.takes_node_objects else BODIES
         return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
@@ -297,11 +298,11 @@ NEEDS_CERTIFICATES = (
 )
 
 
-class Feed(Protocol):
+class ClusterSource(Protocol):
     """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
 
     def start(self, cache: LockedCache) -> None:
-        """Begin; from now on `cache` is told."""
+        """Start the watches that feed `cache`."""
 
     def stop(self) -> None:
         """End."""
@@ -311,13 +312,13 @@ class ExtenderProcess:
     """The parts, put together; `serve` answers until `stop`.
 
     Raises:
-        ConfigError: the address or the certificates are wrong, or anybody could bind pods.
+        ConfigError: the address or the certificates are wrong, or binding is offered without client certificates.
     """
 
     def __init__(
         self,
         options: ExtenderOptions,
-        feed: Feed,
+        feed: ClusterSource,
         binder: Binder | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
@@ -325,7 +326,7 @@ class ExtenderProcess:
         if options.offers_bind and (options.certificate is None or options.client_ca is None):
             raise ConfigError("--bind", NEEDS_CERTIFICATES)
         self._lock = threading.Lock()
-        cluster = Cluster(options.scoring, sidecars_stay=options.sidecars_stay)
+        cluster = ClusterAnswers(options.scoring, sidecars_stay=options.sidecars_stay)
         self._cache = ExtenderCache(cluster, options.accounting, clock)
         self._extender = Extender(
             self._cache,
@@ -350,7 +351,7 @@ class ExtenderProcess:
             self.probes = Server(place, Routes(probes), self._log, keeps_trying=True)
 
     def warn(self) -> None:
-        """Say what anybody who reaches the port can do."""
+        """Log a warning if the port is open to anyone."""
         if self._certificates is None:
             trouble = "plain HTTP: anyone on the way can read and change answers"
         elif not self._certificates.ask_clients:
@@ -371,7 +372,7 @@ class ExtenderProcess:
         self._stopped.set()
 
     def end(self) -> None:
-        """Say not ready, answer what is asked, end; `serve` returns after that."""
+        """Report not ready, answer open requests, and end; `serve` returns after that."""
         self._stopping.set()
 
     def stop(self) -> None:
@@ -421,7 +422,7 @@ def run(process: ExtenderProcess) -> int:
     """Serve until SIGTERM or SIGINT."""
 
     def end(*_: object) -> None:
-        # Not here: the main thread may have been interrupted while it holds the lock that `end` takes.
+        # In another thread: the main thread may have been interrupted while it holds the lock that `end` takes.
         threading.Thread(target=process.end, name="end").start()
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)

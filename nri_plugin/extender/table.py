@@ -1,8 +1,8 @@
-"""All nodes of a cluster as columns, so that one question is asked of thousands of nodes at once.
+"""All nodes of a cluster as columns, so that one operation answers for thousands of nodes.
 
-Invariant: a row says of its node what `numa_zones` and `node_policy` say, less what the row was charged; `stamps`
-grow with every change of a row, so that an answer of before is asked again only for the rows that changed since.
-Amounts are thousandths and stop at 2^62, more than any node has.
+Invariant: a row holds what `numa_zones` and `node_policy` return for its node, less the charges. `stamps` grow with
+every change of a row, so that earlier answers are computed again only for rows that changed since. Amounts are
+thousandths and stop at 2^62, more than any node has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nri_plugin.extender.nodes import Costs, NodePolicy, Zones
-from nri_plugin.extender.one_node import cost_table
+from nri_plugin.extender.nodes import UNKNOWN_COST, Costs, NodePolicy, Zones
 
 Amounts = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -28,8 +27,8 @@ NO_ID = MOST
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRow:
-    """What a row is filled from.
+class ClusterRow:
+    """The content of a row.
 
     Attributes:
         how: the node's policy.
@@ -105,7 +104,7 @@ class ClusterTable:
     """The columns; grows in nodes, zones and resources."""
 
     def __init__(self) -> None:
-        self.row_by_node: dict[str, int] = {}  # row 0 is nobody's: it stands for nodes not heard of
+        self.row_by_node: dict[str, int] = {}  # row 0 stands for unknown nodes
         self.costs: list[Costs] = []
         self.renumbered = 0  # how often costs got other places
         self.stamp = 1
@@ -142,12 +141,12 @@ class ClusterTable:
         return row
 
     def rows_of(self, nodes: Sequence[str]) -> Rows:
-        """The rows of nodes, in their order; row 0 for those not heard of."""
+        """The rows of nodes, in their order; row 0 for unknown nodes."""
         known = self.row_by_node
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 
-    def put(self, node: str, content: NodeRow | None) -> None:
-        """Say what is known of a node; None for nothing."""
+    def put(self, node: str, content: ClusterRow | None) -> None:
+        """Set what is known of a node; None for nothing."""
         row = self.row_of(node)
         self._clear(row)
         if content is not None:
@@ -155,7 +154,7 @@ class ClusterTable:
         self._touch(row)
 
     def forget(self, node: str) -> None:
-        """Let go of a node's row."""
+        """Forget a node and reuse its row."""
         row = self.row_by_node.pop(node, None)
         if row is not None:
             self._clear(row)
@@ -185,7 +184,7 @@ class ClusterTable:
         self._per_row["has_nrt"][row] = False
         self._per_row["is_single"][row] = False
 
-    def _fill(self, row: int, content: NodeRow) -> None:
+    def _fill(self, row: int, content: ClusterRow) -> None:
         zones, how = content.zones, content.how
         self._make_room(self._size, len(zones))
         names = {name for zone in zones for name in zone.available}
@@ -216,7 +215,7 @@ class ClusterTable:
         return index
 
     def _drop_unused_costs(self) -> None:
-        """Nodes come and go, or tell other distances every time; what no row says any more is let go."""
+        """Forget distances that no row uses any more: nodes come and go, and some publish new distances every time."""
         column = self._per_row["cost_index"]
         used, places = np.unique(np.where(self._per_row["has_nrt"], column, 0), return_inverse=True)
         self.costs[:] = [self.costs[index] for index in used]
@@ -247,3 +246,8 @@ class ClusterTable:
 
 
 _BLANK = {"max_numa_nodes": 8}
+
+
+def cost_table(zones: Zones) -> Costs:
+    """Distances by position; an unknown distance counts as the farthest."""
+    return tuple(tuple(one.costs.get(other.id, UNKNOWN_COST) for other in zones) for one in zones)

@@ -26,8 +26,7 @@ from nri_plugin.model import bounds
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.wire.nri.messages import Container
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import Container, DeviceNode
 
 # Source: Container Device Interface specification 1.0; files in /etc/cdi and /var/run/cdi, the latter first.
 

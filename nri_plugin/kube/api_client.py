@@ -1,7 +1,7 @@
 """A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create, delete.
 
-Objects are mappings as decoded from JSON: they are stored by others, with fields of any version. Every failure is a
-`KubeAPIError`; `status` 0 is no answer, everything else is the server's word.
+Objects are mappings as decoded from JSON: other programs store them, with fields of any version. Every failure is a
+`KubeAPIError`; its `status` is that of the server's answer, and 0 if there was no answer.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,12 +18,11 @@ from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.credentials import connect
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 
-# ----------------------------------------------------------------------------------------------------
-# The kinds of objects that are read and written, and their addresses in the Kubernetes API.
+# Kinds of objects and their addresses
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class APIResource:
     """One kind of object.
 
     Attributes:
@@ -50,13 +49,13 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
 
-NODE_RESOURCE_TOPOLOGIES = Resource(nrt.V1ALPHA2, nrt.PLURAL, nrt.GROUP)
-NODES = Resource("v1", "nodes")
-PODS = Resource("v1", "pods", is_namespaced=True)
-EVENTS = Resource("v1", "events", "events.k8s.io", is_namespaced=True)
+NODE_RESOURCE_TOPOLOGIES = APIResource(nrt.V1ALPHA2, nrt.PLURAL, nrt.GROUP)
+NODES = APIResource("v1", "nodes")
+PODS = APIResource("v1", "pods", is_namespaced=True)
+EVENTS = APIResource("v1", "events", "events.k8s.io", is_namespaced=True)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The client
 
 
 Object = dict[str, Any]
@@ -70,7 +69,7 @@ PAGE_ITEMS = 500
 """As many as kubectl asks for at a time."""
 
 WATCH_SILENCE_S = 90.0
-"""A watch brings a bookmark about once a minute; one that is silent for longer may have lost its connection."""
+"""A watch gets a bookmark about once a minute; a watch that is silent for longer may have lost its connection."""
 
 NOTHING: Parameters = {}
 
@@ -87,7 +86,7 @@ class KubeClient:
 
     @classmethod
     def connected(cls, kubeconfig: str | None = None) -> "KubeClient":
-        """A client of the cluster that `kubeconfig`, the pod or the user's environment names.
+        """A client of the cluster of `kubeconfig`, of the pod, or of the user's environment.
 
         Raises:
             ConfigError: nothing usable names one.
@@ -95,24 +94,24 @@ class KubeClient:
         return cls(connect(kubeconfig))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._http.close()
 
-    def get(self, resource: Resource, name: str, namespace: str = "") -> Object:
+    def get(self, resource: APIResource, name: str, namespace: str = "") -> Object:
         """One object.
 
         Raises:
-            KubeAPIError: there is none (status 404), or it cannot be had.
+            KubeAPIError: it does not exist (status 404), or the request failed.
         """
         return self.send("GET", resource.path(name, namespace))
 
     def list(
-        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
     ) -> tuple[list[Object], str]:
         """All objects, and the resource version to watch from.
 
         Raises:
-            KubeAPIError: they cannot be had; status 404 where the cluster does not know the resource.
+            KubeAPIError: the request failed; status 404 if the cluster does not know the resource.
         """
         items: list[Object] = []
         version = ""
@@ -121,7 +120,7 @@ class KubeClient:
         return items, version
 
     def pages(
-        self, resource: Resource, namespace: str = "", parameters: Parameters = NOTHING
+        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
     ) -> Iterator[tuple[Sequence[Object], str]]:
         """The same in pages, for kinds of which there may be more than fit into memory as they come.
 
@@ -137,7 +136,7 @@ class KubeClient:
                 return
             page["continue"] = metadata["continue"]
 
-    def create(self, resource: Resource, obj: Mapping[str, Any], namespace: str = "") -> Object:
+    def create(self, resource: APIResource, obj: Mapping[str, Any], namespace: str = "") -> Object:
         """Create an object; returns it as stored.
 
         Raises:
@@ -146,7 +145,7 @@ class KubeClient:
         return self.send("POST", resource.path(namespace=namespace), body=obj)
 
     def apply(
-        self, resource: Resource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
+        self, resource: APIResource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
     ) -> Object:
         """Make the fields of `obj` be as they are there, creating the object if need be (server-side apply).
 
@@ -166,7 +165,7 @@ class KubeClient:
 
     def merge_patch(
         self,
-        resource: Resource,
+        resource: APIResource,
         name: str,
         patch: Mapping[str, Any],
         *,
@@ -181,7 +180,7 @@ class KubeClient:
         path = resource.path(name, namespace, subresource)
         return self.send("PATCH", path, body=patch, content_type=MERGE_PATCH)
 
-    def delete(self, resource: Resource, name: str, namespace: str = "") -> None:
+    def delete(self, resource: APIResource, name: str, namespace: str = "") -> None:
         """Delete an object.
 
         Raises:
@@ -211,7 +210,11 @@ class KubeClient:
         return _decoded(request, response.content)
 
     def watch(
-        self, resource: Resource, resource_version: str, namespace: str = "", parameters: Parameters = NOTHING
+        self,
+        resource: APIResource,
+        resource_version: str,
+        namespace: str = "",
+        parameters: Parameters = NOTHING,
     ) -> Iterator[Object]:
         """Changes after `resource_version` as they come: `{"type": ..., "object": ...}`, bookmarks included.
 

@@ -1,7 +1,12 @@
-"""Where the Kubernetes API is and who we are there: the pod's service account, or a kubeconfig file.
+"""Address of the Kubernetes API and credentials for it: the pod's service account, or a kubeconfig file.
 
-The only module that knows how a cluster is reached: certificates and tokens that are renewed in their files here,
-programs that hand out tokens and certificates in `exec_credentials`.
+`connect` makes the connection; certificates and tokens that are renewed in their files are read again. `ExecCredentials`
+runs the program that a kubeconfig names (`users[].user.exec`), as cloud providers use: before the first request, when
+its credentials have expired, and when the server answers 401. The program prints an ExecCredential with a token, a
+client certificate, or both.
+
+Source: client-go v0.35 plugin/pkg/client/auth/exec; v1alpha1, which it has dropped, differs in its name only.
+Differs: the program gets no terminal, because exporter and extender have none.
 """
 
 import base64
@@ -25,16 +30,6 @@ from lightkube.core.exceptions import ConfigError as LibraryConfigError
 
 from nri_plugin.model.errors import ConfigError
 
-# ----------------------------------------------------------------------------------------------------
-# Credentials from the program that a kubeconfig names (`users[].user.exec`), as cloud providers hand them out.
-#
-# The program is run when the first request is sent, again when its credentials have expired, and when the server answers
-# 401. It prints an ExecCredential with a token, a client certificate, or both.
-#
-# Source: client-go v0.35 plugin/pkg/client/auth/exec; v1alpha1, which it has dropped, only differs in its name.
-# Differs: the program gets no terminal, for nobody sits before an exporter or extender.
-
-
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1", f"{GROUP}/v1alpha1")
 CLUSTER_EXTENSION = f"{GROUP}/exec"
@@ -43,16 +38,16 @@ PROGRAM_S = 60.0
 """A program that asks a cloud for a token takes a second or two."""
 
 LONGEST_COMPLAINT = 400
-"""Characters of what a failing program says that are handed on."""
+"""Characters of a failing program's output that an error quotes."""
 
 
 class ExecCredentials(httpx2.Auth):
-    """Signs requests with what the program hands out; usable from several threads, at worst it is run twice.
+    """Signs requests with the credentials of a program; usable from several threads, which at worst run it twice.
 
     Args:
         where: the kubeconfig file.
         spec: its `exec` entry.
-        cluster: its `cluster` entry, told to a program that wants to know.
+        cluster: its `cluster` entry, passed to a program that asks for it.
         tls: of the connection; client certificates are put into it.
         clock: seconds since 1970.
 
@@ -96,7 +91,7 @@ class ExecCredentials(httpx2.Auth):
         self._bearer, self._has_run, self._expires_at = "", False, float("inf")
 
     def sync_auth_flow(self, request: httpx2.Request) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """Sign the request; once more with new credentials where the server does not take the former ones."""
+        """Sign the request; retry once with new credentials if the server refuses the old ones."""
         is_fresh = not self._has_run or self._clock() >= self._expires_at
         if is_fresh:
             self._renew()
@@ -112,10 +107,10 @@ class ExecCredentials(httpx2.Auth):
             request.headers["Authorization"] = self._bearer
 
     def _renew(self) -> None:
-        """Run the program and take what it hands out.
+        """Run the program and take its credentials.
 
         Raises:
-            ConfigError: it fails, or hands out nothing usable.
+            ConfigError: it fails, or prints nothing usable.
         """
         status = self._status(self._output())
         token = status.get("token") or ""
@@ -186,7 +181,7 @@ class ExecCredentials(httpx2.Auth):
             raise self._error(f"hands out an expirationTimestamp that is no time: {text}") from None
 
     def _info(self, spec: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-        """What the program is told in `KUBERNETES_EXEC_INFO`."""
+        """The content of `KUBERNETES_EXEC_INFO`."""
         told: dict[str, Any] = {"interactive": False}
         if spec.get("provideClusterInfo"):
             told["cluster"] = _cluster_info(cluster, Path(self._where).expanduser().parent)
@@ -220,17 +215,12 @@ def _cluster_info(cluster: Mapping[str, Any], folder: Path) -> Mapping[str, Any]
     return {**info, "config": config[0] if config else None}
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 TIMEOUT_S = 10.0
 """An API server that has not begun to answer by then is asked again later."""
 
 EXPECTED = (
     "expected what kubectl config view --raw prints, with clusters, users, contexts and a current-context"
 )
-
-POOL = httpx2.Limits(max_connections=8, max_keepalive_connections=8)
 
 
 def connect(kubeconfig: str | None = None) -> httpx2.Client:
@@ -267,7 +257,7 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
 
 
 def _why(error: Exception) -> str:
-    """What can be told of an error of the library; its own words are for its developers."""
+    """The part of a library's error that helps an administrator."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f": line {error.problem_mark.line + 1} is not YAML ({error.problem or error.context})"
     if isinstance(error, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""The NodeResourceTopology object: what a node tells the cluster about its NUMA nodes.
+"""The NodeResourceTopology object, which describes the NUMA nodes of a node, and fingerprints of sets of pods.
 
 Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices); finer ones are rounded up, as
 the API server's `MilliValue` does. Order is kept: an apply replaces lists whole, so equal content must be equal
@@ -18,8 +18,7 @@ import xxhash
 from nri_plugin.model.errors import KubeObjectError
 from nri_plugin.model.quantity import parse_quantity
 
-# ----------------------------------------------------------------------------------------------------
-# The fingerprint of a set of pods, by which two programs agree that they mean the same set.
+# Fingerprints: two programs compare them to find out whether they mean the same set of pods
 #
 # A pod is its namespace and name; the order does not matter.
 #
@@ -46,7 +45,7 @@ def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
     return of_hashes(pod_hash(namespace, name) for namespace, name in pods)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The object
 
 
 GROUP = "topology.node.k8s.io"
@@ -72,8 +71,8 @@ ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
 
 MOST_ZONES = 256
 MOST_RESOURCES = 256
-"""Of one zone. Far more than any machine has: readers keep a place for each on every node of the cluster, and one node
-must not be able to exhaust them."""
+"""Of one zone. Readers keep a column for each resource on all nodes of the cluster, and one node must not be able to
+exhaust their memory. No machine has nearly as many."""
 
 LONGEST_DISTANCE = 1 << 31
 LONGEST_ID = 18

@@ -1,4 +1,4 @@
-"""What a pod asks of a node, read from its object: requests by container, QoS class, what it holds alone.
+"""Requests of a pod, read from its object: by container, as a whole, its QoS class, and what it holds exclusively.
 
 Amounts are thousandths, as in `noderesourcetopology`.
 """
@@ -28,8 +28,8 @@ class QoS(StrEnum):
     BEST_EFFORT = "BestEffort"
 
 
-class Kind(StrEnum):
-    """What a container is in its pod; the values are what refusals call it."""
+class ContainerKind(StrEnum):
+    """Kind of a container in its pod; the values are the names in refusals."""
 
     APP = "app-container"
     INIT = "init-container"
@@ -37,7 +37,7 @@ class Kind(StrEnum):
 
 
 def is_native(name: str) -> bool:
-    """Whether Kubernetes itself knows the resource; the others come from device plugins and the like."""
+    """Whether the resource is one of Kubernetes itself; others come from device plugins."""
     return "/" not in name or "kubernetes.io/" in name
 
 
@@ -56,7 +56,7 @@ class ContainerDemand:
     """One container of the spec."""
 
     name: str
-    kind: Kind
+    kind: ContainerKind
     requests: Amounts
     limits: Amounts = field(default_factory=dict)
 
@@ -84,7 +84,7 @@ class PodDemand:
 
     @property
     def key(self) -> str:
-        """What tells the pod from all others: its uid, else namespace and name."""
+        """Identifies the pod: its uid, else namespace and name."""
         return self.uid or f"{self.namespace}/{self.name}"
 
     @property
@@ -124,7 +124,7 @@ class PodDemand:
         return any(self._exclusive(self._lasting(), frozenset(nrt_names)))
 
     def _lasting(self) -> Iterator[ContainerDemand]:
-        return (one for one in self.containers if one.kind is not Kind.INIT)
+        return (one for one in self.containers if one.kind is not ContainerKind.INIT)
 
     def _exclusive(self, containers: Iterable[ContainerDemand], listed: frozenset[str]) -> Iterator[bool]:
         for container in containers:
@@ -142,7 +142,9 @@ class PodDemand:
         running: dict[str, int] = {}
         peak: dict[str, int] = {}
         for container in self.containers:
-            if container.kind is Kind.APP or (container.kind is Kind.SIDECAR and sidecars_stay):
+            if container.kind is ContainerKind.APP or (
+                container.kind is ContainerKind.SIDECAR and sidecars_stay
+            ):
                 _add(running, container.requests)
                 continue
             beside = running if sidecars_stay else {}
@@ -184,12 +186,14 @@ def _pod(obj: Object) -> PodDemand:
 
 def _containers(spec: Object) -> Iterator[ContainerDemand]:
     for one in spec.get("initContainers") or ():
-        yield _container(one, Kind.SIDECAR if one.get("restartPolicy") == "Always" else Kind.INIT)
+        yield _container(
+            one, ContainerKind.SIDECAR if one.get("restartPolicy") == "Always" else ContainerKind.INIT
+        )
     for one in spec.get("containers") or ():
-        yield _container(one, Kind.APP)
+        yield _container(one, ContainerKind.APP)
 
 
-def _container(obj: Object, kind: Kind) -> ContainerDemand:
+def _container(obj: Object, kind: ContainerKind) -> ContainerDemand:
     resources = obj.get("resources") or {}
     return ContainerDemand(
         obj.get("name") or "", kind, _amounts(resources.get("requests")), _amounts(resources.get("limits"))
@@ -204,7 +208,7 @@ def _qos(pod_resources: Object | None, containers: tuple[ContainerDemand, ...]) 
     """Source: Kubernetes, ComputePodQOS: only CPUs and memory count, zero is nothing."""
     if pod_resources:
         requests, limits = _amounts(pod_resources.get("requests")), _amounts(pod_resources.get("limits"))
-        containers = (ContainerDemand("", Kind.APP, requests, limits),)
+        containers = (ContainerDemand("", ContainerKind.APP, requests, limits),)
     requested: dict[str, int] = {}
     limited: dict[str, int] = {}
     for container in containers:

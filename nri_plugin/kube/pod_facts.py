@@ -1,6 +1,7 @@
-"""What the exporter tells the agent of a pod, read from the pod's object.
+"""Facts of pods for the agent, read from the objects of the node's pods.
 
-The wire format is described in `nri_plugin.core.decision`; both sides are tested against each other.
+`facts_of` reads one object, `PodsHere` keeps the facts of all pods of the node. `nri_plugin.core.decision` describes the
+wire format to the agent; both sides are tested against each other.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -110,15 +111,15 @@ def _is_set(resources: Object) -> bool:
 
 
 class PodsHere:
-    """The facts of the node's pods, as a watch tells them; read by other threads.
+    """The facts of the node's pods, fed by a watch and read by other threads.
 
-    A pod is known by its namespace and name, of which the cluster has one at a time, and its uid has to agree: what
-    a pod's own annotations say of its uid can then be told of no other pod.
+    A pod is found by namespace and name, of which the cluster has one at a time, and its uid has to agree. The uid of a
+    static pod comes from its own annotations; so no pod can pass its facts off as those of another one.
 
-    While the cluster cannot be heard, what was told stands.
+    While the cluster does not answer, the last facts stay valid.
 
     Args:
-        lost: told when it can no longer be heard, once for each reason.
+        lost: called when the cluster does not answer, once for each reason.
     """
 
     def __init__(self, lost: Callable[[KubeAPIError], None]) -> None:
@@ -131,12 +132,12 @@ class PodsHere:
         return len(self._by_name)
 
     def facts(self, namespace: str, name: str, uid: str) -> Words | None:
-        """What is known of the pod, None for nothing."""
+        """Facts of the pod, None if it is unknown."""
         words, _ = self._by_name.get((namespace, name), (None, None))
         return words if words is not None and words["uid"] == uid else None
 
     def object_of(self, namespace: str, name: str, uid: str) -> PodObject:
-        """What is known of the pod's object; nothing of a pod that is not known."""
+        """The pod's object; empty if the pod is unknown."""
         words, pod = self._by_name.get((namespace, name), (None, None))
         return pod if pod is not None and words is not None and words["uid"] == uid else PodObject()
 

@@ -1,26 +1,23 @@
-"""Follows all objects of one kind: a list, then every change, and again from the start when the thread is lost.
+"""Follows all objects of one kind: a list, then every change, and a new list when changes were missed.
 
-Invariant: between two `listed` calls the sink has seen every change in order; a `listed` call holds everything
-there is, so what is missing from it is gone.
+Invariant: between two calls of `listed` the sink has seen every change in order. A call of `listed` has all objects that
+exist, so an object that is missing in it is gone.
+
+A failure is followed by a pause. Pauses grow and are random: a thousand nodes that lost the API server together must not
+come back together.
 """
 
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nri_plugin.kube.api_client import NOTHING, KubeClient, Object, Parameters, Resource
+from nri_plugin.kube.api_client import NOTHING, APIResource, KubeClient, Object, Parameters
 from nri_plugin.model.errors import KubeAPIError
-
-# ----------------------------------------------------------------------------------------------------
-# How long to wait before asking again: longer each time, never all at the same moment.
-#
-# A thousand nodes that lost the API server together must not come back together.
-
 
 Draw = Callable[[], float]
 
 
-class Backoff:
+class WatchBackoff:
     """Pauses between attempts.
 
     Invariant: a pause is between half of its limit and the limit; limits double from `first_s` to `longest_s`;
@@ -47,9 +44,6 @@ class Backoff:
         self._limit_s = self._first_s
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 GONE = 410
 NOT_FOUND = 404
 
@@ -58,31 +52,31 @@ Pause = Callable[[float], bool]
 
 
 class Sink(Protocol):
-    """Told what there is, by the thread that follows."""
+    """Receives objects, in the thread that follows them."""
 
     def listed(self, objects: Sequence[Any]) -> None:
-        """These are all there are, as the follower was told to read them."""
+        """All objects that exist, read by the follower's `read`."""
 
     def changed(self, obj: Object) -> None:
-        """This one is new or has changed."""
+        """An object is new or has changed."""
 
     def deleted(self, obj: Object) -> None:
-        """This one is gone; it is told as it was last."""
+        """An object is gone; `obj` is its last state."""
 
     def failed(self, error: KubeAPIError) -> None:
-        """The API could not be followed and will be asked again; what was told stands until then.
+        """Following failed and will be tried again; objects stay valid until then.
 
         Status 404: the cluster does not know the kind of object (yet).
         """
 
 
 class Follower:
-    """Follows one kind of object until told to stop.
+    """Follows one kind of object until `pause` says to stop.
 
     Args:
         client: asks the API.
         resource: the kind of object.
-        sink: is told.
+        sink: receives the objects.
         pause: waits between attempts and says when to stop.
         namespace: only objects of it; all when empty.
         parameters: `fieldSelector` or `labelSelector`.
@@ -94,42 +88,44 @@ class Follower:
     def __init__(
         self,
         client: KubeClient,
-        resource: Resource,
+        resource: APIResource,
         sink: Sink,
         pause: Pause,
         *,
         namespace: str = "",
         parameters: Parameters = NOTHING,
-        backoff: Backoff | None = None,
+        backoff: WatchBackoff | None = None,
         read: Callable[[Object], Any] | None = None,
     ) -> None:
         self._read = read
         self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
         self._namespace, self._parameters = namespace, parameters
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or WatchBackoff()
         self._version: str | None = None
 
     @property
     def version(self) -> str:
-        """Of what the sink was told last; empty before the first list."""
+        """The resource version of the last object; empty before the first list."""
         return self._version or ""
 
     def forget(self) -> None:
-        """Begin with a list again, whatever was heard."""
+        """Begin with a list again."""
         self._version = None
 
     def run(self) -> None:
-        """Follow until `pause` says to stop; failures are told to the sink and tried again."""
+        """Follow until `pause` says to stop; failures are reported to the sink and tried again."""
         while not self._pause(0.0):
             try:
                 self._once()
             except KubeAPIError as error:
+                # The version is too old for the server: list again, without reporting a failure.
                 if error.status == GONE:
                     self._version = None
                     if not self._pause(self._backoff.next_s()):
                         continue
                     return
                 self._sink.failed(error)
+                # After an answer of the server the version may be invalid. Without an answer the watch goes on from it.
                 if error.status:
                     self._version = None
                 if self._pause(self._backoff.next_s(error.retry_after_s)):
@@ -147,7 +143,7 @@ class Follower:
             self._tell(event)
             if self._pause(0.0):
                 return
-        if not heard:  # a server that ends every watch at once must not be asked in a circle
+        if not heard:  # a server that ends every watch at once must not be asked in a tight loop
             self._pause(self._backoff.next_s())
 
     def _listed(self) -> tuple[list[Any], str]:

@@ -1,1 +1,1 @@
-"""The protocols: ttrpc and NRI, without I/O."""
+"""The protocols between runtime and plugin, without I/O: ttrpc and, on top of it, NRI."""

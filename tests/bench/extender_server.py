@@ -7,7 +7,7 @@ import threading
 import time
 
 from nri_plugin.extender.cache import Accounting, LockedCache, read_topology
-from nri_plugin.extender.one_node import Scoring, Strategy
+from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.server import ExtenderOptions, ExtenderProcess, run
 
 POLICIES = ("single-numa-node", "restricted", "best-effort")

@@ -22,8 +22,8 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.recording.file import RecordingFile
 from nri_plugin.simulator.runtime import codec as runtime_codec
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
-from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
 from tests.chaos.disk import Disk
@@ -55,7 +55,7 @@ class TreeCgroups:
             return WriteOutcome.UNCHANGED
         self._step("cgroup write", path)
         try:
-            self.tree.write(path, Resource.CPUS, str(cpus))
+            self.tree.write(path, CpusetFile.CPUS, str(cpus))
         except CgroupWriteError as error:
             raise HostError(path, str(error)) from None
         self.writes += 1
@@ -79,7 +79,7 @@ class TreeCgroups:
             held = self.tree.own_cpus(above) if above in self.tree else cpus
             if not cpus <= held and (held or self.tree.version == 1):
                 self._step("cgroup write", above)
-                self.tree.write(above, Resource.CPUS, str(held | cpus))
+                self.tree.write(above, CpusetFile.CPUS, str(held | cpus))
 
     def is_removed(self, ref: CgroupRef) -> bool:
         path = cgroup_path(ref)
@@ -184,7 +184,7 @@ class Agent:
         finally:
             self._goes_on.set()
         if answer.refusal:
-            raise RefusedError(answer.refusal)
+            raise PluginRefusedError(answer.refusal)
         return answer.response
 
     @property

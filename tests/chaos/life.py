@@ -10,10 +10,10 @@ from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Phase, QOSClass
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Driver, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import Record, RefusedError, Runtime
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import ContainerState, Resources
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
@@ -98,7 +98,7 @@ class Tally:
     lives: int = 0
 
 
-class CreationFailedError(RefusedError):
+class CreationFailedError(PluginRefusedError):
     """The runtime could not create what the plugin had placed."""
 
 
@@ -263,7 +263,7 @@ class Life:
             doings = [self.remove_pod]
         try:
             self.random.choice(doings)()
-        except (RefusedError, CgroupWriteError):
+        except (PluginRefusedError, CgroupWriteError):
             self.runtime.take_rejections()
             return True
         return False
@@ -424,13 +424,13 @@ class Life:
 
     def failed_creation(self) -> None:
         self.runtime.fails = self.cause
-        with suppress(RefusedError, CgroupWriteError):
+        with suppress(PluginRefusedError, CgroupWriteError):
             self.run_pod()
         self.runtime.fails = None
 
     def failed_resize(self) -> None:
         self.runtime.fails_update = True
-        with suppress(RefusedError, CgroupWriteError):
+        with suppress(PluginRefusedError, CgroupWriteError):
             self.resize()
         self.runtime.fails_update = False
 
@@ -494,7 +494,7 @@ class Life:
                 self.random.sample(list(self.node.topology.online), self.random.randint(1, 8))
             )
             with suppress(CgroupWriteError):
-                self.tree.write(record.names.path, Resource.CPUS, str(cpus))
+                self.tree.write(record.names.path, CpusetFile.CPUS, str(cpus))
 
     def other_cpus(self) -> None:
         """A few CPUs go away, or all are there again; reserved ones stay. The kernel is there before the agent."""
@@ -519,7 +519,7 @@ class Life:
             again = self.random.choice([self._create_again, self._run_again])
             try:
                 again(record)
-            except (RefusedError, CgroupWriteError):
+            except (PluginRefusedError, CgroupWriteError):
                 self.runtime.take_rejections()
         self.look(Fault.SAME_NAME, is_away=True)
         self.come_back(Fault.SAME_NAME)
@@ -587,7 +587,7 @@ class Life:
         if late is not None:
             try:
                 self.runtime.start(late.key)
-            except (RefusedError, CgroupWriteError):
+            except (PluginRefusedError, CgroupWriteError):
                 self.runtime.take_rejections()
 
     def _started(self, event: events.Synchronize | None) -> events.NRIResponse | None:

@@ -20,7 +20,7 @@ from nri_plugin.model.state import (
 )
 from nri_plugin.wire.nri._pb import nri_pb2
 from nri_plugin.wire.nri.mux import mux_frames
-from nri_plugin.wire.ttrpc.frame import Frame, Request, encode_request
+from nri_plugin.wire.ttrpc.frame import Frame, RequestEnvelope, encode_request
 from tests.builders import node
 from tests.fuzz.targets import HEAD, METHODS, TARGETS
 from tests.largest_pods import SHAPES
@@ -68,7 +68,7 @@ def write(name: str, folder: Path) -> None:
 
 def _frames() -> list[bytes]:
     calls = [
-        encode_request(Request("nri.pkg.api.v1alpha1.Plugin", method, b"", 2_000_000_000))
+        encode_request(RequestEnvelope("nri.pkg.api.v1alpha1.Plugin", method, b"", 2_000_000_000))
         for method in METHODS
     ]
     return [b"\x1f" + Frame(1, 1, 0, call).encode() for call in calls[:4]] + [

@@ -61,7 +61,9 @@ updates = st.lists(
 @given(st.one_of(st.none(), resources), updates, st.dictionaries(texts, texts, max_size=2))
 def test_writing_any_answer(adjusted, others, texts_by_key):
     event = events.CreateContainer(Pod("p"), Container("c1"))
-    response = events.CreateContainerResponse(adjusted, texts_by_key, texts_by_key, others)
+    response = events.CreateContainerResponse(
+        adjusted, others, events.Adjustment(annotations=texts_by_key, env=texts_by_key)
+    )
     try:
         data = codec.encode_response(event, response)
     except LocalProtocolError:

@@ -11,9 +11,9 @@ from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Request
 from nri_plugin.wire.nri.mux import mux_frames
-from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.frame import Frame, encode_request
-from nri_plugin.wire.ttrpc.frame import Request as Envelope
+from nri_plugin.wire.ttrpc.frame import RequestEnvelope as Envelope
 from tests.protocol.peer import PINNING, Link, plugin
 
 METHODS = [*pb.DESCRIPTOR.services_by_name["Plugin"].methods_by_name, "Nonsense"]
@@ -64,7 +64,7 @@ def test_a_session_survives_any_runtime(chunks, step, manner):
             now += 0.3
             for event in session.receive_data(data[start : start + step], now):
                 if isinstance(event, Request) and manner == "answer":
-                    is_configure = session.stage is Stage.CONFIGURING
+                    is_configure = session.stage is SessionStage.CONFIGURING
                     session.respond(event.call, ConfigureResponse() if is_configure else EmptyResponse(), now)
                 elif isinstance(event, Request) and manner == "refuse":
                     session.refuse(event.call, 2, "no", now)
@@ -73,7 +73,7 @@ def test_a_session_survives_any_runtime(chunks, step, manner):
             session.next_check(now)
         session.receive_data(b"", now)
     except RemoteProtocolError:
-        assert session.stage is Stage.CLOSED
+        assert session.stage is SessionStage.CLOSED
 
 
 @given(st.integers(0, 600), st.integers(0, 255))

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError
 from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 pytestmark = pytest.mark.root
@@ -33,7 +33,7 @@ def mount(*words: str | Path) -> None:
 
 
 @contextmanager
-def node(**config: object) -> Iterator[Stage]:
+def node(**config: object) -> Iterator[ScenarioNode]:
     """A node whose agent is not started; its state directory is taken out of the mounts at the end."""
     config = {"reservedSystemCPUs": "0", "neverRefuse": ["kube-system"], **config}
     with patient_stage(Scenario("node", "demo", (), config=config)) as made:
@@ -45,7 +45,7 @@ def node(**config: object) -> Iterator[Stage]:
             subprocess.run(["umount", "-l", str(made.places.state)], check=False, capture_output=True)
 
 
-def create(on: Stage, name: str, cpus: int = 0, namespace: str = "default") -> str:
+def create(on: ScenarioNode, name: str, cpus: int = 0, namespace: str = "default") -> str:
     """Why the container was refused; empty when it runs."""
     milli, memory = cpus * 1000, GIB if cpus else 0
     spec = ContainerSpec("c", milli, milli, memory, memory)
@@ -53,19 +53,19 @@ def create(on: Stage, name: str, cpus: int = 0, namespace: str = "default") -> s
     on.runtime.run_pod(pod)
     try:
         on.runtime.create(pod.key, spec)
-    except RefusedError as error:
+    except PluginRefusedError as error:
         return str(error)
     on.runtime.start(f"{pod.key}/c")
     return ""
 
 
-def runs_on(on: Stage, name: str) -> str:
+def runs_on(on: ScenarioNode, name: str) -> str:
     on.server.settle()
     record = next(each for each in on.runtime.records() if each.key == f"default/{name}/c")
     return (on.places.cgroups / record.names.path.strip("/") / "cpuset.cpus").read_text().strip()
 
 
-def logged(on: Stage, text: str) -> bool:
+def logged(on: ScenarioNode, text: str) -> bool:
     return text in on.places.log.read_text()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, Resource, parent_of
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
 
 PATHS = ("a", "a/b", "a/b/c", "a/d", "e")
 CPUS = 6
@@ -16,7 +16,7 @@ NODES = 3
 
 paths = st.sampled_from(PATHS)
 cpu_masks = st.integers(0, (1 << CPUS) - 1)
-writes = st.tuples(st.just("write"), paths, st.sampled_from(list(Resource)), cpu_masks)
+writes = st.tuples(st.just("write"), paths, st.sampled_from(list(CpusetFile)), cpu_masks)
 attaches = st.tuples(st.just("attach"), paths)
 hotplugs = st.tuples(st.just("online"), st.integers(1, (1 << CPUS) - 1))
 histories = st.lists(writes | attaches | hotplugs, max_size=25)
@@ -76,7 +76,7 @@ def test_a_rejected_write_changes_nothing(
     tree = played(version, history)
     before = [(tree.own_cpus(p), tree.effective_cpus(p)) for p in tree]
     try:
-        tree.write(path, Resource.CPUS, bits.format_list(mask))
+        tree.write(path, CpusetFile.CPUS, bits.format_list(mask))
     except CgroupWriteError:
         assert [(tree.own_cpus(p), tree.effective_cpus(p)) for p in tree] == before
     else:

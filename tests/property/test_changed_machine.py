@@ -11,7 +11,7 @@ import pytest
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import Driver, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from tests.simulated_node import SimulatedNode
 
@@ -89,6 +89,6 @@ def test_what_went_offline_is_given_to_nobody_else(story: Story) -> None:
 
 def test_repairs_of_somebody_elses_writes_go_by_the_machine_as_it_is(story: Story) -> None:
     story.goes_offline("7")
-    story.node.tree.write(story.path(OTHER), Resource.CPUS, "0-1")
+    story.node.tree.write(story.path(OTHER), CpusetFile.CPUS, "0-1")
     assert story.agent.sweep() == 1
     assert story.runs_on() == ("2-3", "0-1,4-6")

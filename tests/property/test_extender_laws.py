@@ -4,11 +4,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from nri_plugin.extender.answers import ranks
-from nri_plugin.extender.cluster import Cluster
+from nri_plugin.extender.cluster import ClusterAnswers
+from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
 from nri_plugin.extender.nodes import closest_set, least_total
-from nri_plugin.extender.one_node import DistanceBonus, Scoring, Strategy, refusal, score
 from tests.kube_builders import node_row
 from tests.oracles import least_numa
+from tests.oracles.one_node import refusal, score
 from tests.property.kube_clusters import pods, topologies
 
 SCORINGS = st.builds(
@@ -26,7 +27,7 @@ def named(code, asked):
 
 
 def cluster_of(nodes, scoring, *, sidecars_stay):
-    cluster = Cluster(scoring, sidecars_stay=sidecars_stay)
+    cluster = ClusterAnswers(scoring, sidecars_stay=sidecars_stay)
     for number, one in enumerate(nodes):
         cluster.put(str(number), None if one is None else node_row(one))
     return cluster, [str(number) for number in range(len(nodes))]
@@ -55,7 +56,7 @@ def test_the_scores_of_a_cluster_are_the_scores_of_each_node(nodes, asked, scori
 )
 def test_answers_that_are_kept_are_those_of_asking_again(changes, asked, scoring):
     names = [str(number) for number in range(5)]
-    kept = Cluster(scoring)
+    kept = ClusterAnswers(scoring)
     now = {}
     for number, one in changes:
         now[str(number)] = one

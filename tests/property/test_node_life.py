@@ -15,10 +15,10 @@ from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import QOSClass, State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, Driver, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import RefusedError
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError
 from nri_plugin.wire.nri.messages import Resources
 from tests.simulated_node import SimulatedNode
 
@@ -96,7 +96,7 @@ class Life(RuleBasedStateMachine):
         self.pods.append(pod.key)
         try:
             self.runtime.create(pod.key, spec)
-        except RefusedError:
+        except PluginRefusedError:
             return
         if start:
             self.runtime.start(f"{pod.key}/c")
@@ -113,7 +113,7 @@ class Life(RuleBasedStateMachine):
             key = f"{pod.key}/{spec.name}"
             try:
                 self.runtime.create(pod.key, spec)
-            except RefusedError:
+            except PluginRefusedError:
                 return
             self.runtime.start(key)
             if spec.name == "init":
@@ -135,7 +135,7 @@ class Life(RuleBasedStateMachine):
         self.runtime.stop(f"{key}/c")
         try:
             self.runtime.create(key, spec)
-        except RefusedError:
+        except PluginRefusedError:
             return
         self.runtime.start(f"{key}/c")
 
@@ -236,7 +236,7 @@ class Life(RuleBasedStateMachine):
         paths = containers if is_v1 else [path for path in self.node.tree if path]
         before = self.running()
         with suppress(CgroupWriteError):
-            self.node.tree.write(data.draw(st.sampled_from(paths)), Resource.CPUS, str(wanted))
+            self.node.tree.write(data.draw(st.sampled_from(paths)), CpusetFile.CPUS, str(wanted))
         self.node.agent.sweep()
         assert self.running() == before
         assert self.node.agent.sweep() == 0

@@ -13,7 +13,7 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
-    Device,
+    DeviceNode,
     EventMask,
     Pod,
     Resources,
@@ -57,7 +57,7 @@ pods = st.builds(
     st.none() | resources,
     pids,
 )
-devices = st.lists(st.builds(Device, texts, texts, numbers, numbers), max_size=2).map(tuple)
+devices = st.lists(st.builds(DeviceNode, texts, texts, numbers, numbers), max_size=2).map(tuple)
 containers = st.builds(
     Container, texts, texts, texts, st.sampled_from(ContainerState), st.just({}), st.just({}), st.just(()),
     devices, st.lists(texts, max_size=2).map(tuple), resources, signed, texts, pids,
@@ -115,7 +115,8 @@ def test_answers_survive_the_wire(adjusted, annotations, env, changes):
     updates = tuple(
         ContainerUpdate(f"c{n}", change, may_fail) for n, (change, may_fail) in enumerate(changes)
     )
-    response = events.CreateContainerResponse(adjusted, annotations, env, updates)
+    rest = events.Adjustment(annotations=annotations, env=env)
+    response = events.CreateContainerResponse(adjusted, updates, rest if rest != events.NOTHING else None)
     assert runtime_codec.decode_answer(event, codec.encode_response(event, response)) == response
 
 

@@ -12,7 +12,7 @@ from nri_plugin.simulator.simulate.comparison import compare
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import read_short
 from nri_plugin.simulator.simulate.simulate import play, simulate
-from nri_plugin.simulator.simulate.simulation import Simulation, Status
+from nri_plugin.simulator.simulate.simulation import ContainerStatus, Simulation
 
 MACHINE = machine_from(
     b"2 sockets, 2 NUMA nodes each, 2 L3 each, 2 cores each, SMT 2\nmemory 2Gi each\ndevices a.b/gpu 1 on 0 + 2 on 3\n",
@@ -80,7 +80,9 @@ def test_pods_stay_in_the_order_of_the_file_and_each_is_told_once(
     assert [step.target for step in found.steps] == [step.pod.key for step in plan.steps]  # type: ignore[union-attr]
     total = found.totals
     assert total.pods == len(plan.steps) == total.pods_placed + total.pods_partly + total.pods_refused
-    refused = [row.key for step in found.steps for row in step.containers if row.status is Status.REFUSED]
+    refused = [
+        row.key for step in found.steps for row in step.containers if row.status is ContainerStatus.REFUSED
+    ]
     assert sorted(refused) == sorted(key for group in found.refused for key in group.containers)
 
 

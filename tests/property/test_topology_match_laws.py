@@ -3,11 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.extender.one_node import Scoring, Strategy, refusal, score
-from nri_plugin.extender.over_reserve import OverReserve
+from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.kube.noderesourcetopology import fingerprint, from_object, parse_amount
 from nri_plugin.kube.pod_demand import pod_demand
 from tests.oracles import topology_match as oracle
+from tests.oracles.one_node import refusal, score
+from tests.oracles.over_reserve import OverReserve
 from tests.property.kube_clusters import NAMES, nrt_objects, pod_objects
 
 ANY_ID = 1 << 20

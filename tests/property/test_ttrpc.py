@@ -11,9 +11,9 @@ from nri_plugin.wire.ttrpc.frame import (
     Detail,
     Frame,
     FrameReader,
-    Request,
-    Response,
-    Status,
+    RequestEnvelope,
+    ResponseEnvelope,
+    RPCStatus,
     decode_request,
     decode_response,
     encode_request,
@@ -46,7 +46,7 @@ def test_frames_survive_any_cutting(sent, cuts):
 
 @given(
     st.builds(
-        Request,
+        RequestEnvelope,
         texts,
         texts,
         st.binary(max_size=50),
@@ -61,14 +61,16 @@ def test_requests_round_trip(request):
 details = st.lists(st.builds(Detail, texts, st.binary(max_size=20)), max_size=2).map(tuple)
 
 
-@given(st.builds(Status, st.integers(1, 1 << 30), texts, details))
+@given(st.builds(RPCStatus, st.integers(1, 1 << 30), texts, details))
 def test_statuses_round_trip(status):
-    assert decode_response(encode_response(Response(status))).status == status
+    assert decode_response(encode_response(ResponseEnvelope(status))).status == status
 
 
 @given(st.binary(max_size=100))
 def test_payloads_round_trip(payload):
-    assert decode_response(encode_response(Response(None, payload))) == Response(None, payload)
+    assert decode_response(encode_response(ResponseEnvelope(None, payload))) == ResponseEnvelope(
+        None, payload
+    )
 
 
 @given(
@@ -85,7 +87,7 @@ def test_every_call_gets_its_own_end_once_in_any_order(calls, cuts, random):
     random.shuffle(seen)
     for call in seen:
         if expected[call.stream_id] is None:
-            server.fail(call.stream_id, Status(Code.ABORTED, "no"))
+            server.fail(call.stream_id, RPCStatus(Code.ABORTED, "no"))
         else:
             server.reply(call.stream_id, call.payload)
     ends = [reply for chunk in cut(server.data_to_send(), cuts) for reply in client.receive_data(chunk)]

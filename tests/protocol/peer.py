@@ -19,7 +19,7 @@ from nri_plugin.wire.nri.events import (
 from nri_plugin.wire.nri.messages import Container, EventMask, Pod, Resources
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
 from nri_plugin.wire.nri.session import PluginSession
-from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Refused, Reply, ServerConnection
+from nri_plugin.wire.ttrpc.connection import Call, CallRefused, ClientConnection, Reply, ServerConnection
 
 PINNING = EventMask(0x06FF)
 POD = Pod("p1", "web", "uid-1", "default", cgroup_parent="/kubepods.slice")
@@ -186,8 +186,8 @@ class RawPeer:
         ]
         return b"".join(plugin_frames + own_frames)
 
-    def hear(self) -> list[Call | Refused | Reply]:
-        heard: list[Call | Refused | Reply] = []
+    def hear(self) -> list[Call | CallRefused | Reply]:
+        heard: list[Call | CallRefused | Reply] = []
         for connection_id, part in self._mux.feed(self.session.data_to_send()):
             if connection_id == PLUGIN_CONNECTION:
                 heard += self.client.receive_data(part)

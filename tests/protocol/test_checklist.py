@@ -34,6 +34,7 @@ from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
 from nri_plugin.wire.nri.events import (
+    NOTHING,
     Adjustment,
     ConfigureResponse,
     CreateContainer,
@@ -51,16 +52,16 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerUpdate,
     EventMask,
-    Field,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
 from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION
-from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, encode_request
-from nri_plugin.wire.ttrpc.frame import Request as Envelope
+from nri_plugin.wire.ttrpc.frame import RequestEnvelope as Envelope
 from tests.protocol.peer import CONTAINER, PINNING, POD, Link, RawPeer, SocketLink, plugin
 
 every_release = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
@@ -104,7 +105,7 @@ def test_01_register_configure_synchronize(profile, way):
     update = ContainerUpdate("c1", Resources(cpus="0"), ignore_failure=True)
     link.session.respond(request.call, SynchronizeResponse((update,)), 0.0)
     assert link.exchange()[1] == [Synchronized((update,))]
-    assert link.session.stage is Stage.READY
+    assert link.session.stage is SessionStage.READY
 
 
 @every_release
@@ -120,7 +121,7 @@ def test_01_configure_may_come_before_the_reply_to_register_plugin(way):
     link = way(runtime=RuntimeSession(CONTAINERD_2_4, holds_registration_reply=True))
     link.register()
     request = link.configure()
-    assert link.session.stage is Stage.CONFIGURING
+    assert link.session.stage is SessionStage.CONFIGURING
     link.session.respond(request.call, ConfigureResponse(), 0.0)
     assert link.exchange()[0] == [Registered()]
     assert link.synchronize().event == events.Synchronize()
@@ -192,7 +193,7 @@ SINCE_0_10 = [
         CONTAINER,
         Adjustment(resources=Resources(cpus="1")),
         (),
-        {"c1": FieldOwners({Field.CPUSetCPUs: "10-nri-pin"}, {Field.Env: {"A": "10-nri-pin"}})},
+        {"c1": FieldOwners({OwnedField.CPUSetCPUs: "10-nri-pin"}, {OwnedField.Env: {"A": "10-nri-pin"}})},
         ("10-nri-pin",),
     ),
 ]
@@ -242,7 +243,7 @@ def sized_reply(frame_data_bytes):
             low = middle
         else:
             high = middle - 1
-    return CreateContainerResponse(env={"A": "x" * low})
+    return CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * low}))
 
 
 def _data_bytes(env_bytes):
@@ -261,8 +262,8 @@ def test_04_replies_of_any_size_are_read(profile, way, size):
     response = EmptyResponse() if size == 0 else sized_reply(size)
     answered = link.answer(request, response)
     assert answered.error == ""
-    expected = {} if size == 0 else dict(response.env)
-    assert answered.response.env == expected
+    expected = NOTHING if size == 0 else response.whole()
+    assert answered.response.whole() == expected
     assert link.ask(CREATE) is not None  # and the connection lives on
 
 
@@ -270,7 +271,9 @@ def test_04_replies_of_any_size_are_read(profile, way, size):
 def test_04_a_reply_that_is_too_long_is_a_normal_error(profile):
     link = Link(profile).establish()
     request = link.ask(CREATE)
-    answered = link.answer(request, CreateContainerResponse(env={"A": "x" * (4 << 20)}))
+    answered = link.answer(
+        request, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * (4 << 20)}))
+    )
     assert "over the limit of 4194304" in answered.error
     assert answered.response is None
     assert link.ask(CREATE) is not None
@@ -284,7 +287,9 @@ def test_04_the_runtime_we_test_with_fails_where_the_real_one_does():
     ):
         link = Link(CONTAINERD_2_1).establish()
         request = link.ask(CREATE)
-        link.session.respond(request.call, CreateContainerResponse(env={"A": "x" * 3_900_000}), 0.0)
+        link.session.respond(
+            request.call, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * 3_900_000})), 0.0
+        )
         (frame,) = link.session._server.frames_to_send()
         wire = b"".join(MUX_HEADER.pack(PLUGIN_CONNECTION, len(piece)) + piece for piece in pieces(frame))
         lost, answered = link.runtime.receive_data(wire, 0.0)
@@ -605,7 +610,7 @@ def test_13_a_runtime_that_dies_and_comes_back_finds_us_each_time(left_in_socket
                 link.session.receive_data(link.plugin_socket.recv(1000), 0.0)
         else:
             assert link.session.receive_data(link.plugin_socket.recv(1000), 0.0) == []
-        assert link.session.stage is Stage.CLOSED
+        assert link.session.stage is SessionStage.CLOSED
 
 
 # ------------------------------------------------- 14 updates by ourselves
@@ -660,7 +665,7 @@ def test_15_bad_bytes_close_the_connection_with_a_reason_and_the_next_one_works(
     with pytest.raises(RemoteProtocolError) as caught:
         link.session.receive_data(wire, 0.0)
     assert str(caught.value)
-    assert link.session.stage is Stage.CLOSED
+    assert link.session.stage is SessionStage.CLOSED
     assert way().establish().ask(CREATE) is not None
 
 

@@ -8,12 +8,12 @@ import pytest
 from nri_plugin.cli.demo.day import day
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine import machine
-from nri_plugin.simulator.runtime.cgroup_tree import Driver, Resource, parent_of
+from nri_plugin.simulator.runtime.cgroup_tree import CpusetFile, Driver, parent_of
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.faults import frozen
-from nri_plugin.simulator.scenario.player import Outcome, Player
+from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario, parse
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 HEAD = """\
@@ -36,21 +36,21 @@ def the_day(name: str = "demo", runtime: str = "containerd-2.1") -> Scenario:
     return day(name, machine.build_topology(machine.load(name)), runtime)
 
 
-def played(node: Stage, scenario: Scenario) -> tuple[Player, list[Outcome]]:
+def played(node: ScenarioNode, scenario: Scenario) -> tuple[Player, list[StepOutcome]]:
     node.start_agent()
     player = Player(node)
     return player, [player.play(step) for step in scenario.steps]
 
 
-def problems(outcomes: list[Outcome]) -> list[str]:
+def problems(outcomes: list[StepOutcome]) -> list[str]:
     return [problem for outcome in outcomes for problem in outcome.problems]
 
 
 @pytest.fixture
-def on_stage() -> Iterator[Callable[[Scenario], Stage]]:
+def on_stage() -> Iterator[Callable[[Scenario], ScenarioNode]]:
     opened = []
 
-    def open_stage(scenario: Scenario) -> Stage:
+    def open_stage(scenario: Scenario) -> ScenarioNode:
         context = patient_stage(scenario)
         opened.append(context)
         return context.__enter__()
@@ -118,11 +118,11 @@ def test_a_foreign_writer_is_found_out(on_stage) -> None:
     tree = node.runtime.cgroups.mirror.tree
     web = node.runtime.record("shop/web/web").names.path
     with frozen(node.agent_pid):  # it would put this right before anybody looks
-        tree.write(parent_of(parent_of(web)), Resource.CPUS, "0-7")
-        tree.write(web, Resource.CPUS, "0-7")
+        tree.write(parent_of(parent_of(web)), CpusetFile.CPUS, "0-7")
+        tree.write(web, CpusetFile.CPUS, "0-7")
         told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
         assert "shop/db/db and shop/web/web share CPUs" in told
-        tree.write(node.runtime.record("shop/db/db").names.path, Resource.CPUS, "6-7")
+        tree.write(node.runtime.record("shop/db/db").names.path, CpusetFile.CPUS, "6-7")
         told = " ".join(player.play(parse(HEAD + DB + "  - say: x\n", "x").steps[1]).problems)
     assert "shop/db/db was moved from" in told
 

@@ -15,16 +15,16 @@ from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import Record, RefusedError, Runtime
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.wire.nri import events, spec
 from nri_plugin.wire.nri.events import Adjustment
 from nri_plugin.wire.nri.messages import (
     ContainerDetails,
     ContainerUpdate,
-    Device,
+    DeviceNode,
     DeviceRule,
     EventMask,
-    Field,
+    OwnedField,
     Resources,
 )
 from nri_plugin.wire.nri.session import PluginSession
@@ -146,7 +146,7 @@ def test_a_refusal_comes_with_its_words_and_the_plugin_stays(server: NRIServer, 
 
     connect(server, refuse)
     server.runtime.run_pod(POD)
-    with pytest.raises(RefusedError, match="no room"):
+    with pytest.raises(PluginRefusedError, match="no room"):
         server.runtime.create(POD.key, POD.containers[0])
     assert server.link is not None
     assert server.link.is_alive
@@ -247,13 +247,13 @@ def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
 
 EVERYTHING = Adjustment(
     annotations={"k": "v"},
-    mounts=(spec.Mount("/hints", "bind", "/x", ("ro",)),),
+    mounts=(spec.MountSpec("/hints", "bind", "/x", ("ro",)),),
     env={"A": "1"},
     hooks=spec.Hooks(create_runtime=(spec.Hook("/hook", ("hook",), ("B=1",), 3),)),
     rlimits=(spec.Rlimit("RLIMIT_NOFILE", 8, 4),),
     cdi_devices=("v/c=0",),
     args=("zsh",),
-    devices=(Device("/dev/x", "c", 1, 2, 0o600, 3, 4),),
+    devices=(DeviceNode("/dev/x", "c", 1, 2, 0o600, 3, 4),),
     resources=Resources(cpus="2-3", pids_limit=9, device_rules=(DeviceRule(True, "c", 1, 2, "rw"),)),
     oom_score_adj=-5,
     io_priority=spec.IOPriority(spec.IOClass.BEST_EFFORT, 7),
@@ -297,8 +297,8 @@ def test_everything_a_plugin_may_change_arrives_and_is_told_on(modern, connect) 
     assert asked.container.details == ContainerDetails()
     assert asked.plugins == ("10-test",)
     (owners,) = asked.owners.values()
-    assert owners.simple[Field.Args] == owners.simple[Field.PidsLimit] == "10-test"
-    assert owners.compound[Field.Mounts] == {"/hints": "10-test"}
+    assert owners.simple[OwnedField.Args] == owners.simple[OwnedField.PidsLimit] == "10-test"
+    assert owners.compound[OwnedField.Mounts] == {"/hints": "10-test"}
     (made,) = (event.container for event in told if isinstance(event, events.PostCreateContainer))
     assert made.details is not None
     assert (made.details.args, made.details.mounts) == (EVERYTHING.args, EVERYTHING.mounts)
@@ -330,7 +330,7 @@ def test_a_validator_that_rejects_fails_the_creation(modern, connect) -> None:
         return events.EmptyResponse()
 
     connect(modern, answer)
-    with pytest.raises(RefusedError, match=r"validator 10-test rejected .* no hooks here"):
+    with pytest.raises(PluginRefusedError, match=r"validator 10-test rejected .* no hooks here"):
         create(modern)
     assert told[-4:] == ["CreateContainer", "ValidateContainerAdjustment", "StopContainer", "RemoveContainer"]
 
@@ -340,7 +340,7 @@ def test_a_validator_that_errs_fails_the_creation(modern, connect) -> None:
         return "broken" if isinstance(event, events.ValidateContainerAdjustment) else events.EmptyResponse()
 
     connect(modern, answer)
-    with pytest.raises(RefusedError, match="broken"):
+    with pytest.raises(PluginRefusedError, match="broken"):
         create(modern)
 
 
@@ -351,5 +351,5 @@ def test_a_validator_that_says_nothing_fails_the_creation(modern, connect) -> No
         return None if isinstance(event, events.ValidateContainerAdjustment) else events.EmptyResponse()
 
     connect(modern, answer)
-    with pytest.raises(RefusedError, match="validator 10-test was lost: context deadline exceeded"):
+    with pytest.raises(PluginRefusedError, match="validator 10-test was lost: context deadline exceeded"):
         create(modern)

@@ -9,7 +9,7 @@ from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import Scenario, parse
 from nri_plugin.simulator.scenario.steps import Say
 from nri_plugin.simulator.simulate.config import choose
-from nri_plugin.simulator.simulate.plan import Plan, read_plan, read_short
+from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, read_short
 from nri_plugin.simulator.simulate.rows import Rows, described_machine
 from nri_plugin.simulator.simulate.simulate import Played, play
 from tests.patient_stage import patient_stage
@@ -68,7 +68,7 @@ BEFORE = "".join(
 """The reader of steps wants to have seen what it is told the end of."""
 
 
-def simulated(plan: Plan) -> Outcome:
+def simulated(plan: PodPlan) -> Outcome:
     """As the simulation has it."""
     machine = described_machine(plan.machine, plan.file)
     played: Played = play(machine, plan, choose(machine.topology, None, plan.config, said_in=plan.file))
@@ -85,7 +85,7 @@ def simulated(plan: Plan) -> Outcome:
     return found
 
 
-def with_the_agent(plan: Plan) -> Outcome:
+def with_the_agent(plan: PodPlan) -> Outcome:
     """As the agent's process has it."""
     scenario = Scenario(
         file=plan.file,
@@ -107,7 +107,7 @@ def with_the_agent(plan: Plan) -> Outcome:
     return found | {key: (str(each.effective), str(each.own_mems)) for key, each in running.items()}
 
 
-def agree(plan: Plan) -> Outcome:
+def agree(plan: PodPlan) -> Outcome:
     """See that both say the same; without the pods' objects, as the embedded runtime has none."""
     plan = replace(plan, has_objects=False)
     expected = with_the_agent(plan)

@@ -11,7 +11,7 @@ import pytest
 
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Registered, Request
-from nri_plugin.wire.nri.messages import Device, EventMask, Resources
+from nri_plugin.wire.nri.messages import DeviceNode, EventMask, Resources
 from nri_plugin.wire.nri.mux import MuxReader
 from nri_plugin.wire.nri.releases import legal_mask
 from nri_plugin.wire.nri.session import PluginSession
@@ -78,7 +78,7 @@ def test_the_created_container_is_read_in_full(release):
     assert container.resources == Resources(
         2048, -1, 100_000, "", "", 1 << 30, (("2MB", 0),), {"memory.oom.group": "1"}, memory_swap_bytes=0
     )
-    assert container.devices == (Device("/dev/nvidia0", "c", 195, 0),)
+    assert container.devices == (DeviceNode("/dev/nvidia0", "c", 195, 0),)
     assert container.oom_score_adj == -997
     assert container.labels == {}, "nobody reads them"
 

@@ -31,7 +31,7 @@ from nri_plugin.wire.nri.events import (
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
 from nri_plugin.wire.nri.mux import HEADER, mux_frames
 from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
-from nri_plugin.wire.ttrpc.frame import Frame, Status
+from nri_plugin.wire.ttrpc.frame import Frame, RPCStatus
 from tests.protocol.peer import CONTAINER, POD, Link
 
 CREATE = CreateContainer(POD, CONTAINER)
@@ -246,7 +246,7 @@ def test_a_failed_synchronize_makes_a_zombie_of_0_6_1():
     naive.answer(pb.ConfigureResponse(events=8), call.stream_id)
     naive.runtime.synchronize((), (), 0.0)
     (call,) = naive.hear()
-    naive.server.fail(call.stream_id, Status(2, "no"))
+    naive.server.fail(call.stream_id, RPCStatus(2, "no"))
     assert naive.flush() == []
     assert naive.runtime.is_zombie
     assert not naive.runtime.lost
@@ -258,7 +258,7 @@ def test_a_refused_configure_loses_the_plugin():
     naive.hear()
     naive.runtime.configure(0.0)
     (call,) = naive.hear()
-    naive.server.fail(call.stream_id, Status(2, "bad config"))
+    naive.server.fail(call.stream_id, RPCStatus(2, "bad config"))
     assert naive.flush() == [ConnectionLost("failed to configure plugin: bad config")]
 
 

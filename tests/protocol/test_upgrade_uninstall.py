@@ -8,7 +8,7 @@ import yaml
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import parse
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 HEAD = """\
@@ -44,12 +44,12 @@ def cpus(player: Player, key: str) -> CPUSet | None:
     return player.stage.runtime.placements()[key].effective
 
 
-def configure(node: Stage, **keys: object) -> None:
+def configure(node: ScenarioNode, **keys: object) -> None:
     config = yaml.safe_load(node.places.config.read_text())
     node.places.config.write_text(yaml.safe_dump({**config, **keys}))
 
 
-def replace_agent(node: Stage, **keys: object) -> None:
+def replace_agent(node: ScenarioNode, **keys: object) -> None:
     assert node.stop_agent() == 0
     configure(node, **keys)
     node.start_agent()

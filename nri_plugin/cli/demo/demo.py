@@ -27,9 +27,9 @@ from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.player import Outcome, Player
+from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario, load
-from nri_plugin.simulator.scenario.stage import Stage, described, stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
 from nri_plugin.simulator.scenario.steps import Say
 
 DEFAULT_MACHINE = "demo"
@@ -172,7 +172,7 @@ def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
             raise DemoError(f"not as expected: {problems[0]}{more}", kept_log(node))
 
 
-def perform(scenario: Scenario, node: Stage, report: Report) -> list[str]:
+def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]:
     """Start the agent, do every step, show the end; returns what was not as expected."""
     report.begin(node)
     began = time.monotonic()
@@ -197,7 +197,7 @@ def perform(scenario: Scenario, node: Stage, report: Report) -> list[str]:
     return problems
 
 
-def contradictions(node: Stage) -> list[str]:
+def contradictions(node: ScenarioNode) -> list[str]:
     """Where the checkpoint, judged as `nri-pin state verify` does, does not fit machine or cgroups."""
     checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
     if checkpoint is None:
@@ -205,12 +205,12 @@ def contradictions(node: Stage) -> list[str]:
     return findings(checkpoint, discover(str(node.places.machine)), str(node.places.cgroups))
 
 
-def place_of(scenario: Scenario, outcome: Outcome, problem: str) -> str:
+def place_of(scenario: Scenario, outcome: StepOutcome, problem: str) -> str:
     """A problem with the line of the scenario it belongs to."""
     return f"{scenario.file}:{outcome.step.line}: {problem}"
 
 
-def kept_log(node: Stage) -> Path:
+def kept_log(node: ScenarioNode) -> Path:
     """A copy of the agent's log that is not removed with the node."""
     descriptor, name = tempfile.mkstemp(prefix="nri-pin-demo-", suffix=".log")
     os.close(descriptor)

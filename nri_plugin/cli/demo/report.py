@@ -18,12 +18,12 @@ from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.device_places import PlacedDevice
-from nri_plugin.simulator.runtime.runtime import Placement
-from nri_plugin.simulator.scenario.player import Outcome, Player
+from nri_plugin.simulator.runtime.runtime import ContainerPlacement
+from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
     Logged,
@@ -46,7 +46,7 @@ PRODUCTION = "agent, protocol, decisions, checkpoint"
 STAND_INS = "container runtime, hardware, cgroup tree"
 NOT_WATCHED = "written after its code, never compared with the real one"
 LEGEND = "marks: + created  ~ given another cpuset  - ended  x refused  = looked at again"
-_MOVING = (Drift, Release, Foreign)
+_MOVING = (DriftStep, Release, Foreign)
 """After these steps the report counts containers whose CPUs changed."""
 CHECKED = (
     "every container began where it stayed",
@@ -77,7 +77,7 @@ class TextReport:
         self._paragraphs = 0
         self._keys = _longest_key(scenario)
 
-    def begin(self, node: Stage) -> None:
+    def begin(self, node: ScenarioNode) -> None:
         """Production parts, stand-ins, and the machine."""
         behaviour = node.runtime.behaviour
         remark = "" if behaviour.was_watched else f" ({NOT_WATCHED})"
@@ -90,7 +90,7 @@ class TextReport:
         self._line("")
         self._line("starting the agent ...")
 
-    def started(self, node: Stage, took_s: float) -> None:
+    def started(self, node: ScenarioNode, took_s: float) -> None:
         """The agent's process."""
         text = f"the agent, process {node.agent_pid}, registered after {took_s:.1f} s and found this machine:"
         self._line(text)
@@ -108,7 +108,7 @@ class TextReport:
         for number, line in enumerate(textwrap.wrap(text, self._width - len(head))):
             self._line(self._bold((head if number == 0 else " " * len(head)) + line))
 
-    def outcome(self, outcome: Outcome, player: Player) -> None:
+    def outcome(self, outcome: StepOutcome, player: Player) -> None:
         """New containers, refusals and changed cpusets."""
         for placement in outcome.arrived:
             self._line(self._arrived(placement, player))
@@ -125,7 +125,7 @@ class TextReport:
         for problem in outcome.problems:
             self._wrapped(f"! {problem}", 2, 4, colour="red")
 
-    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
+    def end(self, node: ScenarioNode, player: Player, took_s: float, problems: list[str]) -> None:
         """The machine as it is now, the checkpoint, the verdict."""
         self._pause()
         self._line("")
@@ -139,7 +139,7 @@ class TextReport:
             self._wrapped(f"Checked after every step, from the cgroup files: {'; '.join(CHECKED)}.", 0, 0)
         self._line(f"{'ok' if not problems else f'not as expected: {len(problems)}'} after {took_s:.1f} s")
 
-    def _checkpoint(self, node: Stage) -> None:
+    def _checkpoint(self, node: ScenarioNode) -> None:
         checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
         if checkpoint is None:
             text = f"no {FILE_NAME}"
@@ -149,7 +149,7 @@ class TextReport:
             text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width)
         self._line(textwrap.indent(text.rstrip(), "  "))
 
-    def _remark(self, outcome: Outcome, player: Player) -> None:
+    def _remark(self, outcome: StepOutcome, player: Player) -> None:
         step = outcome.step
         changed = f"{outcome.compared} containers compared, {len(outcome.changed)} cpusets changed"
         if isinstance(step, Restart):
@@ -160,7 +160,7 @@ class TextReport:
         elif (text := _befallen(step, there_is_an_agent=bool(player.stage.agent_pid))) is not None:
             self._line(f"  = {text}: {changed}" if isinstance(step, _MOVING) else f"  = {text}")
 
-    def _arrived(self, placement: Placement, player: Player) -> str:
+    def _arrived(self, placement: ContainerPlacement, player: Player) -> str:
         key = f"  + {placement.key:<{self._keys}}"
         if not placement.effective:
             return f"{key} created, not started; it has no cgroup yet"
@@ -207,7 +207,7 @@ def _restarted(step: Restart) -> str:
 def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
     """A sentence about a step that is not about containers; None for other steps."""
     match step:
-        case Drift():
+        case DriftStep():
             back = "and put back" if there_is_an_agent else "and there is no agent to put it back"
             return f"{step.target} was put on {step.cpus} by another program, {back}"
         case Second():
@@ -253,7 +253,7 @@ class JSONReport:
             "steps": [],
         }
 
-    def begin(self, node: Stage) -> None:
+    def begin(self, node: ScenarioNode) -> None:
         """Remember the machine."""
         self._answer["machine"] = {
             "title": node.title,
@@ -261,7 +261,7 @@ class JSONReport:
             "numaNodes": len(node.topology.nodes),
         }
 
-    def started(self, node: Stage, took_s: float) -> None:  # noqa: ARG002 - both reports are given the node
+    def started(self, node: ScenarioNode, took_s: float) -> None:  # noqa: ARG002 - both reports are given the node
         """Remember the start."""
         self._answer["agentStart_s"] = round(took_s, 3)
 
@@ -269,7 +269,7 @@ class JSONReport:
         """Sentences are steps of their own."""
         self._answer["steps"].append({"say": text})
 
-    def outcome(self, outcome: Outcome, player: Player) -> None:
+    def outcome(self, outcome: StepOutcome, player: Player) -> None:
         """A step with everything that is known of it."""
         if isinstance(outcome.step, Expect) and not outcome.problems:
             return
@@ -290,7 +290,7 @@ class JSONReport:
             }
         )
 
-    def end(self, node: Stage, player: Player, took_s: float, problems: list[str]) -> None:
+    def end(self, node: ScenarioNode, player: Player, took_s: float, problems: list[str]) -> None:
         """Print it all."""
         self._answer["placements"] = [
             _facts(each, player) for each in node.runtime.placements().values() if each.effective
@@ -303,7 +303,7 @@ class JSONReport:
 Report = TextReport | JSONReport
 
 
-def _facts(placement: Placement, player: Player) -> dict[str, Any]:
+def _facts(placement: ContainerPlacement, player: Player) -> dict[str, Any]:
     return {
         "container": placement.key,
         "qos": str(player.qos(placement.key)),
@@ -317,7 +317,7 @@ def _facts(placement: Placement, player: Player) -> dict[str, Any]:
     }
 
 
-def _devices(placement: Placement, player: Player) -> list[str]:
+def _devices(placement: ContainerPlacement, player: Player) -> list[str]:
     """A container's devices, a line for each resource."""
     given = player.devices_of(placement.key)
     placed = player.stage.devices.placed(given)
@@ -339,7 +339,7 @@ def _longest_key(scenario: Scenario) -> int:
     return min(max(map(len, keys), default=0), MAX_KEY_WIDTH)
 
 
-def _seat(placement: Placement, player: Player) -> str:
+def _seat(placement: ContainerPlacement, player: Player) -> str:
     """NUMA node, uncore caches and memory nodes of exclusive CPUs."""
     topology = player.stage.topology
     caches = [cache for cache, cpus in topology.caches if not cpus.isdisjoint(placement.effective)]
@@ -350,11 +350,11 @@ def _seat(placement: Placement, player: Player) -> str:
     )
 
 
-def _mems(placement: Placement) -> NodeMask | str:
+def _mems(placement: ContainerPlacement) -> NodeMask | str:
     return placement.own_mems or "any"
 
 
-def _owners(node: Stage, player: Player) -> list[CPUOwner]:
+def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
     """Owners of CPUs, from the cgroups."""
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     owners = [

@@ -13,9 +13,9 @@ from nri_plugin.cli.output import NARROW, columns, echo, format_option, told, wa
 
 if TYPE_CHECKING:
     from nri_plugin.simulator.machine.source import SourcedMachine
-    from nri_plugin.simulator.simulate.comparison import Comparison
+    from nri_plugin.simulator.simulate.comparison import SimulationComparison
     from nri_plugin.simulator.simulate.config import Chosen
-    from nri_plugin.simulator.simulate.plan import Plan
+    from nri_plugin.simulator.simulate.plan import PodPlan
     from nri_plugin.simulator.simulate.simulation import Simulation
 
 
@@ -132,7 +132,9 @@ def command(
     return EXIT_PROBLEMS if any(one.totals.problems for one in simulations) else 0
 
 
-def as_dict(simulations: Sequence["Simulation"], comparison: "Comparison | None") -> dict[str, object]:
+def as_dict(
+    simulations: Sequence["Simulation"], comparison: "SimulationComparison | None"
+) -> dict[str, object]:
     """What `-o json` prints."""
     from dataclasses import asdict
 
@@ -145,7 +147,7 @@ def as_dict(simulations: Sequence["Simulation"], comparison: "Comparison | None"
     }
 
 
-def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, Plan]":
+def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, PodPlan]":
     from dataclasses import replace
 
     from nri_plugin.simulator.machine.source import read_machine
@@ -176,7 +178,11 @@ def _sets(policy: str | None, scope: str | None, sets: Sequence[str]) -> dict[st
 
 
 def _choices(
-    machine: "SourcedMachine", plan: "Plan", config: str | None, sets: Mapping[str, str], compare: str | None
+    machine: "SourcedMachine",
+    plan: "PodPlan",
+    config: str | None,
+    sets: Mapping[str, str],
+    compare: str | None,
 ) -> "list[Chosen]":
     """The configuration, and the second one where there is to be one."""
     from nri_plugin.model.errors import ConfigError
@@ -197,7 +203,7 @@ def _choices(
 
 
 def _simulated(
-    machine: "SourcedMachine", plan: "Plan", choices: "Sequence[Chosen]", shapes: Sequence[str]
+    machine: "SourcedMachine", plan: "PodPlan", choices: "Sequence[Chosen]", shapes: Sequence[str]
 ) -> "list[Simulation]":
     from nri_plugin.cli.topology.machine_view import summary
     from nri_plugin.simulator.simulate.rows import read_shape
@@ -208,18 +214,18 @@ def _simulated(
         return [simulate(machine, plan, one, more, summary=summary(machine.topology)) for one in choices]
 
 
-def _ordered(plan: "Plan", order: str, seed: int) -> "Plan":
+def _ordered(plan: "PodPlan", order: str, seed: int) -> "PodPlan":
     if order == "file":
         return plan
-    from nri_plugin.simulator.simulate.comparison import Order, ordered
+    from nri_plugin.simulator.simulate.comparison import PodOrder, ordered
 
-    return ordered(plan, Order(order), seed)
+    return ordered(plan, PodOrder(order), seed)
 
 
 def _with_orders(
     simulations: "Sequence[Simulation]",
     machine: "SourcedMachine",
-    plan: "Plan",
+    plan: "PodPlan",
     choices: "Sequence[Chosen]",
     seeds: Sequence[int],
     own: int | None,
@@ -236,13 +242,15 @@ def _with_orders(
     return found
 
 
-def _compared(simulations: "Sequence[Simulation]") -> "Comparison | None":
+def _compared(simulations: "Sequence[Simulation]") -> "SimulationComparison | None":
     from nri_plugin.simulator.simulate.comparison import compare
 
     return compare(*simulations) if len(simulations) == 2 else None
 
 
-def _write_report(path: str, simulations: "Sequence[Simulation]", comparison: "Comparison | None") -> None:
+def _write_report(
+    path: str, simulations: "Sequence[Simulation]", comparison: "SimulationComparison | None"
+) -> None:
     from dataclasses import asdict
 
     from nri_plugin.cli.simulate.report import render
@@ -256,7 +264,7 @@ def _write_report(path: str, simulations: "Sequence[Simulation]", comparison: "C
         raise HostError(path, f"cannot be written: {(error.strerror or 'unknown error').lower()}") from error
 
 
-def _print_text(simulations: "Sequence[Simulation]", comparison: "Comparison | None") -> None:
+def _print_text(simulations: "Sequence[Simulation]", comparison: "SimulationComparison | None") -> None:
     from nri_plugin.cli.simulate.text import comparison_text, simulation_text
     from nri_plugin.cli.topology.picture import in_encoding
 

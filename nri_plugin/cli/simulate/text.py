@@ -8,16 +8,16 @@ from nri_plugin.cli.output import folded, folded_rows, table
 from nri_plugin.cli.topology.machine_view import count_of
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.simulator.simulate.comparison import Comparison, Sum, spread
+from nri_plugin.simulator.simulate.comparison import SimulationComparison, Sum, spread
 from nri_plugin.simulator.simulate.simulation import (
-    Alignment,
-    Broken,
-    ContainerRow,
-    MemoryRow,
+    AlignmentRow,
+    FragmentationRow,
+    RefusalStage,
     RefusedRow,
-    Room,
+    ShapeCapacity,
+    SimulatedContainer,
+    SimulatedMemory,
     Simulation,
-    Stage,
 )
 
 LETTERS = ("A", "B")
@@ -117,11 +117,11 @@ def _rows(one: Simulation) -> Iterator[list[str]]:
         yield _row(one, alike[0], alike[0].key + more)
 
 
-def _family(row: ContainerRow, made: dict[str, str]) -> str:
+def _family(row: SimulatedContainer, made: dict[str, str]) -> str:
     return made.get(f"{row.namespace}/{row.pod}", row.pod)
 
 
-def _row(one: Simulation, row: ContainerRow, name: str) -> list[str]:
+def _row(one: Simulation, row: SimulatedContainer, name: str) -> list[str]:
     kind = "" if row.kind == "app" else f" ({row.kind})"
     cpus = f"{row.exclusive}: {row.cpus}" if row.exclusive else "shared pool"
     return [
@@ -135,7 +135,7 @@ def _row(one: Simulation, row: ContainerRow, name: str) -> list[str]:
     ]
 
 
-def _aligned(levels: Alignment, *, is_known: bool) -> str:
+def _aligned(levels: AlignmentRow, *, is_known: bool) -> str:
     """`all`, or the levels at which it is not."""
     words = {
         "node": levels.numa_node,
@@ -169,7 +169,7 @@ def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
     """A full node refuses many shapes for the same reason; the first shape stands for all."""
     by_reason: dict[object, list[RefusedRow]] = {}
     for number, row in enumerate(rows):
-        by_reason.setdefault(row.reason if row.stage is Stage.NODE else number, []).append(row)
+        by_reason.setdefault(row.reason if row.stage is RefusalStage.NODE else number, []).append(row)
     merged = [
         row[0]
         if len(row) == 1
@@ -181,7 +181,7 @@ def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
 
 def _who(row: RefusedRow) -> list[str]:
     """Containers; a node that is full refuses whole pods."""
-    if row.stage is not Stage.NODE:
+    if row.stage is not RefusalStage.NODE:
         return list(row.containers)
     return list(dict.fromkeys(key.rpartition("/")[0] for key in row.containers))
 
@@ -192,7 +192,7 @@ def _problems(one: Simulation, width: int) -> list[str]:
     return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
 
 
-def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
+def _capacity(rooms: Sequence[ShapeCapacity], width: int) -> list[str]:
     if not rooms:
         return []
     most = sorted(rooms, key=lambda room: (bool(room.example), -room.pods))[:ROWS]
@@ -215,7 +215,7 @@ def _capacity(rooms: Sequence[Room], width: int) -> list[str]:
     return [*lines, *([f"and {hidden} more shapes: see -o json"] if hidden else [])]
 
 
-def _count(room: Room, count: int | None) -> str:
+def _count(room: ShapeCapacity, count: int | None) -> str:
     if count is None:
         return "-"
     if room.bounded:
@@ -259,7 +259,7 @@ def _machine(one: Simulation, width: int) -> list[str]:
     return lines
 
 
-def _by_cache(broken: Iterable[Broken]) -> str:
+def _by_cache(broken: Iterable[FragmentationRow]) -> str:
     by_ratio: dict[str, int] = {}
     for row in broken:
         ratio = _percent(row.fragmentation)
@@ -273,13 +273,13 @@ def _grouped(ids: Sequence[int], rows: Sequence[list[str]]) -> Iterator[list[str
         yield [str(CPUSet.from_ids(number for number, _ in group)), *cells]
 
 
-def _use(caches: Sequence[Broken]) -> list[str]:
+def _use(caches: Sequence[FragmentationRow]) -> list[str]:
     whole = sum(1 for row in caches if row.allocatable and row.available == row.allocatable)
     taken = sum(1 for row in caches if row.allocatable and not row.available)
     return [str(whole), str(len([row for row in caches if row.allocatable]) - whole - taken), str(taken)]
 
 
-def _left(row: MemoryRow | None) -> str:
+def _left(row: SimulatedMemory | None) -> str:
     return "" if row is None else round_down(row.allocatable - row.promised)
 
 
@@ -287,7 +287,7 @@ def _percent(ratio: float) -> str:
     return f"{ratio * 100:.0f} %"
 
 
-def comparison_text(both: Sequence[Simulation], comparison: Comparison, width: int) -> str:
+def comparison_text(both: Sequence[Simulation], comparison: SimulationComparison, width: int) -> str:
     """What differs by container first, then the sums."""
     first, second = both
     sections = [
@@ -314,7 +314,7 @@ def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
     return [piece for line in lines for piece in folded(line, width, 10)]
 
 
-def _differences(comparison: Comparison, width: int) -> list[str]:
+def _differences(comparison: SimulationComparison, width: int) -> list[str]:
     said = (
         table([("KEY", *LETTERS), *comparison.configuration], width, {1, 2})
         if comparison.configuration
@@ -328,7 +328,7 @@ def _differences(comparison: Comparison, width: int) -> list[str]:
     return [*said, "", *table([heads, *rows], width, {0, 2, 3}), alike]
 
 
-def _sum_table(comparison: Comparison, width: int) -> list[str]:
+def _sum_table(comparison: SimulationComparison, width: int) -> list[str]:
     rows = [(one.name, *_figures(one), ("", *LETTERS)[one.better]) for one in comparison.sums]
     return table([("SUM", *LETTERS, "BETTER"), *rows], width, {0})
 

@@ -15,7 +15,7 @@ from itertools import count
 from nri_plugin.model import bits
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.simulator.machine.devices import Delivery, DescribedDevice
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import DeviceNode
 
 NVIDIA = "nvidia.com"
 NVIDIA_MAJOR = 195

@@ -1,7 +1,11 @@
-"""What a runtime makes of a plugin's wishes: how an adjustment changes a container, and what gets lost.
+"""Adjustments and updates as a runtime applies them: effects on a container, fields that get lost, and ownership.
+
+Two claims on one field fail a request, also if one plugin makes both. Maps and lists are owned by key. Removing a key
+gives it up, so a plugin takes a key over by removing and setting it in one answer. Hooks accumulate and are owned by all;
+device rules are owned by none.
 
 Source: NRI pkg/adaptation and runtime-tools, and how containerd and CRI-O apply updates.
-Differs: a changed cgroups path is told, but the cgroup stays where it was; a memory policy changes nothing here.
+Differs: a changed cgroups path is reported, but the cgroup does not move; a memory policy has no effect.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -15,8 +19,8 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerDetails,
     ContainerUpdate,
-    Field,
     FieldOwners,
+    OwnedField,
     Resources,
 )
 from nri_plugin.wire.nri.releases import LOST_IN_UPDATES, fields_since
@@ -41,13 +45,13 @@ def merged(base: Resources, change: Resources) -> Resources:
 
 
 def heeded(change: Resources, runtime_name: str, *, is_own: bool) -> Resources:
-    """What a runtime applies of an update; `is_own`: given in answer to the container's own update."""
+    """The part of an update that a runtime applies; `is_own`: an answer to the container's own UpdateContainer."""
     lost = LOST_IN_UPDATES.get((runtime_name, is_own), frozenset())
     return replace(change, **{name: getattr(_UNSET, name) for name in lost})
 
 
 def known(response: CreateContainerResponse, release: tuple[int, ...]) -> CreateContainerResponse:
-    """What a runtime of that NRI release reads of an answer: newer fields are gone without a word."""
+    """The part of an answer that a runtime of an NRI release reads: newer fields are dropped silently."""
     unknown = [name for name, since in fields_since(response.whole()).items() if since > release]
     if not unknown:
         return response
@@ -130,39 +134,35 @@ def _changed_rdt(base: spec.RDT | None, change: spec.RDT | None) -> spec.RDT | N
     return None if result == spec.RDT() else result
 
 
-# ----------------------------------------------------------------------------------------------------
-# Who set what in one request: two claims on one field fail the request, even by one and the same plugin.
-#
-# Maps and lists are owned by key. Removing a key gives it up, so removing and setting it in one answer is how a
-# plugin takes a key over. Hooks accumulate and belong to all; device rules belong to nobody.
+# Ownership
 
 
-RESOURCE_FIELDS: Final[Mapping[str, Field]] = {
-    "cpu_shares": Field.CPUShares,
-    "cpu_quota_us": Field.CPUQuota,
-    "cpu_period_us": Field.CPUPeriod,
-    "cpu_realtime_runtime_us": Field.CPURealtimeRuntime,
-    "cpu_realtime_period_us": Field.CPURealtimePeriod,
-    "cpus": Field.CPUSetCPUs,
-    "mems": Field.CPUSetMems,
-    "memory_limit_bytes": Field.MemLimit,
-    "memory_reservation_bytes": Field.MemReservation,
-    "memory_swap_bytes": Field.MemSwapLimit,
-    "memory_kernel_bytes": Field.MemKernelLimit,
-    "memory_kernel_tcp_bytes": Field.MemTCPLimit,
-    "memory_swappiness": Field.MemSwappiness,
-    "memory_disable_oom_killer": Field.MemDisableOomKiller,
-    "memory_use_hierarchy": Field.MemUseHierarchy,
-    "pids_limit": Field.PidsLimit,
-    "blockio_class": Field.BlockioClass,
-    "rdt_class": Field.RdtClass,
+RESOURCE_FIELDS: Final[Mapping[str, OwnedField]] = {
+    "cpu_shares": OwnedField.CPUShares,
+    "cpu_quota_us": OwnedField.CPUQuota,
+    "cpu_period_us": OwnedField.CPUPeriod,
+    "cpu_realtime_runtime_us": OwnedField.CPURealtimeRuntime,
+    "cpu_realtime_period_us": OwnedField.CPURealtimePeriod,
+    "cpus": OwnedField.CPUSetCPUs,
+    "mems": OwnedField.CPUSetMems,
+    "memory_limit_bytes": OwnedField.MemLimit,
+    "memory_reservation_bytes": OwnedField.MemReservation,
+    "memory_swap_bytes": OwnedField.MemSwapLimit,
+    "memory_kernel_bytes": OwnedField.MemKernelLimit,
+    "memory_kernel_tcp_bytes": OwnedField.MemTCPLimit,
+    "memory_swappiness": OwnedField.MemSwappiness,
+    "memory_disable_oom_killer": OwnedField.MemDisableOomKiller,
+    "memory_use_hierarchy": OwnedField.MemUseHierarchy,
+    "pids_limit": OwnedField.PidsLimit,
+    "blockio_class": OwnedField.BlockioClass,
+    "rdt_class": OwnedField.RdtClass,
 }
 """Fields of `Resources` that are owned whole; hugepage limits and unified keys are owned by key."""
-RDT_FIELDS: Final = (Field.RdtClosID, Field.RdtSchemata, Field.RdtEnableMonitoring)
+RDT_FIELDS: Final = (OwnedField.RdtClosID, OwnedField.RdtSchemata, OwnedField.RdtEnableMonitoring)
 
-_WORDS_OF_0_6: Final = {Field.CPUSetCPUs: "CPU pinning", Field.CPUSetMems: "memory pinning"}
+_WORDS_OF_0_6: Final = {OwnedField.CPUSetCPUs: "CPU pinning", OwnedField.CPUSetMems: "memory pinning"}
 
-Claim = tuple[Field, str]
+Claim = tuple[OwnedField, str]
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class Ownership:
     """
 
     speaks_0_6: bool = False
-    owner_by_claim: dict[tuple[str, Field, str], str] = field(default_factory=dict)
+    owner_by_claim: dict[tuple[str, OwnedField, str], str] = field(default_factory=dict)
 
     def claim(self, plugin: str, container_id: str, resources: Resources) -> str:
         """Claims every set field; returns "" or the conflict, in the words a CRI client would see."""
@@ -186,8 +186,10 @@ class Ownership:
         for what, key in _given_up(adjustment):
             self.owner_by_claim.pop((container_id, what, key), None)
         if adjustment.hooks != Hooks():
-            known = self.owner_by_claim.get((container_id, Field.OciHooks, ""), "")
-            self.owner_by_claim[container_id, Field.OciHooks, ""] = f"{known},{plugin}" if known else plugin
+            known = self.owner_by_claim.get((container_id, OwnedField.OciHooks, ""), "")
+            self.owner_by_claim[container_id, OwnedField.OciHooks, ""] = (
+                f"{known},{plugin}" if known else plugin
+            )
         return self._claim(plugin, container_id, _claims(adjustment))
 
     def accept(
@@ -209,7 +211,7 @@ class Ownership:
         return tuple(accepted), ""
 
     def owners(self) -> dict[str, FieldOwners]:
-        """Returns container id -> who set what, as validators are told."""
+        """Returns container id -> owners of fields, as validators get them."""
         simple: dict[str, dict[int, str]] = {}
         compound: dict[str, dict[int, dict[str, str]]] = {}
         for (container_id, what, key), plugin in self.owner_by_claim.items():
@@ -228,7 +230,7 @@ class Ownership:
             self.owner_by_claim[container_id, what, key] = plugin
         return ""
 
-    def _word(self, what: Field, key: str) -> str:
+    def _word(self, what: OwnedField, key: str) -> str:
         name = _WORDS_OF_0_6.get(what, what.name) if self.speaks_0_6 else what.name
         return f"{name} {key}" if key else name
 
@@ -238,9 +240,9 @@ def _resource_claims(resources: Resources) -> Iterator[Claim]:
         if getattr(resources, attribute) != getattr(_UNSET, attribute):
             yield what, ""
     for page_size, _ in resources.hugepage_limits:
-        yield Field.HugepageLimits, page_size
+        yield OwnedField.HugepageLimits, page_size
     for key in resources.unified:
-        yield Field.CgroupsUnified, key
+        yield OwnedField.CgroupsUnified, key
 
 
 def _claims(adjustment: Adjustment) -> Iterator[Claim]:
@@ -256,37 +258,37 @@ def _given_up(adjustment: Adjustment) -> Iterator[Claim]:
         if is_removal(key):
             yield what, key[1:]
     if adjustment.args[:1] == ("",):
-        yield Field.Args, ""
+        yield OwnedField.Args, ""
     if adjustment.rdt is not None and adjustment.rdt.remove:
         yield from ((what, "") for what in RDT_FIELDS)
 
 
 def _keys(adjustment: Adjustment) -> Iterator[Claim]:
-    keys_by_field: dict[Field, Iterable[str]] = {
-        Field.Annotations: adjustment.annotations,
-        Field.Mounts: [mount.destination for mount in adjustment.mounts],
-        Field.Devices: [device.path for device in adjustment.devices],
-        Field.CdiDevices: adjustment.cdi_devices,
-        Field.Env: adjustment.env,
-        Field.Rlimits: [limit.type for limit in adjustment.rlimits],
-        Field.Namespace: [namespace.type for namespace in adjustment.namespaces],
-        Field.Sysctl: adjustment.sysctl,
-        Field.LinuxNetDevices: adjustment.net_devices,
+    keys_by_field: dict[OwnedField, Iterable[str]] = {
+        OwnedField.Annotations: adjustment.annotations,
+        OwnedField.Mounts: [mount.destination for mount in adjustment.mounts],
+        OwnedField.Devices: [device.path for device in adjustment.devices],
+        OwnedField.CdiDevices: adjustment.cdi_devices,
+        OwnedField.Env: adjustment.env,
+        OwnedField.Rlimits: [limit.type for limit in adjustment.rlimits],
+        OwnedField.Namespace: [namespace.type for namespace in adjustment.namespaces],
+        OwnedField.Sysctl: adjustment.sysctl,
+        OwnedField.LinuxNetDevices: adjustment.net_devices,
     }
     return ((what, key) for what, keys in keys_by_field.items() for key in keys)
 
 
-def _whole_fields(adjustment: Adjustment) -> dict[Field, bool]:
+def _whole_fields(adjustment: Adjustment) -> dict[OwnedField, bool]:
     rdt = adjustment.rdt or RDT()
     return {
-        Field.Args: bool(adjustment.args),
-        Field.CgroupsPath: bool(adjustment.cgroups_path),
-        Field.OomScoreAdj: adjustment.oom_score_adj is not None,
-        Field.IoPriority: adjustment.io_priority is not None,
-        Field.SeccompPolicy: adjustment.seccomp_policy is not None,
-        Field.LinuxSched: adjustment.scheduler is not None,
-        Field.MemoryPolicy: adjustment.memory_policy is not None,
-        Field.RdtClosID: rdt.clos_id is not None,
-        Field.RdtSchemata: rdt.schemata is not None,
-        Field.RdtEnableMonitoring: rdt.enable_monitoring is not None,
+        OwnedField.Args: bool(adjustment.args),
+        OwnedField.CgroupsPath: bool(adjustment.cgroups_path),
+        OwnedField.OomScoreAdj: adjustment.oom_score_adj is not None,
+        OwnedField.IoPriority: adjustment.io_priority is not None,
+        OwnedField.SeccompPolicy: adjustment.seccomp_policy is not None,
+        OwnedField.LinuxSched: adjustment.scheduler is not None,
+        OwnedField.MemoryPolicy: adjustment.memory_policy is not None,
+        OwnedField.RdtClosID: rdt.clos_id is not None,
+        OwnedField.RdtSchemata: rdt.schemata is not None,
+        OwnedField.RdtEnableMonitoring: rdt.enable_monitoring is not None,
     }

@@ -1,7 +1,7 @@
-"""A cgroup tree as a directory, so that a process that was written for `/sys/fs/cgroup` can work on it.
+"""A simulated cgroup tree as a directory, for processes that expect `/sys/fs/cgroup`.
 
-Directories do not answer writes: `absorb` reads what was written since the last time, applies the kernel's
-rules and puts the files right. What was rejected is reported, since the writer was told nothing.
+A directory cannot refuse a write. `absorb` reads all writes since the last call, applies the kernel's rules and corrects
+the files. It reports writes that a kernel would have rejected, because the writer saw no error.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from nri_plugin.host.cgroup import LONGEST_VALUE
 from nri_plugin.model.errors import HostError
-from nri_plugin.simulator.runtime.cgroup_tree import ROOT, V1, V2, CgroupTree, CgroupWriteError, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT, V1, V2, CgroupTree, CgroupWriteError, CpusetFile
 
 CONTROLLERS = "cpuset cpu io memory hugetlb pids"
 
@@ -24,7 +24,7 @@ class Accepted:
     """A write from outside that the kernel would have taken."""
 
     path: str
-    resource: Resource
+    resource: CpusetFile
     before: str
     after: str
 
@@ -43,7 +43,7 @@ class CgroupMirror:
     Attributes:
         tree: the truth.
         root: the directory that stands for `/sys/fs/cgroup`.
-        rejections: every write from outside that was rejected; whoever reports them empties it.
+        rejections: rejected writes of other processes; the reader empties the list.
     """
 
     def __init__(self, tree: CgroupTree, root: Path) -> None:
@@ -97,7 +97,7 @@ class CgroupMirror:
         accepted: list[Accepted] = []
         refused = self._look(accepted)
         while refused:
-            # What would have allowed it may have been written before it, but after we had read that file.
+            # A write that makes this one valid may have come before it, but after its file was read here.
             before = len(accepted)
             refused = self._look(accepted)
             if len(accepted) == before:
@@ -117,14 +117,14 @@ class CgroupMirror:
         """Take over what the rules allow; returns what they forbid."""
         refused: dict[Path, CgroupWriteError] = {}
         for path in list(self.tree):
-            for resource in Resource:
+            for resource in CpusetFile:
                 try:
                     self._absorb_file(path, resource, accepted)
                 except CgroupWriteError as error:
                     refused[self.directory(path) / self._own_name(path, resource)] = error
         return refused
 
-    def _absorb_file(self, path: str, resource: Resource, accepted: list[Accepted]) -> None:
+    def _absorb_file(self, path: str, resource: CpusetFile, accepted: list[Accepted]) -> None:
         name = self._own_name(path, resource)
         if not name:
             return
@@ -137,19 +137,19 @@ class CgroupMirror:
         self._written[file] = text
         accepted.append(Accepted(path, resource, before, self.tree.text(path, resource)))
 
-    def _own_name(self, path: str, resource: Resource) -> str:
+    def _own_name(self, path: str, resource: CpusetFile) -> str:
         """The file of the own set; on v2 the root has none."""
         is_missing = path == ROOT and self.tree.version == V2
         return "" if is_missing else OWN.format(resource=resource)
 
-    def _effective_name(self, resource: Resource) -> str:
+    def _effective_name(self, resource: CpusetFile) -> str:
         return EFFECTIVE[self.tree.version].format(resource=resource)
 
-    def _effective_text(self, path: str, resource: Resource) -> str:
+    def _effective_text(self, path: str, resource: CpusetFile) -> str:
         return self.tree.text(path, resource, effective=True)
 
     def _put_sets(self, path: str) -> None:
-        for resource in Resource:
+        for resource in CpusetFile:
             self._put(path, self._own_name(path, resource), self.tree.text(path, resource))
             self._put(path, self._effective_name(resource), self._effective_text(path, resource))
 
@@ -173,7 +173,7 @@ class CgroupMirror:
             and self.tree.version == V1
             and "effective" not in name
         ):
-            text = self.tree.text(ROOT, Resource(name.removeprefix("cpuset.")), effective=True)
+            text = self.tree.text(ROOT, CpusetFile(name.removeprefix("cpuset.")), effective=True)
         file = self.directory(path) / name
         known = self._written.get(file)
         if known is not None and known.rstrip("\n") == text:

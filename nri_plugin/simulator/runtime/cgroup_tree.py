@@ -22,11 +22,10 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import QOSClass
 from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# Where a runtime puts the cgroups of pods and containers, for both cgroup drivers.
+# Paths of cgroups
 #
-# The names NRI carries are not paths: with the systemd driver a pod's parent is the last slice and a
-# container's path is `slice:prefix:id`. The directory is spelled out of them here, on the runtime's side.
+# NRI carries names, not paths: with the systemd driver a pod's parent is the last slice and a container's path is
+# `slice:prefix:id`. Runtimes expand them to directories as here.
 #
 # Source: runc libcontainer, systemd slice expansion; the kubelet's pod cgroup names.
 
@@ -82,11 +81,10 @@ def expand_slice(name: str) -> str:
     return "/".join("-".join(parts[: count + 1]) + ".slice" for count in range(len(parts)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Why a kernel rejects a write to `cpuset.cpus` or `cpuset.mems`: one row per reason, in the kernel's order.
+# Rejections: why a kernel rejects a write to `cpuset.cpus` or `cpuset.mems`
 #
-# The first row whose question is answered with yes gives the error; when none is, the write is accepted.
-# The same rows hold for CPUs and for memory nodes, which is why both are plain masks here.
+# One row for each reason, in the kernel's order. The first row that applies gives the error. CPUs and memory nodes have the
+# same rules, so both are plain masks here.
 
 
 V1 = 1
@@ -101,7 +99,7 @@ class Write:
 
     Attributes:
         is_root: it goes to the root cgroup.
-        wanted: the set that was asked for, None when the text is no list.
+        wanted: the set to write, None if the text is no list.
         current: the cgroup's own set before.
         top: the machine's set; on v1 nothing may leave it.
         parent: the parent's own set.
@@ -204,14 +202,14 @@ def verdict(version: int, write: Write) -> Rule | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------
+# The tree
 
 
 ROOT = ""
 MAX_NODES = 1024  # the kernel's MAX_NUMNODES as distributions build it
 
 
-class Resource(StrEnum):
+class CpusetFile(StrEnum):
     """The two sets a cpuset cgroup holds."""
 
     CPUS = "cpus"
@@ -221,7 +219,7 @@ class Resource(StrEnum):
 class CgroupWriteError(NriPinError):
     """The write was rejected; nothing changed."""
 
-    def __init__(self, path: str, resource: Resource, text: str, rule: Rule) -> None:
+    def __init__(self, path: str, resource: CpusetFile, text: str, rule: Rule) -> None:
         name = errno.errorcode[rule.error]
         super().__init__(f"{path or '/'}: cpuset.{resource} = '{text.strip()}': {name}: {rule.sentence}")
         self.path = path
@@ -237,8 +235,8 @@ class Cgroup:
 
     path: str
     parent: "Cgroup | None" = None
-    own: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(Resource, 0))
-    effective: dict[Resource, int] = field(default_factory=lambda: dict.fromkeys(Resource, 0))
+    own: dict[CpusetFile, int] = field(default_factory=lambda: dict.fromkeys(CpusetFile, 0))
+    effective: dict[CpusetFile, int] = field(default_factory=lambda: dict.fromkeys(CpusetFile, 0))
     children: dict[str, "Cgroup"] = field(default_factory=dict)
     has_processes: bool = False
 
@@ -276,10 +274,10 @@ class CgroupTree:
         if version not in BOTH:
             raise ValueError(f"cgroup version {version} does not exist, 1 and 2 do")
         self.version = version
-        self._machine = {Resource.CPUS: online.mask, Resource.MEMS: memory_nodes.mask}
+        self._machine = {CpusetFile.CPUS: online.mask, CpusetFile.MEMS: memory_nodes.mask}
         self._ids = {
-            Resource.CPUS: ((possible or online) | online).mask.bit_length(),
-            Resource.MEMS: MAX_NODES,
+            CpusetFile.CPUS: ((possible or online) | online).mask.bit_length(),
+            CpusetFile.MEMS: MAX_NODES,
         }
         self._root = Cgroup(ROOT)
         self._groups = {ROOT: self._root}
@@ -303,22 +301,22 @@ class CgroupTree:
         return (group.path for group in self._root.walk())
 
     def own_cpus(self, path: str) -> CPUSet:
-        """What was written to `cpuset.cpus`; empty when nothing ever was."""
-        return CPUSet(self._group(path).own[Resource.CPUS])
+        """The content of `cpuset.cpus`; empty before the first write."""
+        return CPUSet(self._group(path).own[CpusetFile.CPUS])
 
     def own_mems(self, path: str) -> NodeMask:
-        """What was written to `cpuset.mems`; empty when nothing ever was."""
-        return NodeMask(self._group(path).own[Resource.MEMS])
+        """The content of `cpuset.mems`; empty before the first write."""
+        return NodeMask(self._group(path).own[CpusetFile.MEMS])
 
     def effective_cpus(self, path: str) -> CPUSet:
         """The CPUs its processes run on."""
-        return CPUSet(self._group(path).effective[Resource.CPUS])
+        return CPUSet(self._group(path).effective[CpusetFile.CPUS])
 
     def effective_mems(self, path: str) -> NodeMask:
         """The NUMA nodes its processes get memory from."""
-        return NodeMask(self._group(path).effective[Resource.MEMS])
+        return NodeMask(self._group(path).effective[CpusetFile.MEMS])
 
-    def text(self, path: str, resource: Resource, *, effective: bool = False) -> str:
+    def text(self, path: str, resource: CpusetFile, *, effective: bool = False) -> str:
         """What reading the file gives, without the line end."""
         group = self._group(path)
         sets = group.effective if effective or group.parent is None else group.own
@@ -361,7 +359,7 @@ class CgroupTree:
         """The last process leaves."""
         self._group(path).has_processes = False
 
-    def write(self, path: str, resource: Resource, text: str) -> None:
+    def write(self, path: str, resource: CpusetFile, text: str) -> None:
         """Write `cpuset.cpus` or `cpuset.mems`.
 
         Raises:
@@ -380,10 +378,10 @@ class CgroupTree:
 
         On v1 an offline CPU also leaves every own set, and does not come back to it by itself.
         """
-        self._machine[Resource.CPUS] = online.mask
+        self._machine[CpusetFile.CPUS] = online.mask
         if self.version == V1:
             for group in self._groups.values():
-                group.own[Resource.CPUS] &= online.mask
+                group.own[CpusetFile.CPUS] &= online.mask
         self._refresh(self._root)
 
     def _group(self, path: str) -> Cgroup:
@@ -392,7 +390,7 @@ class CgroupTree:
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from None
 
-    def _write_of(self, group: Cgroup, resource: Resource, wanted: int | None) -> Write:
+    def _write_of(self, group: Cgroup, resource: CpusetFile, wanted: int | None) -> Write:
         machine = self._machine[resource]
         above = group.parent
         children = 0
@@ -412,10 +410,10 @@ class CgroupTree:
     def _refresh(self, top: Cgroup) -> None:
         """Compute the effective sets from `top` down."""
         for group in top.walk():
-            for resource in Resource:
+            for resource in CpusetFile:
                 group.effective[resource] = self._effective(group, resource)
 
-    def _effective(self, group: Cgroup, resource: Resource) -> int:
+    def _effective(self, group: Cgroup, resource: CpusetFile) -> int:
         if group.parent is None:
             return self._machine[resource]
         above = group.parent.effective[resource]

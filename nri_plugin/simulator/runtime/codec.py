@@ -1,4 +1,4 @@
-"""The runtime's side of the messages: requests written, answers read."""
+"""NRI messages from the runtime's side: writers of requests and readers of answers."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -10,7 +10,7 @@ from nri_plugin.model.errors import RemoteProtocolError
 from nri_plugin.wire.nri import decode, encode, events, tables
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.events import NOTHING
-from nri_plugin.wire.nri.messages import EMPTY, Container, ContainerUpdate, EventMask, FieldOwners, Pod
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, FieldOwners, Pod
 
 _M = TypeVar("_M", bound=Message)
 
@@ -194,7 +194,7 @@ _WRITERS: Final[dict[type, Callable[..., Message]]] = {
 }
 
 
-# ---------------------------------------------------------------------- answers
+# Answers
 
 
 def decode_registration(payload: bytes) -> tuple[str, str, str]:
@@ -246,11 +246,9 @@ def decode_answer(event: events.NRIEvent, payload: bytes) -> events.NRIResponse:
 def _created(payload: bytes) -> events.CreateContainerResponse:
     message = _parse(pb.CreateContainerResponse(), payload)
     adjustment = decode.adjustment(message.adjust)
-    rest = replace(adjustment, resources=None, annotations=EMPTY, env=EMPTY)
+    rest = replace(adjustment, resources=None)
     return events.CreateContainerResponse(
         resources=adjustment.resources,
-        annotations=adjustment.annotations,
-        env=adjustment.env,
         updates=_updates(message.update),
         adjustment=None if rest == NOTHING else rest,
     )

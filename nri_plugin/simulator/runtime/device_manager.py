@@ -1,17 +1,17 @@
-"""The kubelet's device manager: who has which devices, given by preferred allocation when a pod is admitted.
+"""The kubelet's device manager, simulated: allocation of devices, their delivery to containers, and their report.
 
-Devices are chosen before a runtime hears of the pod. The kubelet played here has the Topology Manager policy
-`none`, as on a node where nri-pin places: no hint limits the choice, device plugins say what they prefer.
+Devices are allocated when a pod is admitted, before the runtime hears of it. The simulated kubelet has the Topology
+Manager policy `none`, as on a node where nri-pin places: no hint limits the choice, and device plugins choose by
+preference. `ExporterStandIn` reports the devices on `exporter.sock`, as the real exporter does; tests compare both. It has
+no pod facts.
 
 Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
 one after the other and then to one more; sidecars keep theirs.
 
 Source: kubelet v1.36 pkg/kubelet/cm/devicemanager/manager.go; KEP-693 for what device plugins prefer.
 
-How given devices reach a container: as device nodes, with a `PCIDEVICE_*` variable or CDI names in its message.
-
-Source: kubelet device plugin API v1beta1, ContainerAllocateResponse; the SR-IOV network device plugin, which gives the
-    node of a function that is bound to vfio-pci, and a variable that lists the addresses of all functions.
+A container gets device nodes, a `PCIDEVICE_*` variable or CDI names. Source: kubelet device plugin API v1beta1,
+    ContainerAllocateResponse; the SR-IOV network device plugin.
 """
 
 import json
@@ -57,7 +57,7 @@ class _Resource:
     links: Mapping[tuple[str, str], int]
 
     def preferred(self, available: Iterable[str], must_include: Iterable[str], count: int) -> tuple[str, ...]:
-        """What the device plugin answers to GetPreferredAllocation."""
+        """The device plugin's answer to GetPreferredAllocation."""
         return preferred_devices(
             self._in_order(available), self._in_order(must_include), count, self.nodes_by_id, self.links
         )
@@ -106,7 +106,7 @@ class DeviceManager:
             affinity: the merged hint of a Topology Manager that has one; None for anywhere.
 
         Raises:
-            NotAdmittedError: there are not enough; says what is asked for and available.
+            NotAdmittedError: there are not enough; the text has both amounts.
         """
         self.free(pod.key)
         reusable: dict[str, tuple[str, ...]] = {}
@@ -122,11 +122,11 @@ class DeviceManager:
         self._given = {key: each for key, each in self._given.items() if key != pod}
 
     def given(self, pod: str, container: str) -> Given:
-        """What a container has; nothing where it is not known."""
+        """Devices of a container; none if it is unknown."""
         return self._given.get(pod, {}).get(container, {})
 
     def containers(self, pod: str) -> Mapping[str, Given]:
-        """What the containers of a pod have."""
+        """Devices of a pod's containers."""
         return self._given.get(pod, {})
 
     def available(self, resource: str) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class DeviceManager:
     def _chosen(
         self, resource: str, count: int, affinity: NodeMask | None, reusable: Sequence[str]
     ) -> tuple[str, ...]:
-        """Which devices; those that an init container of the pod had come first.
+        """The devices to give; those of the pod's ended init containers come first.
 
         Differs: of more reusable devices than are needed the kubelet takes any, here the preferred ones.
         """
@@ -208,7 +208,7 @@ def _without(ids: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in ids if name not in gone)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Delivery
 
 
 _OTHER = re.compile(r"[^A-Z0-9]")
@@ -237,18 +237,14 @@ def _variables(devices: Iterable[PlacedDevice]) -> Iterable[str]:
         yield f"PCIDEVICE_{_OTHER.sub('_', resource.upper())}={','.join(listed)}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# Stands in for the exporter: tells the agent on `exporter.sock` which devices the played kubelet has given.
-#
-# The wire is that of `nri_plugin.core.decision`. What the real exporter would answer from a kubelet that lists the same
-# devices is compared in the tests. Facts of pods are left out, as where the cluster cannot be watched.
+# The exporter's stand-in
 
 
 QUESTION_S = 1.0
 
 
 def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
-    """What is known of a container of the pod `NAMESPACE/NAME`; empty where the kubelet does not know it."""
+    """The answer for a container of the pod `NAMESPACE/NAME`; empty if the kubelet does not know it."""
     containers = manager.containers(pod)
     if container not in containers:
         return {}
@@ -260,7 +256,7 @@ class ExporterStandIn:
     """Answers from the moment it is made until `close`."""
 
     def __init__(self, path: Path, manager: DeviceManager) -> None:
-        self._server = _Server(str(path), manager)
+        self._server = _PodResourcesServer(str(path), manager)
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="exporter", daemon=True)
         self._thread.start()
 
@@ -271,17 +267,17 @@ class ExporterStandIn:
         self._thread.join()
 
 
-class _Server(socketserver.ThreadingUnixStreamServer):
+class _PodResourcesServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
     def __init__(self, path: str, manager: DeviceManager) -> None:
         self.manager = manager
-        super().__init__(path, _Handler)
+        super().__init__(path, _PodResourcesHandler)
 
 
-class _Handler(socketserver.StreamRequestHandler):
+class _PodResourcesHandler(socketserver.StreamRequestHandler):
     timeout = QUESTION_S
-    server: _Server
+    server: _PodResourcesServer
 
     def handle(self) -> None:
         """One question, one answer."""

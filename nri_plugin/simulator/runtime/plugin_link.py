@@ -1,4 +1,4 @@
-"""The embedded runtime's end of a plugin connection: blocking, one thread, nothing waits longer than it may."""
+"""The simulated runtime's end of a plugin connection: a socket, one thread, and a time limit on every wait."""
 
 import select
 import socket
@@ -18,7 +18,7 @@ from nri_plugin.simulator.runtime.profile import (
     Synchronized,
     UpdateRequested,
 )
-from nri_plugin.simulator.runtime.runtime import RefusedError, Runtime, Truth
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime, Truth
 from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri.events import (
     CreateContainer,
@@ -73,7 +73,7 @@ class PluginLink:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can be asked; looks for an end of the connection that nobody has read yet."""
+        """Whether the plugin can be called; checks for an unread end of the connection."""
         if self._sock.fileno() < 0:
             return False
         self._turn(0.0)
@@ -117,7 +117,7 @@ class PluginLink:
         self.took_s.append(time.monotonic() - began)
         answered = self._answers.pop(call)
         if answered.error:
-            raise RefusedError(answered.error)
+            raise PluginRefusedError(answered.error)
         return answered
 
     def _validate(self, event: CreateContainer, answered: Answered | None) -> None:
@@ -138,15 +138,15 @@ class PluginLink:
         if verdict is None:
             return
         if verdict.is_fail_open:
-            raise RefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
+            raise PluginRefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
         if isinstance(verdict.response, ValidateContainerAdjustmentResponse) and verdict.response.reject:
             reason = verdict.response.reason
-            raise RefusedError(
+            raise PluginRefusedError(
                 f"validator {self.session.plugin} rejected container adjustment, reason: {reason}"
             )
 
     def take_wishes(self) -> list[UpdateRequested]:
-        """Updates the plugin asked for by itself; they wait, as in the real ones, until no request runs."""
+        """Unsolicited updates of the plugin; as in real runtimes they wait until no request runs."""
         self._turn(0.0)
         wishes, self._wishes = self._wishes, []
         return wishes
@@ -191,7 +191,7 @@ class PluginLink:
         try:
             self._sock.sendall(data)
         except OSError:
-            return  # what it had sent before it went is still to be read, and then the end
+            return  # its last bytes are still to be read, and then the end
 
     def _note(self, event: RuntimeEvent, now: float) -> None:
         if isinstance(event, PluginRegistered):

@@ -1,6 +1,7 @@
-"""From what a pod asks for to what the kubelet and a runtime make of it on the wire.
+"""Pods as specified, and the NRI messages that kubelet and runtime make of them.
 
-This is the way there; `nri_plugin.core.requests` is the way back, written apart from it.
+`nri_plugin.core.requests` computes requests from messages; it shares no code with this module, so that each checks the
+other.
 
 Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom_score_adj),
     kuberuntime/util (sum of a pod); containerd's and CRI-O's filling of NRI messages.
@@ -15,7 +16,7 @@ from nri_plugin.core.requests import pod_total
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, Names, container_names, pod_names
 from nri_plugin.simulator.runtime.profile import Behaviour
-from nri_plugin.wire.nri.messages import Container, ContainerState, Device, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, ContainerState, DeviceNode, Pod, Resources
 
 MIN_SHARES = 2
 MAX_SHARES = 262144
@@ -48,7 +49,7 @@ class ContainerSpec:
     memory_limit_bytes: int = 0
     hugepages: tuple[tuple[str, int], ...] = ()
     env: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     devices_asked: tuple[tuple[str, int], ...] = ()
     is_sidecar: bool = False
@@ -61,7 +62,7 @@ class PodSpec:
     Attributes:
         init_containers: run one after the other before the others; sidecars among them go on running.
         whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
-        overhead: of its runtime class, thousandths of CPUs and bytes by resource; nothing that runs on a node is told.
+        overhead: of its runtime class, thousandths of CPUs and bytes by resource; no message to the node has it.
     """
 
     name: str
@@ -92,7 +93,7 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class RuntimeIdentity:
     """Which node, runtime and cgroup driver a pod's messages are made for.
 
     Attributes:
@@ -105,7 +106,7 @@ class Identity:
 
 
 def shares_from_milli(cpu_milli: int) -> int:
-    """What the kubelet writes for a CPU request; none is the least there is."""
+    """CPU shares for a request; the minimum for none."""
     return min(max(cpu_milli * 1024 // 1000, MIN_SHARES), MAX_SHARES)
 
 
@@ -115,7 +116,7 @@ def quota_from_milli(cpu_milli: int) -> int:
 
 
 def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int) -> int:
-    """The kubelet's score: the more of the node a Burstable container asked for, the later it is killed."""
+    """The kubelet's oom_score_adj: the larger the memory request of a Burstable container, the later it is killed."""
     if qos is QOSClass.GUARANTEED:
         return OOM_GUARANTEED
     if qos is QOSClass.BEST_EFFORT:
@@ -124,7 +125,7 @@ def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int)
     return min(max(score, 1000 + OOM_GUARANTEED), OOM_BEST_EFFORT - 1)
 
 
-def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
+def container_resources(spec: ContainerSpec, who: RuntimeIdentity) -> Resources:
     """The container's resources as its OCI spec holds them."""
     return _resources(
         spec.cpu_request_milli, spec.cpu_limit_milli, spec.memory_limit_bytes, who.behaviour, spec.hugepages
@@ -132,7 +133,7 @@ def container_resources(spec: ContainerSpec, who: Identity) -> Resources:
 
 
 def pod_resources(pod: PodSpec) -> Resources:
-    """What the pod needs at its peak; absent parts are sent as 0."""
+    """The pod's resources at their peak; absent parts are sent as 0."""
     return Resources(
         cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
         cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
@@ -148,7 +149,7 @@ def _most(pod: PodSpec, amount: Callable[[ContainerSpec], int]) -> int:
 
 
 def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
-    """What the exporter would tell of the pod."""
+    """The pod facts that the exporter would send."""
     return PodFacts(
         uid=uid,
         qos=pod.qos,
@@ -176,7 +177,7 @@ def hugepages_resource(size: str) -> str:
     return f"hugepages-{size.removesuffix('B')}i"
 
 
-def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple[Pod, Names]:
+def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: RuntimeIdentity) -> tuple[Pod, Names]:
     """The sandbox as plugins see it, and its cgroup."""
     names = pod_names(who.driver, pod.qos, uid)
     sandbox = container_names(who.driver, names, who.behaviour.cgroup_prefix, sandbox_id)
@@ -197,7 +198,7 @@ def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: Identity) -> tuple
 
 
 def container_message(
-    pod: PodSpec, sandbox: Pod, parent: Names, spec: ContainerSpec, container_id: str, who: Identity
+    pod: PodSpec, sandbox: Pod, parent: Names, spec: ContainerSpec, container_id: str, who: RuntimeIdentity
 ) -> tuple[Container, Names]:
     """A container that is about to be created, and where its cgroup will be."""
     names = container_names(who.driver, parent, who.behaviour.cgroup_prefix, container_id)
@@ -270,7 +271,7 @@ def _pod_labels(pod: PodSpec, uid: str) -> dict[str, str]:
 
 
 def _sandbox_annotations(
-    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: Identity
+    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: RuntimeIdentity
 ) -> dict[str, str]:
     seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
     if not who.behaviour.is_containerd:
@@ -288,7 +289,9 @@ def _sandbox_annotations(
     }
 
 
-def _container_annotations(pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: Identity) -> dict[str, str]:
+def _container_annotations(
+    pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: RuntimeIdentity
+) -> dict[str, str]:
     if not who.behaviour.is_containerd:
         return {
             f"{_CRI}-o.ContainerType": "container",

@@ -1,4 +1,9 @@
-"""What a runtime's session reports to whoever drives it."""
+"""Differences between runtimes, as data, and the events that a simulated session reports.
+
+A profile describes an NRI release on the wire. A behaviour describes a runtime around its plugins.
+
+Source: containerd 1.7.24 and 2.1.9 as observed; the others from their code.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,8 +13,7 @@ from nri_plugin.wire.nri.events import NRIEvent, NRIResponse
 from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, FieldOwners
 from nri_plugin.wire.nri.releases import MASK_BEFORE_0_10, MASK_SINCE_0_10
 
-# ----------------------------------------------------------------------------------------------------
-# How NRI releases differ on the wire, seen from the runtime's side.
+# Profiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +22,8 @@ class RuntimeProfile:
 
     Attributes:
         nri_version: NRI library release, `X.Y.Z`.
-        runtime_name: as told in Configure.
-        runtime_version: as told in Configure.
+        runtime_name: as sent in Configure.
+        runtime_version: as sent in Configure.
         registration_timeout: seconds from accepting a connection to RegisterPlugin.
         request_timeout: seconds for Configure, for all of Synchronize, and for each event.
     """
@@ -89,10 +93,7 @@ PROFILES: Final = {
 """One runtime per NRI release that differs."""
 
 
-# ----------------------------------------------------------------------------------------------------
-# How the runtimes differ around their plugins; `runtime_profile` has how they differ on the wire.
-#
-# Source: what containerd 1.7.24 and 2.1.9 did when watched; the others are written after their code.
+# Behaviours
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Behaviour:
         cgroup_prefix: first part of a container's scope.
         undoes_failed_creation: a refused container is followed by StopContainer and RemoveContainer.
         stores_updates: an update survives the runtime's own restart.
-        forgets_pods: after its own restart it no longer tells the end of older pods.
+        forgets_pods: after its own restart it does not report the end of older pods.
         zero_resources: absent times and limits are sent as 0 rather than left out.
         ignores_start_errors: an error in StartContainer is only a warning.
         was_watched: this was seen on the real thing; False: written after its code.
@@ -148,7 +149,7 @@ BEHAVIOURS = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
+# Events of a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class PluginRegistered:
 
 @dataclass(frozen=True, slots=True)
 class RegistrationRejected:
-    """Name or index are wrong: the plugin was told, and the connection is open and dead from now on."""
+    """Name or index are wrong: the plugin got an error, and the connection stays open but dead."""
 
     name: str
     index: str
@@ -187,7 +188,7 @@ class Synchronized:
 class Answered:
     """A call ended. With `error` the CRI request fails and `response` is None.
 
-    `is_fail_open` marks a call that was lost with the plugin: the request goes on as if it had not been asked.
+    `is_fail_open` marks a call that was lost with the plugin: the request goes on without its answer.
     `owners` is container id -> what the plugin set, as validators are told.
     """
 

@@ -1,7 +1,10 @@
-"""A container runtime without containers: what the kubelet asks, what plugins are asked, what cgroups hold.
+"""A simulated container runtime: calls of the kubelet go in, events go to the plugin, cpusets go to cgroups.
 
-The order of events, what is stored and what an error or a lost plugin does follow the runtime that
-`Behaviour` names. The plugin is reached through `Plugin`: a socket, or whatever a test puts there.
+The order of events, the stored resources, and the effects of an error or a lost plugin follow the runtime that
+`Behaviour` names. `Plugin` is the way to the plugin: a socket, or an object of a test.
+
+A runtime never reads a cgroup back. It stores the resources of the last call, and writes all of them again whenever it
+updates a container for any reason. So an old cpuset can return.
 
 Source: containerd internal/cri and internal/nri; CRI-O internal/nri; NRI pkg/adaptation.
 """
@@ -18,16 +21,16 @@ from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import (
     V1,
     CgroupWriteError,
+    CpusetFile,
     Driver,
     Names,
-    Resource,
     parent_of,
     pod_names,
 )
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
-    Identity,
     PodSpec,
+    RuntimeIdentity,
     container_message,
     pod_message,
     stable_id,
@@ -37,11 +40,7 @@ from nri_plugin.simulator.runtime.profile import Behaviour
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# What a runtime has on record: sandboxes and containers, and the cgroups it keeps for them.
-#
-# A runtime never reads a cgroup back. It keeps the resources it was last told, and whenever it updates a
-# container for any reason it writes all of them again: that is how an old cpuset comes back.
+# Records
 
 
 @dataclass(slots=True)
@@ -50,7 +49,7 @@ class Sandbox:
 
     Attributes:
         pause: path of the cgroup in which the sandbox itself runs.
-        is_known: the runtime will tell the end of this pod; False for pods older than itself.
+        is_known: the runtime will report the end of this pod; False for pods older than its last start.
     """
 
     spec: PodSpec
@@ -88,7 +87,7 @@ class Record:
         return self.message.state is ContainerState.RUNNING
 
     def enter(self, state: ContainerState) -> None:
-        """Change the state that is told."""
+        """Change the state in messages."""
         self.message = replace(self.message, state=state)
 
     def store(self, resources: Resources) -> None:
@@ -97,8 +96,8 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
-    """What a container has.
+class ContainerPlacement:
+    """CPUs and memory nodes of a container.
 
     Attributes:
         stored: the cpuset the runtime would write again.
@@ -133,7 +132,7 @@ class CgroupKeeper:
             self.make(above)
         self.mirror.add(path)
         if self.mirror.tree.version == V1:
-            for resource in Resource:
+            for resource in CpusetFile:
                 self.mirror.tree.write(path, resource, self.mirror.tree.text(above, resource))
             self.mirror.flush()
 
@@ -159,7 +158,7 @@ class CgroupKeeper:
             CgroupWriteError: the kernel does not take it.
         """
         self.mirror.absorb()
-        wanted: Mapping[Resource, str] = {Resource.CPUS: resources.cpus, Resource.MEMS: resources.mems}
+        wanted: Mapping[CpusetFile, str] = {CpusetFile.CPUS: resources.cpus, CpusetFile.MEMS: resources.mems}
         for resource, text in wanted.items():
             if text:
                 self.mirror.tree.write(path, resource, text)
@@ -171,11 +170,11 @@ class CgroupKeeper:
             self.mirror.tree.detach(path)
             self.mirror.remove(path)
 
-    def placement(self, record: Record) -> Placement:
-        """What the container has now; all empty without a cgroup."""
+    def placement(self, record: Record) -> ContainerPlacement:
+        """The container's current placement; empty without a cgroup."""
         tree, path = self.mirror.tree, record.names.path
         exists = record.has_cgroup and path in tree
-        return Placement(
+        return ContainerPlacement(
             key=record.key,
             stored=record.message.resources.cpus,
             own=tree.own_cpus(path) if exists else CPUSet(),
@@ -185,11 +184,11 @@ class CgroupKeeper:
         )
 
 
-# ----------------------------------------------------------------------------------------------------
+# The runtime
 
 
-class RefusedError(NriPinError):
-    """The plugin refused; the CRI call fails with its words."""
+class PluginRefusedError(NriPinError):
+    """The plugin refused; the CRI call fails with its message."""
 
 
 class Plugin(Protocol):
@@ -205,16 +204,16 @@ class Plugin(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """All that exists, as Synchronize tells it."""
+    """All pods and containers that Synchronize lists."""
 
     pods: tuple[Pod, ...]
     containers: tuple[Container, ...]
 
 
 class NoPlugin:
-    """Nobody is connected."""
+    """No plugin is connected."""
 
-    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - nobody reads it
+    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - there is no plugin
         """No answer."""
         return None
 
@@ -233,12 +232,10 @@ class Runtime:
         self.plugin: Plugin = NoPlugin()
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
         self._failed: list[CgroupWriteError] = []
-        self._who = Identity(behaviour, driver, memory_bytes)
+        self._who = RuntimeIdentity(behaviour, driver, memory_bytes)
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
         self._serial = 0
-
-    # ------------------------------------------------------------------ pods
 
     def run_pod(self, spec: PodSpec, uid: str = "") -> Sandbox:
         """Run a sandbox.
@@ -256,7 +253,7 @@ class Runtime:
         self.cgroups.enter(pause, Resources())
         try:
             self._ask(events.RunPodSandbox(message))
-        except RefusedError:
+        except PluginRefusedError:
             self._drop_cgroups(sandbox)
             raise
         self._sandboxes[spec.key] = sandbox
@@ -284,8 +281,6 @@ class Runtime:
             self._tell(events.RemovePodSandbox(sandbox.message))
         del self._sandboxes[key]
         self._drop_cgroups(sandbox)
-
-    # ------------------------------------------------------------ containers
 
     def create(self, key: str, spec: ContainerSpec) -> Record:
         """Create a container in the pod `key`; it has no cgroup before it is started.
@@ -320,7 +315,7 @@ class Runtime:
         try:
             # Until the answer is there the process waits in its cgroup, and the state is still "created".
             self._ask(events.StartContainer(sandbox.message, record.message))
-        except RefusedError:
+        except PluginRefusedError:
             if not self.behaviour.ignores_start_errors:
                 self.cgroups.leave(record.names.path)
                 raise
@@ -348,7 +343,7 @@ class Runtime:
         self._tell(events.PostUpdateContainer(pod, record.message))
 
     def stop(self, key: str) -> None:
-        """The container ends, by itself or because it is told to; plugins hear of it afterwards."""
+        """End the container; plugins get the event afterwards."""
         record = self.record(key)
         if record.message.state is ContainerState.STOPPED:
             return
@@ -362,8 +357,6 @@ class Runtime:
         record = self.record(key)
         del self._records[record.message.id]
         self._tell(events.RemoveContainer(record.sandbox.message, record.message))
-
-    # ------------------------------------------------------------- the plugin
 
     def truth(self) -> Truth:
         """What Synchronize tells."""
@@ -388,7 +381,7 @@ class Runtime:
         return tuple(failed)
 
     def disconnect(self) -> None:
-        """The plugin is gone; everything goes on without it."""
+        """Lose the plugin; calls go on without it."""
         self.plugin = NoPlugin()
 
     def restart(self) -> None:
@@ -400,20 +393,18 @@ class Runtime:
         for sandbox in self._sandboxes.values():
             sandbox.is_known = not self.behaviour.forgets_pods
 
-    # ---------------------------------------------------------------- looking
-
     def absorb(self) -> Absorbed:
-        """Take over what the agent wrote to cgroups."""
+        """Apply the agent's writes to cgroups."""
         return self.cgroups.mirror.absorb()
 
     def take_rejections(self) -> list[CgroupWriteError]:
-        """The writes since the last time that a kernel would not have taken, by the plugin or on its behalf."""
+        """Writes since the last call that a kernel would have rejected, by the plugin or on its behalf."""
         mirror = self.cgroups.mirror
         taken = [*self._failed, *mirror.rejections]
         self._failed, mirror.rejections = [], []
         return taken
 
-    def placements(self) -> dict[str, Placement]:
+    def placements(self) -> dict[str, ContainerPlacement]:
         """What each container has, by `NAMESPACE/POD/CONTAINER`."""
         self.absorb()
         return {record.key: self.cgroups.placement(record) for record in self._records.values()}
@@ -454,8 +445,6 @@ class Runtime:
             record.key for record in self._records.values() if key in (record.key, record.sandbox.spec.key)
         ]
 
-    # ---------------------------------------------------------------- private
-
     def _ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         answer = self.plugin.ask(event)
         self.absorb()
@@ -465,7 +454,7 @@ class Runtime:
         """Ask where an error is only logged."""
         try:
             answer = self._ask(event)
-        except RefusedError:
+        except PluginRefusedError:
             return
         if isinstance(answer, events.StopContainerResponse):
             self.apply(answer.updates)
@@ -477,7 +466,7 @@ class Runtime:
         """The container as the plugin wants it."""
         try:
             answer = self._ask(events.CreateContainer(sandbox.message, message))
-        except RefusedError:
+        except PluginRefusedError:
             if self.behaviour.undoes_failed_creation:
                 self._tell(events.StopContainer(sandbox.message, message))
                 self._tell(events.RemoveContainer(sandbox.message, message))

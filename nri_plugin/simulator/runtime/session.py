@@ -1,11 +1,13 @@
-"""The runtime's side of one plugin connection, behaving as the Go library of a given NRI release.
+"""The runtime's side of one plugin connection, as the Go library of a given NRI release behaves.
 
-No I/O, no clock. It fails where the real one fails: on a mux frame longer than its buffer, on an event bit
-it does not know, on a late answer; and with NRI 0.6 it keeps a plugin that failed to synchronize as a
-zombie. Losing the plugin never fails a request: containers are then created without it.
+No I/O, no clock. It fails where the library fails: on a mux frame longer than its buffer, on an event bit that it does
+not know, on a late answer. With NRI 0.6 it keeps a plugin that failed to synchronize, without sending it events. A lost
+plugin never fails a request: the container is created without it.
 
-Differs: claims are checked against one plugin's own answer; who drives several plugins shares an
-`Ownership` between them.
+The library's ttrpc reads each connection through a 4096-byte buffer. A read never takes part of a mux frame: a mux frame
+that is longer than the slice fails with ENOMEM and ends the whole connection.
+
+Differs: claims are checked within one plugin's answer; a caller with several plugins shares an `Ownership` between them.
 """
 
 import re
@@ -34,13 +36,9 @@ from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, 
 from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, mux_frames
 from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Reply, ServerConnection
-from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Code, Status
+from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Code, RPCStatus
 
-# ----------------------------------------------------------------------------------------------------
-# How the runtimes' Go library reads the trunk, including where it fails.
-#
-# Its ttrpc reads each connection through a 4096-byte buffer, and a read never takes part of a mux frame: one
-# that does not fit the piece being read fails with ENOMEM and ends the whole connection.
+# The trunk
 
 
 BUFFER_BYTES: Final = 4096
@@ -157,7 +155,7 @@ class _GoStream:
         return mux_payload
 
 
-# ----------------------------------------------------------------------------------------------------
+# The session
 
 
 MIN_OBJECTS_PER_MESSAGE: Final = 8
@@ -232,8 +230,6 @@ class RuntimeSession:
         """The connection was accepted: the time to register runs."""
         self._register_by = now + self.profile.registration_timeout
 
-    # ---------------------------------------------------------------- requests
-
     def configure(self, now: float, config: str = "") -> None:
         """Queues Configure; the answer is a `Configured` or the end of the connection."""
         profile = self.profile
@@ -276,7 +272,7 @@ class RuntimeSession:
     def finish_update(self, call: int, failed: tuple[ContainerUpdate, ...] = (), error: str = "") -> None:
         """Answers an `UpdateRequested`; with `error` the list of failed updates is lost on the way."""
         if error:
-            self._server.fail(call, Status(Code.UNKNOWN, error))
+            self._server.fail(call, RPCStatus(Code.UNKNOWN, error))
         else:
             self._server.reply(call, codec.encode_update_containers_response(failed))
 
@@ -291,8 +287,6 @@ class RuntimeSession:
 
     def _send(self, method: str, payload: bytes, now: float, timeout: float) -> int:
         return self._client.call(PLUGIN_SERVICE, method, payload, now, timeout)
-
-    # ------------------------------------------------------------- synchronize
 
     def _send_part(self, now: float) -> str:
         """Sends the next message of the Synchronize, smaller and smaller until it fits; returns why it cannot."""
@@ -338,8 +332,6 @@ class RuntimeSession:
             return None
         return self._lose(f"failed to synchronize plugin: {reason}")
 
-    # ----------------------------------------------------------------- receive
-
     def receive_data(self, data: bytes, now: float) -> list[RuntimeEvent]:
         """Takes what the socket gave; b"" is its end. Never raises: whatever is wrong loses the plugin."""
         if self.lost:
@@ -364,13 +356,13 @@ class RuntimeSession:
 
     def _called(self, call: Call) -> RuntimeEvent | None:
         if call.service != RUNTIME_SERVICE:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
         elif call.method == "RegisterPlugin":
             return self._register(call)
         elif call.method == "UpdateContainers":
             return UpdateRequested(call.stream_id, codec.decode_update_containers(call.payload))
         else:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         return None
 
     def _register(self, call: Call) -> RuntimeEvent:
@@ -378,7 +370,7 @@ class RuntimeSession:
         self._register_by = None
         if not self._launched:
             if reason := self._identity_problem(name, index):
-                self._server.fail(call.stream_id, Status(Code.UNKNOWN, reason))
+                self._server.fail(call.stream_id, RPCStatus(Code.UNKNOWN, reason))
                 return RegistrationRejected(name, index, reason)
             self.name, self.index = name, index
         if self._holds_reply:

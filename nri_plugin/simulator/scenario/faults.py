@@ -1,6 +1,6 @@
-"""What happens to a node beside containers: foreign writes, CPUs that go, a second agent, and our leaving it.
+"""Faults of a scenario: foreign writes, CPUs that go offline, a second agent, and the release of the node.
 
-Each is first seen to happen, then the agent is given time, as long as a node would take.
+Each function waits until the fault has taken effect, and then until the agent has reacted.
 """
 
 import os
@@ -15,10 +15,10 @@ from pathlib import Path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine.layout import CPU_DIR, Files
-from nri_plugin.simulator.runtime.cgroup_tree import ROOT, Resource
-from nri_plugin.simulator.runtime.runtime import Placement
-from nri_plugin.simulator.scenario.stage import Stage
-from nri_plugin.simulator.scenario.steps import Kind
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT, CpusetFile
+from nri_plugin.simulator.runtime.runtime import ContainerPlacement
+from nri_plugin.simulator.scenario.stage import ScenarioNode
+from nri_plugin.simulator.scenario.steps import PartitionKind
 
 LIMIT_S = 60.0
 """The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn, on a busy machine twice."""
@@ -30,8 +30,8 @@ _SECOND_S = 60.0
 _FOLLOWED = "the machine changed"
 
 
-def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
-    """Somebody writes `cpuset.cpus` of a container while the agent stands still; then it has time to put it right.
+def foreign_write(stage: ScenarioNode, key: str, cpus: CPUSet) -> str:
+    """Write `cpuset.cpus` of a container while the agent is stopped; then give the agent time to repair it.
 
     While there is no agent it only happens.
 
@@ -42,7 +42,7 @@ def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
     path = stage.runtime.record(key).names.path
     before = _effective(stage, key)
     with frozen(stage.agent_pid):
-        mirror.tree.write(path, Resource.CPUS, str(cpus))
+        mirror.tree.write(path, CpusetFile.CPUS, str(cpus))
         mirror.flush()
         if (now := _effective(stage, key)) != cpus:
             return f"{key} should have drifted to {cpus}, it runs on {now}"
@@ -53,7 +53,7 @@ def foreign_write(stage: Stage, key: str, cpus: CPUSet) -> str:
     return f"{key} drifted to {cpus} and was not put back on {before} within {LIMIT_S:g} s"
 
 
-def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
+def switch_cpus(stage: ScenarioNode, cpus: CPUSet) -> None:
     """Exactly these CPUs are online from now on, in the machine's files and in the cgroups; waits until all is calm.
 
     Raises:
@@ -71,19 +71,19 @@ def switch_cpus(stage: Stage, cpus: CPUSet) -> None:
     _calm(stage)
 
 
-def foreign_partition(stage: Stage, kind: Kind, cpus: CPUSet) -> None:
-    """Somebody's cgroup beside those of pods becomes such a partition: its CPUs are out of everybody else's reach.
+def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) -> None:
+    """Turn a foreign cgroup into a partition: its CPUs are lost for all other cgroups.
 
     Nothing of a partition is here but what the others notice: less for everybody, and the kernel's list.
     """
     mirror = stage.runtime.cgroups.mirror
     mirror.tree.set_online(stage.topology.online - cpus)
     mirror.flush()
-    isolated = str(cpus) if kind is Kind.ISOLATED else ""
+    isolated = str(cpus) if kind is PartitionKind.ISOLATED else ""
     (stage.places.cgroups / ISOLATED).write_text(f"{isolated}\n", "ascii")
 
 
-def has_logged(stage: Stage, text: str, since: int) -> int:
+def has_logged(stage: ScenarioNode, text: str, since: int) -> int:
     """How far the agent's log holds `text` after `since`, in bytes, once it does; 0 where it does not."""
     log = stage.places.log
 
@@ -95,7 +95,7 @@ def has_logged(stage: Stage, text: str, since: int) -> int:
     return end()
 
 
-def second_agent(stage: Stage) -> str:
+def second_agent(stage: ScenarioNode) -> str:
     """Start another agent with the same files, by mistake, and stop it again.
 
     Returns:
@@ -121,7 +121,7 @@ def second_agent(stage: Stage) -> str:
     )
 
 
-def release_node(stage: Stage) -> str:
+def release_node(stage: ScenarioNode) -> str:
     """End the agent as a node does, and give everything back with `nri-pin release`.
 
     Returns:
@@ -145,7 +145,7 @@ def write_times(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in found}
 
 
-def settled_writes(stage: Stage) -> dict[Path, int]:
+def settled_writes(stage: ScenarioNode) -> dict[Path, int]:
     """The same once none is written any more: what follows from an answer is written after it.
 
     The stand-in for the kernel takes that over meanwhile, for it writes the files in its own form then.
@@ -173,7 +173,7 @@ def frozen(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def _effective(stage: Stage, key: str) -> CPUSet:
+def _effective(stage: ScenarioNode, key: str) -> CPUSet:
     return stage.runtime.placements()[key].effective
 
 
@@ -186,9 +186,9 @@ def _until(fact: Callable[[], bool]) -> bool:
     return True
 
 
-def _calm(stage: Stage) -> None:
+def _calm(stage: ScenarioNode) -> None:
     """Wait until nothing has changed for a while."""
-    seen: dict[str, Placement] = {}
+    seen: dict[str, ContainerPlacement] = {}
     since = began = time.monotonic()
     while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
         if (now := stage.runtime.placements()) != seen:

@@ -1,7 +1,7 @@
-"""Plays a scenario and judges it: not by what the agent says, but by what the cgroups hold.
+"""Plays a scenario and checks it by the contents of cgroups, not by the words of the agent.
 
-After every step, whatever the scenario expects or does not expect: containers with CPUs of their own share
-them with nobody, they keep the very CPUs they were promised, and no write was one a kernel would reject.
+After every step, besides the expectations of the scenario: exclusive CPUs are shared with no other container, containers
+keep the exclusive CPUs that they were given, and the kernel would have accepted every write.
 """
 
 import time
@@ -15,7 +15,7 @@ from nri_plugin.policy.cpu_policy import whole_core_count
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered
 from nri_plugin.simulator.runtime.pods import PERIOD_US, ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.runtime import Placement, RefusedError
+from nri_plugin.simulator.runtime.runtime import ContainerPlacement, PluginRefusedError
 from nri_plugin.simulator.scenario.faults import (
     foreign_partition,
     foreign_write,
@@ -26,9 +26,9 @@ from nri_plugin.simulator.scenario.faults import (
     switch_cpus,
     write_times,
 )
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
     Logged,
@@ -47,12 +47,11 @@ from nri_plugin.simulator.scenario.steps import (
     Update,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a step of a scenario did, as it is told.
+# Results
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class CPUChange:
     """A running container whose CPUs are no longer what they were before the step."""
 
     key: str
@@ -61,16 +60,16 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """A container that was refused, with the agent's words."""
+class ContainerRefusal:
+    """A refused container, with the agent's message."""
 
     key: str
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step did.
+class StepOutcome:
+    """The result of a step.
 
     Attributes:
         arrived: containers that exist since this step.
@@ -78,15 +77,15 @@ class Outcome:
         changed: running containers whose effective CPUs changed.
         left: keys of containers that no longer run.
         compared: how many running containers were compared.
-        problems: what should not have happened, a sentence each.
+        problems: failed checks, a sentence each.
         took_s: the whole step, seconds.
         updates: how many containers the agent had updated when it came back.
     """
 
     step: Step
-    arrived: tuple[Placement, ...] = ()
-    refused: tuple[Refusal, ...] = ()
-    changed: tuple[Change, ...] = ()
+    arrived: tuple[ContainerPlacement, ...] = ()
+    refused: tuple[ContainerRefusal, ...] = ()
+    changed: tuple[CPUChange, ...] = ()
     left: tuple[str, ...] = ()
     compared: int = 0
     problems: tuple[str, ...] = ()
@@ -96,20 +95,20 @@ class Outcome:
 
 @dataclass(slots=True)
 class Notes:
-    """What is noted while a step runs."""
+    """Notes taken while a step runs."""
 
     arrived: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[ContainerRefusal] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     updates: int = 0
 
 
-# ----------------------------------------------------------------------------------------------------
+# The player
 
 
-Placements = dict[str, Placement]
+Placements = dict[str, ContainerPlacement]
 
-__all__ = ["Change", "Outcome", "Player", "Refusal"]
+__all__ = ["CPUChange", "ContainerRefusal", "Player", "StepOutcome"]
 
 
 class Player:
@@ -121,7 +120,11 @@ class Player:
     """
 
     def __init__(
-        self, stage: Stage, *, gives_exclusive: bool = True, odd_counts: SMTOddCounts = SMTOddCounts.KUBELET
+        self,
+        stage: ScenarioNode,
+        *,
+        gives_exclusive: bool = True,
+        odd_counts: SMTOddCounts = SMTOddCounts.KUBELET,
     ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
@@ -131,11 +134,11 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
-        self._heard = 0  # bytes of the agent's log that an earlier step has asked for
+        self._heard = 0  # bytes of the agent's log that earlier steps have searched
         self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
 
-    def play(self, step: Step) -> Outcome:
-        """Do one step and judge what came of it."""
+    def play(self, step: Step) -> StepOutcome:
+        """Play one step and check the result."""
         began = time.monotonic()
         before = self._running()
         notes = Notes()
@@ -143,12 +146,12 @@ class Player:
         self.stage.server.settle()
         after = self._running()
         changed = tuple(
-            Change(key, before[key].effective, after[key].effective)
+            CPUChange(key, before[key].effective, after[key].effective)
             for key in before
             if key in after and before[key].effective != after[key].effective
         )
         placements = self.stage.runtime.placements()
-        return Outcome(
+        return StepOutcome(
             step=step,
             arrived=tuple(placements[key] for key in notes.arrived if key in placements),
             refused=tuple(notes.refused),
@@ -161,7 +164,7 @@ class Player:
         )
 
     def wants_own(self, key: str) -> int:
-        """How many CPUs of its own a container is to have: whole CPUs of a Guaranteed pod, filled up to cores if so said."""
+        """How many exclusive CPUs a container should get: whole CPUs of a Guaranteed pod, rounded up to cores if configured."""
         pod, spec = self._specs[key]
         is_whole = spec.cpu_request_milli % 1000 == 0
         if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
@@ -196,12 +199,10 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case Drift() | Second() | Release() | Online() | Foreign():
+            case DriftStep() | Second() | Release() | Online() | Foreign():
                 self._befall(step, notes)
             case Expect() | Logged() | Spin():
                 self._ask(step, notes)
-
-    # ------------------------------------------------------------------ steps
 
     def _run(self, step: Run, notes: Notes) -> None:
         pod = step.pod
@@ -245,14 +246,14 @@ class Player:
             self.stage.runtime.create(
                 pod.key, delivered(spec, manager.placed(manager.given(pod.key, spec.name)))
             )
-        except RefusedError as error:
+        except PluginRefusedError as error:
             self._refused(key, error, notes)
             return False
         return True
 
     def _refused(self, key: str, error: Exception, notes: Notes) -> None:
         self.refusals[key] = str(error)
-        notes.refused.append(Refusal(key, str(error)))
+        notes.refused.append(ContainerRefusal(key, str(error)))
 
     def _start(self, step: Start, notes: Notes) -> None:
         for key in self.stage.runtime.containers_of(step.target):
@@ -282,7 +283,7 @@ class Player:
         before = self._running().get(step.target)
         try:
             self.stage.runtime.update(step.target, step.resources)
-        except RefusedError as error:
+        except PluginRefusedError as error:
             self._refused(step.target, error, notes)
             return
         if before is not None and step.resources.cpu_quota_us:
@@ -321,11 +322,11 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: Drift | Second | Release | Online | Foreign, notes: Notes) -> None:
-        if isinstance(step, Release | Foreign) or (isinstance(step, Drift) and not self.stage.agent_pid):
+    def _befall(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
+        if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):
             self._disturbed |= set(self._running())
         match step:
-            case Drift():
+            case DriftStep():
                 notes.problems += filter(None, [foreign_write(self.stage, step.target, step.cpus)])
             case Second():
                 notes.problems += filter(None, [second_agent(self.stage)])
@@ -343,10 +344,8 @@ class Player:
         if not end:
             yield f"the agent should have logged {step.text}, it did not"
 
-    # ------------------------------------------------------------ expectations
-
     def _ask(self, step: Expect | Logged | Spin, notes: Notes) -> None:
-        """There are no threads here to balance, and no kernel that gives reasons."""
+        """`Spin`, and `Logged` with `only: kernel`, need a real kernel and are not checked here."""
         if isinstance(step, Expect):
             self._expect(step, notes)
         elif isinstance(step, Logged) and not step.only:
@@ -374,7 +373,7 @@ class Player:
         elif expected not in reason:
             yield f"{key} should have been refused with {expected}, it was with: {reason}"
 
-    def _compared(self, step: Expect, has: Placement) -> Iterator[tuple[str, object, object]]:
+    def _compared(self, step: Expect, has: ContainerPlacement) -> Iterator[tuple[str, object, object]]:
         yield "cpus", step.cpus, has.effective
         yield "memory nodes", step.mems, has.mems
         yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
@@ -392,12 +391,10 @@ class Player:
         """Over how many uncore caches these CPUs are spread."""
         return sum(not group.isdisjoint(cpus) for _, group in self.stage.topology.caches)
 
-    # ----------------------------------------------------------------- judging
-
     def _running(self) -> Placements:
         return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}
 
-    def _judge(self, step: Step, running: Placements, changed: tuple[Change, ...]) -> Iterator[str]:
+    def _judge(self, step: Step, running: Placements, changed: tuple[CPUChange, ...]) -> Iterator[str]:
         yield from self._kernel_says()
         disturbed = self._disturbed
         if isinstance(step, Restart) and self.stage.agent_pid:

@@ -1,4 +1,4 @@
-"""Scenario files: a machine, a configuration, and what happens on the node, in a few lines of YAML.
+"""Scenario files: a machine, a configuration and steps, in YAML.
 
     machine: epyc7742-2p-64c-smt-nps4
     runtime: containerd-2.1
@@ -12,8 +12,8 @@
       - expect: prod/db/db
         exclusive: 2
 
-Containers take `cpu` and `memory` (request and limit at once), or `requests` and `limits` apart, as in
-a pod manifest. Every complaint names file, line and key.
+Containers have `cpu` and `memory` (both request and limit), or `requests` and `limits` as in a pod manifest. A step may
+name only pods and containers of earlier steps. Every error names file, line and key.
 """
 
 import json
@@ -42,13 +42,13 @@ from nri_plugin.simulator.runtime.pods import (
 )
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
-    Kind,
     Logged,
     Online,
     Part,
+    PartitionKind,
     Release,
     Remove,
     Restart,
@@ -67,8 +67,7 @@ from nri_plugin.simulator.scenario.steps import (
 )
 from nri_plugin.wire.nri.messages import Resources
 
-# ----------------------------------------------------------------------------------------------------
-# The steps of a scenario file, read one by one; a step may only name what an earlier one made.
+# Steps
 
 
 RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
@@ -164,10 +163,10 @@ class StepReader:
             raise section.place.error("cpus is missing: where the container is put")
         by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
         meanwhile = self._meanwhile(section.entries["meanwhile"]) if "meanwhile" in section.entries else {}
-        return Drift(_line(section), target, cpus, by, meanwhile)
+        return DriftStep(_line(section), target, cpus, by, meanwhile)
 
     def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
-        """What the kernel says, by container."""
+        """Expected kernel values by container."""
         section = source.section(value)
         for key, place in section.keys.items():
             self._known_container(key, place)
@@ -189,9 +188,9 @@ class StepReader:
 
     def _foreign(self, section: source.Section) -> Step:
         _only(section, "partition", "cpus")
-        kind = choice(Kind)(section.entries["partition"])
+        kind = choice(PartitionKind)(section.entries["partition"])
         cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else CPUSet()
-        if bool(cpus) is (kind is Kind.MEMBER):
+        if bool(cpus) is (kind is PartitionKind.MEMBER):
             said = (
                 "a member has none of its own; leave cpus out"
                 if cpus
@@ -359,7 +358,7 @@ def _pod_name(value: source.Value) -> tuple[str, str]:
 
 
 def _update_resources(section: source.Section) -> Resources:
-    """What the kubelet sends for a resize; absent parts are 0."""
+    """The kubelet's resources for a resize; absent parts are 0."""
     given = section.entries
     if len(given) == 1:
         raise section.place.error(f"nothing is changed; add {either(*UPDATE_KEYS)}")
@@ -374,7 +373,7 @@ def _update_resources(section: source.Section) -> Resources:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
+# The file
 
 
 KEYS = ("name", "machine", "runtime", "driver", "cgroup", "config", "steps")
@@ -386,14 +385,14 @@ class Scenario:
     """A scenario, read and checked.
 
     Attributes:
-        file: where it came from, for complaints.
-        name: what it shows, in a few words.
+        file: for errors.
+        name: a few words.
         machine: the name of a shipped description, or a description.
-        runtime: whose behaviour is played.
+        runtime: the runtime to simulate.
         driver: the cgroup driver.
         cgroup_version: 1 or 2.
         config: the agent's configuration, by key.
-        steps: what happens, in order.
+        steps: in their order.
     """
 
     file: str
@@ -496,7 +495,7 @@ def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str)
 
 
 def stem(file: str) -> str:
-    """What a scenario is called that does not say it itself."""
+    """The name of a scenario without `name`."""
     return Path(file).stem
 
 
@@ -509,7 +508,7 @@ def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
 
 
 def cut_out(text: str, key: str) -> str:
-    """The value of a top-level key, at the line and column where it stands, so that complaints fit."""
+    """The value of a top-level key, at its line and column, so that errors name the right place."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
     assert isinstance(root, yaml.MappingNode)
     marks = next((value.start_mark, value.end_mark) for name, value in root.value if name.value == key)

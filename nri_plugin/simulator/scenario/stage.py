@@ -1,7 +1,6 @@
-"""A whole node in a folder: described hardware, a cgroup tree, a runtime, and the real agent as a process.
+"""A simulated node in a folder: a described machine, a cgroup tree, a runtime, and the real agent as a process.
 
-The agent is started as on a node, with another place for everything it touches; nothing in it knows that
-it is not on one.
+The agent is started as on a node, with paths in the folder. No code of the agent knows that the node is simulated.
 """
 
 import os
@@ -33,10 +32,10 @@ from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.wire.nri.messages import ContainerUpdate
 
 AGENT_START_S = 60.0
-"""A start takes half a second; a machine that is busy with other things may need much longer."""
+"""A start takes half a second, and much longer on a busy machine."""
 AGENT_STOP_S = 30.0
 REQUEST_S = 30.0
-"""No scenario is about lateness: an agent that a busy machine keeps waiting is not to be done without."""
+"""No scenario tests lateness: the runtime must not drop an agent that a busy machine delays."""
 UNKNOWN_MEMORY_BYTES = 64 << 30
 
 
@@ -76,7 +75,7 @@ class Places:
 
     @property
     def log(self) -> Path:
-        """What the agent says."""
+        """The agent's log."""
         return self.root / "agent.log"
 
     @property
@@ -90,14 +89,14 @@ class Places:
         return self.sockets / "exporter.sock"
 
 
-class Stage:
+class ScenarioNode:
     """One node for one scenario.
 
     Attributes:
         topology: the machine, as described; the agent finds it out by itself.
         title: the machine in words.
         devices: the played kubelet's device manager.
-        exporter: tells the agent what it gave; None on a machine without devices.
+        exporter: reports devices to the agent; None on a machine without devices.
         reserved: CPUs the configuration keeps for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
@@ -134,7 +133,7 @@ class Stage:
 
     @property
     def agent_death(self) -> int | None:
-        """The exit code of an agent that ended without being told to; None while all is well."""
+        """The exit code of an agent that ended by itself; None if it runs."""
         return self._agent.poll() if self._agent else None
 
     def start_agent(self) -> tuple[ContainerUpdate, ...]:
@@ -205,7 +204,7 @@ class Stage:
             self.exporter.close()
 
     def _config(self, scenario: Scenario) -> dict[str, Any]:
-        """The agent's configuration; where there are devices it asks our exporter, if not told to ask another."""
+        """The agent's configuration; with devices it uses the simulated exporter, unless the scenario names another."""
         asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
         return {**asked, **scenario.config}
 
@@ -231,7 +230,7 @@ class Stage:
 
 
 @contextmanager
-def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
+def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode]:
     """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
 
     Raises:
@@ -240,7 +239,7 @@ def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[Stage]:
     temporary = Path(tempfile.mkdtemp(prefix="nri-pin-", dir=_memory_folder()))
     try:
         places = Places(_kept(keep) if keep else temporary / "node", temporary)
-        made = Stage(scenario, places)
+        made = ScenarioNode(scenario, places)
         try:
             yield made
         finally:
@@ -287,7 +286,7 @@ def _memory_folder() -> str | None:
 
 
 def _environment() -> dict[str, str]:
-    """What a service manager would give it, and where Python finds this package."""
+    """The environment of a service manager, and the path of this package."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     package = str(Path(__file__).parents[2])
     return {**kept, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"}

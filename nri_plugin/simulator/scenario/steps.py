@@ -1,4 +1,4 @@
-"""What can happen in a scenario, one value per step.
+"""The steps of a scenario as values, and readers of containers and amounts in scenario files.
 
 A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
 """
@@ -20,10 +20,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.messages import Resources
 
-# ----------------------------------------------------------------------------------------------------
-# Containers of a scenario file: what they ask for, as in a pod manifest but for the shorter form.
-#
-# `cpu`, `memory`, huge pages and devices, as `nvidia.com/gpu: 2`, are request and limit at once, or stand in `limits`.
+# Containers: requests and limits as in a pod manifest, or amounts that are both at once
 
 
 CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
@@ -132,7 +129,7 @@ def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
 
 
 def plain(value: source.Value) -> Any:
-    """What was written as plain values, numbers and booleans as YAML takes them."""
+    """A YAML value as plain values, with numbers and booleans."""
     if isinstance(value, source.Section):
         return {key: plain(entry) for key, entry in value.entries.items()}
     if isinstance(value, source.Sequence):
@@ -140,7 +137,7 @@ def plain(value: source.Value) -> Any:
     return value.text if value.kind == "str" else yaml.safe_load(value.text)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Steps
 
 
 class Part(StrEnum):
@@ -150,24 +147,24 @@ class Part(StrEnum):
     RUNTIME = "runtime"
 
 
-class Kind(StrEnum):
-    """What a cgroup of somebody else is to the kernel."""
+class PartitionKind(StrEnum):
+    """The partition type of a cgroup that another program owns."""
 
     ISOLATED = "isolated"
     ROOT = "root"
     MEMBER = "member"
-    """None any more."""
+    """No partition."""
 
 
 class Writer(StrEnum):
-    """Who writes a cpuset that is not theirs."""
+    """How another program writes a container's cpuset."""
 
     PERSON = "write"
     """A write to the cgroup file."""
     PROPERTY = "set-property"
     """`systemctl set-property`; only systemd has it, elsewhere the write that it makes is played."""
     RELOAD = "daemon-reload"
-    """systemd puts back what it was told at creation, after a reload and a change of the unit."""
+    """systemd restores the unit's cpuset of creation after a reload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +202,7 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """What the target names is stopped and removed."""
+    """Containers, or a whole pod, are stopped and removed."""
 
     line: int
     target: str
@@ -222,7 +219,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """A part is killed without warning and started again; `is_down` leaves it down.
+    """Kill agent or runtime and start it again; `is_down` leaves it down.
 
     Attributes:
         writes: how many cpuset and quota files may be written until what follows from it is done; None = not asked.
@@ -237,8 +234,8 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
-    """Somebody else changes the CPUs of a container; it happens, and is put right unless the agent is down.
+class DriftStep:
+    """Another program changes the CPUs of a container; the agent repairs that unless it is down.
 
     Attributes:
         meanwhile: what a real kernel says of containers before it is put right, as in `Expect.kernel`.
@@ -253,14 +250,14 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """Another agent is started beside the one that runs, by mistake; it must end by itself and say why."""
+    """A second agent is started beside the running one; it must end by itself and say why."""
 
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The agent ends and `nri-pin release` gives everything back; who is restarted later keeps its promises."""
+    """The agent ends and `nri-pin release` undoes its settings; an agent that starts later keeps the allocations."""
 
     line: int
 
@@ -275,16 +272,16 @@ class Online:
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """Somebody else's cgroup beside those of pods becomes a partition with these CPUs, or ceases to be one."""
+    """A cgroup of another program becomes a partition with these CPUs, or stops being one."""
 
     line: int
-    kind: Kind
+    kind: PartitionKind
     cpus: CPUSet
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """The agent's log has said this since the last such step, or says it soon; it is no fault then.
+    """The agent has logged this since the last such step, or logs it soon.
 
     Attributes:
         text: part of a line.
@@ -345,7 +342,7 @@ Step: TypeAlias = (
     | Remove
     | Update
     | Restart
-    | Drift
+    | DriftStep
     | Second
     | Release
     | Online

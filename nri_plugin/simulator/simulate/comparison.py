@@ -1,4 +1,8 @@
-"""What differs between two simulations of the same pods on the same machine: per container first, then sums."""
+"""Two comparisons: the same pods under two configurations, and the same pods in other orders.
+
+`compare` reports the gravest difference for each container, and figures of both simulations. `other_orders` plays
+shuffled pods, which shows how much of a result is luck.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,16 +14,21 @@ from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.config import Chosen
 from nri_plugin.simulator.simulate.node import pod_requests
-from nri_plugin.simulator.simulate.plan import Plan
+from nri_plugin.simulator.simulate.plan import PodPlan
 from nri_plugin.simulator.simulate.simulate import Played, play, running, totals
-from nri_plugin.simulator.simulate.simulation import Configuration, ContainerRow, OrderRow, Simulation, Status
+from nri_plugin.simulator.simulate.simulation import (
+    Configuration,
+    ContainerStatus,
+    OrderRow,
+    SimulatedContainer,
+    Simulation,
+)
 
-# ----------------------------------------------------------------------------------------------------
-# The same pods in other orders: how much of a result is luck.
+# Orders of pods
 
 
-class Order(StrEnum):
-    """In which order pods come."""
+class PodOrder(StrEnum):
+    """The order in which pods come."""
 
     FILE = "file"
     LARGE_FIRST = "large-first"
@@ -28,37 +37,37 @@ class Order(StrEnum):
     SHUFFLE = "shuffle"
 
 
-def ordered(plan: Plan, order: Order, seed: int) -> Plan:
+def ordered(plan: PodPlan, order: PodOrder, seed: int) -> PodPlan:
     """The plan with its pods in another order.
 
     Raises:
         ConfigError: the plan has steps that depend on their order.
     """
-    if order is Order.FILE:
+    if order is PodOrder.FILE:
         return plan
     runs = _runs_of_orders(plan)
-    if order is Order.SHUFFLE:
+    if order is PodOrder.SHUFFLE:
         Random(seed).shuffle(runs)  # noqa: S311 - nothing secret is shuffled
     else:
-        runs.sort(key=_size, reverse=order is Order.LARGE_FIRST)
+        runs.sort(key=_size, reverse=order is PodOrder.LARGE_FIRST)
     return replace(plan, steps=tuple(runs))
 
 
 def other_orders(
-    machine: SourcedMachine, plan: Plan, chosen: Chosen, seeds: Iterable[int], *, seed: int | None = None
+    machine: SourcedMachine, plan: PodPlan, chosen: Chosen, seeds: Iterable[int], *, seed: int | None = None
 ) -> Iterator[OrderRow]:
     """A row for the plan as it is, then one for each shuffle.
 
     Args:
-        machine: where.
-        plan: in the order that is compared with.
-        chosen: with which configuration.
+        machine: the machine.
+        plan: in the order to compare with.
+        chosen: the configuration.
         seeds: of the shuffles.
-        seed: of the plan's own order, None where it is none.
+        seed: of the plan's own order; None if it is not shuffled.
     """
     yield _row(play(machine, plan, chosen), seed)
     for one in seeds:
-        yield _row(play(machine, ordered(plan, Order.SHUFFLE, one), chosen), one)
+        yield _row(play(machine, ordered(plan, PodOrder.SHUFFLE, one), chosen), one)
 
 
 def _row(played: Played, seed: int | None) -> OrderRow:
@@ -74,7 +83,7 @@ def _row(played: Played, seed: int | None) -> OrderRow:
     )
 
 
-def _runs_of_orders(plan: Plan) -> list[Run]:
+def _runs_of_orders(plan: PodPlan) -> list[Run]:
     runs = [step for step in plan.steps if isinstance(step, Run)]
     if len(runs) < len(plan.steps):
         raise ConfigError(
@@ -89,7 +98,7 @@ def _size(run: Run) -> tuple[int, int]:
 
 
 Spread = tuple[str, float, float, float, float]
-"""A figure, in the plan's own order, and over the shuffles its least, its middle and its most."""
+"""Name of a figure, its value in the plan's own order, and minimum, median and maximum over the shuffles."""
 
 
 def spread(rows: Sequence[OrderRow]) -> list[Spread]:
@@ -108,11 +117,11 @@ def spread(rows: Sequence[OrderRow]) -> list[Spread]:
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
+# Two configurations
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ContainerDifference:
     """A container that the two configurations treat differently.
 
     Attributes:
@@ -146,7 +155,7 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class SimulationComparison:
     """What differs between two simulations.
 
     Attributes:
@@ -157,18 +166,18 @@ class Comparison:
     """
 
     configuration: tuple[tuple[str, str, str], ...]
-    containers: tuple[Difference, ...]
+    containers: tuple[ContainerDifference, ...]
     alike: int
     sums: tuple[Sum, ...]
 
 
-def compare(first: Simulation, second: Simulation) -> Comparison:
-    """What differs; both are of the same pods on the same machine."""
+def compare(first: Simulation, second: Simulation) -> SimulationComparison:
+    """Compare two simulations of the same pods on the same machine."""
     before, after = _outcomes(first), _outcomes(second)
     keys = list(dict.fromkeys([*before, *after]))
     found = [_difference(key, before.get(key), after.get(key)) for key in keys]
     differing = tuple(one for one in found if one is not None)
-    return Comparison(
+    return SimulationComparison(
         configuration=tuple(_said_differently(first.configuration, second.configuration)),
         containers=differing,
         alike=len(keys) - len(differing),
@@ -176,23 +185,25 @@ def compare(first: Simulation, second: Simulation) -> Comparison:
     )
 
 
-def _outcomes(one: Simulation) -> dict[str, ContainerRow]:
-    """What became of every container: as it is now, or as it was refused or ended."""
+def _outcomes(one: Simulation) -> dict[str, SimulatedContainer]:
+    """Every container by key: as it is now, or as it was refused or ended."""
     asked = {row.key: row for step in one.steps for row in step.containers}
     return asked | {row.key: row for row in one.containers}
 
 
-def _difference(key: str, before: ContainerRow | None, after: ContainerRow | None) -> Difference | None:
-    """The gravest difference; the shared pool's own CPUs are nobody's difference."""
+def _difference(
+    key: str, before: SimulatedContainer | None, after: SimulatedContainer | None
+) -> ContainerDifference | None:
+    """The gravest difference; other CPUs of the shared pool are none."""
     told = [_told(row) for row in (before, after)]
     for what, words in _aspects(before, after):
         if words[0] != words[1]:
-            return Difference(key, what, told[0], told[1])
+            return ContainerDifference(key, what, told[0], told[1])
     return None
 
 
 def _aspects(
-    before: ContainerRow | None, after: ContainerRow | None
+    before: SimulatedContainer | None, after: SimulatedContainer | None
 ) -> Iterator[tuple[str, tuple[object, ...]]]:
     yield "placed", (_runs(before), _runs(after))
     if before is None or after is None:
@@ -205,11 +216,11 @@ def _aspects(
         yield "reason", tuple(row.refusal and row.refusal.reason for row in (before, after))
 
 
-def _runs(row: ContainerRow | None) -> bool:
-    return row is not None and row.status in (Status.PLACED, Status.SHARED)
+def _runs(row: SimulatedContainer | None) -> bool:
+    return row is not None and row.status in (ContainerStatus.PLACED, ContainerStatus.SHARED)
 
 
-def _told(row: ContainerRow | None) -> str:
+def _told(row: SimulatedContainer | None) -> str:
     if row is None:
         return "nothing"
     if row.refusal is not None and not _runs(row):

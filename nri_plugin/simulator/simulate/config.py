@@ -1,7 +1,7 @@
-"""The configuration a simulation decides by: a file, what the scenario says, or the agent's defaults.
+"""The configuration of a simulation: from a file, from the scenario, or the agent's defaults.
 
-The agent needs CPUs kept for the system and has no default for them. Where nobody names some, the first core is
-kept, and that is said.
+The agent requires reserved CPUs and has no default for them. If none are configured, a simulation reserves the first
+core, and reports that.
 """
 
 import re
@@ -20,9 +20,9 @@ from nri_plugin.simulator.simulate.simulation import Configuration
 
 DEFAULTS = "defaults"
 LEAST = "cpuManagerPolicy: static"
-"""What the agent does anyway."""
+"""The default of the agent."""
 RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
-"""As much as the default of evictionHard, which the reserved memory must equal."""
+"""The default of evictionHard, which the sum of reserved memory must equal."""
 
 RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
 HOW = "say others with --set reservedSystemCPUs="
@@ -35,7 +35,7 @@ IRRELEVANT = PLACE_KEYS | _TALK
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A configuration on a machine.
+    """A configuration for a machine.
 
     Attributes:
         config: as the agent reads it.
@@ -60,8 +60,8 @@ def choose(
     Args:
         topology: the machine.
         file: the agent's own configuration file.
-        said: the text of what the scenario says, None for nothing; CPUs for the system may be missing.
-        sets: texts by key.
+        said: the configuration in the scenario, None for none; reserved CPUs may be missing.
+        sets: values of `--set` by key.
         said_in: the scenario's file, for errors.
 
     Raises:
@@ -82,12 +82,12 @@ def choose(
 
 
 def first_core(topology: Topology) -> str:
-    """The CPUs of the core that is kept for the system where nobody names some."""
+    """The CPUs of the core that is reserved by default."""
     return str(topology.first_core)
 
 
 def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
-    """`KEY=VALUE` apart.
+    """Split `KEY=VALUE`.
 
     Raises:
         ConfigError: there is no equals sign, or nothing before it.
@@ -101,7 +101,7 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
 
 
 def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
-    """The configuration's text, and what it is called."""
+    """The text of the configuration, and its name for errors."""
     if file is not None:
         return _read(file), file
     return (LEAST, DEFAULTS) if said is None else (said, said_in)
@@ -110,7 +110,7 @@ def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
 def _completed(
     topology: Topology, text: str, where: str, sets: Mapping[str, str]
 ) -> tuple[Mapping[str, str], str]:
-    """With what no placement can do without, and where the reserved CPUs come from."""
+    """`sets` with values that are required, and a sentence that says where the reserved CPUs come from."""
     keys = {*source.parse(text, where).entries, *sets}
     added = _memory(topology, keys, sets)
     if not keys.isdisjoint(RESERVING):
@@ -130,7 +130,7 @@ def _read(file: str) -> str:
 
 
 def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) -> dict[str, str]:
-    """The smallest reservedMemory that Static goes with, where a word on the command line asks for Static."""
+    """The smallest valid reservedMemory, if `--set` chooses the memory policy Static."""
     if sets.get("memoryManagerPolicy") != "Static" or "reservedMemory" in keys:
         return {}
     node = next((one.id for one in topology.nodes if one.has_memory and one.cpus), topology.nodes[0].id)
@@ -138,7 +138,7 @@ def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) 
 
 
 def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
-    """A share of memory in bytes: the agent would take it of the machine it runs on, which is another one."""
+    """`evictionHard` as a share of memory, in bytes of the simulated machine."""
     signals = source.parse(text, where).entries.get("evictionHard")
     share = signals.entries.get("memory.available") if isinstance(signals, source.Section) else None
     sizes = [one.memory_bytes for one in topology.nodes]
@@ -155,7 +155,7 @@ def _name(where: str, sets: Mapping[str, str]) -> str:
 
 
 def _said(config: Config) -> dict[str, str]:
-    """What was written, by key, on one line each."""
+    """Configured values by key, on one line each."""
     return {key: _flat(value) for key, value in config.written.entries.items() if key not in IRRELEVANT}
 
 

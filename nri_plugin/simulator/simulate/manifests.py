@@ -1,10 +1,12 @@
-"""Kubernetes manifests as pods for one node: Pods, what makes pods, and lists of them as kubectl prints.
+"""Kubernetes manifests as pods for one node: Pods, workloads, and lists of them as kubectl prints.
 
-What the API server would fill in is filled in (a limit is the request where none is set), what it would refuse is
-refused. Everything that decides where a pod goes in a cluster, and not what it gets on a node, is passed over and
-said: here every pod comes to the one node.
+Resources get the API server's defaults (a limit is the request if none is set) and its validation. Fields that decide
+which node a pod goes to are ignored with a note: here every pod goes to the one node.
 
-Source: Kubernetes v1.36 API defaults and validation of resources.
+Objects are plain values as YAML or JSON gives them. An error has the path of the wrong value; the caller, who has the
+text, finds its line.
+
+Source: Kubernetes v1.36 pkg/apis/core/v1/defaults.go and core/validation.
 """
 
 import difflib
@@ -21,7 +23,7 @@ from nri_plugin.kube.pod_demand import (
     HUGEPAGES,
     MEMORY,
     ContainerDemand,
-    Kind,
+    ContainerKind,
     PodDemand,
     is_native,
     pod_demand,
@@ -31,13 +33,7 @@ from nri_plugin.model.quantity import parse_quantity
 from nri_plugin.model.state import Amounts, QOSClass
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 
-# ----------------------------------------------------------------------------------------------------
-# What the API server makes of a pod's resources: it checks them and fills in what was left out.
-#
-# Objects are plain values as YAML or JSON gives them. An error knows the path to what is wrong; whoever has the text
-# finds the line.
-#
-# Source: Kubernetes v1.36 pkg/apis/core/v1/defaults.go and core/validation.
+# Defaults and validation of resources
 
 
 Path: TypeAlias = tuple[str | int, ...]
@@ -51,17 +47,17 @@ POD_LEVEL = (CPU, MEMORY)
 OF_A_POD = ("containers", "initContainers", "overhead", "resources")
 OF_A_CONTAINER = ("name", "resources", "restartPolicy")
 OF_RESOURCES = ("limits", "requests", "claims")
-"""Keys that say what a pod gets. Misspelt they would be taken for left out, and the answer would be about another pod."""
+"""Keys that decide about resources. Misspelt ones would be ignored, and the answer would be about another pod."""
 
 LONGEST_LABEL = 63
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 
 LOOK_LIKE_THEM = ("resizePolicy", "restartPolicyRules")
-"""Keys of containers that are meant as they are written."""
+"""Valid keys of containers that resemble those above."""
 
 
 class ManifestError(NriPinError):
-    """An object is not what the API server would take.
+    """An object that the API server would refuse.
 
     Attributes:
         path: where; begins with the number of the document.
@@ -74,7 +70,7 @@ class ManifestError(NriPinError):
 
 
 def words(path: Path) -> str:
-    """A path as people write it: `spec.containers[0].name`; without the number of the document."""
+    """A path as text, `spec.containers[0].name`, without the number of the document."""
     text = ""
     for part in path[1:]:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"
@@ -93,10 +89,10 @@ def checked_mapping(value: object, path: Path) -> Object:
 
 
 def refuse_slips(found: Object, path: Path, read: Sequence[str]) -> None:
-    """Check that no key is nearly one of those that count; others of the many that there are count for nothing here.
+    """Check that no key resembles one of `read`; all other keys are ignored.
 
     Raises:
-        ManifestError: one is; names the key it looks like.
+        ManifestError: one does; names the key that it resembles.
     """
     by_lower = {key.lower(): key for key in read}
     for key in map(str, found):
@@ -108,7 +104,7 @@ def refuse_slips(found: Object, path: Path, read: Sequence[str]) -> None:
 
 
 def checked_list(value: object, path: Path) -> Sequence[Any]:
-    """A list; nothing counts as an empty one.
+    """A list; null is an empty one.
 
     Raises:
         ManifestError: it is something else.
@@ -119,7 +115,7 @@ def checked_list(value: object, path: Path) -> Sequence[Any]:
 
 
 def checked_text(value: object, path: Path, what: str) -> str:
-    """Text that is not empty, or at least is text.
+    """Text.
 
     Raises:
         ManifestError: it is something else.
@@ -191,7 +187,7 @@ def _resources(value: object, path: Path) -> Object:
 
 
 def _as_text(amounts: Object) -> dict[str, str]:
-    """Numbers as text: YAML reads 0.5 as a fraction."""
+    """Numbers as text: YAML reads 0.5 as a floating-point number."""
     return {name: str(value) for name, value in amounts.items()}
 
 
@@ -220,7 +216,7 @@ def _amount(name: str, value: object, path: Path) -> Fraction:
 
 
 def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], path: Path) -> None:
-    """What the API server asks of requests beside limits."""
+    """The API server's validation of requests against limits."""
     for name, amount in requests.items():
         where, limit = (*path, "requests", name), limits.get(name)
         if limit is not None and amount > limit:
@@ -268,11 +264,11 @@ def _found(value: object) -> str:
     return "a list" if isinstance(value, list) else repr(value)[:60]
 
 
-# ----------------------------------------------------------------------------------------------------
+# Objects
 
 
 MOST_PODS = 10_000
-"""Of one object; more is a slip of the finger."""
+"""Of one object; more is a typing error."""
 
 TEMPLATES: Mapping[str, str] = {
     "Deployment": "replicas",
@@ -304,13 +300,13 @@ NOT_LOOKED_AT = (
     "schedulingGates",
     "topologySpreadConstraints",
 )
-"""Keys of a pod that decide where it goes, or bring what is not simulated."""
+"""Keys of a pod that choose a node, or are not simulated."""
 
 OVER = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundPod:
     """A pod of the manifests.
 
     Attributes:
@@ -332,7 +328,7 @@ class Manifests:
     """
 
     node: str = ""
-    pods: list[Found] = field(default_factory=list)
+    pods: list[FoundPod] = field(default_factory=list)
     _names: set[str] = field(default_factory=set)
     _keys: Counter[str] = field(default_factory=Counter)
     _kinds: Counter[str] = field(default_factory=Counter)
@@ -363,7 +359,7 @@ class Manifests:
             self._kinds[kind] += 1
 
     def notes(self) -> Iterator[str]:
-        """What was passed over, a sentence each."""
+        """Notes on ignored objects and fields, a sentence each."""
         for kind, count in self._kinds.items():
             yield f"{_times(kind, count)} passed over: no kind of object that makes pods here"
         yield from self._nothing
@@ -422,7 +418,7 @@ class Manifests:
                 (*path, "metadata", "name"), f"pod {pod.key} is there already; rename one of them"
             )
         self._names.add(pod.key)
-        self.pods.append(Found(path, pod, workload))
+        self.pods.append(FoundPod(path, pod, workload))
 
 
 def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: Path) -> PodSpec:
@@ -431,8 +427,10 @@ def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: P
     return PodSpec(
         name=name,
         namespace=namespace,
-        containers=tuple(_container(one) for one in demand.containers if one.kind is Kind.APP),
-        init_containers=tuple(_container(one) for one in demand.containers if one.kind is not Kind.APP),
+        containers=tuple(_container(one) for one in demand.containers if one.kind is ContainerKind.APP),
+        init_containers=tuple(
+            _container(one) for one in demand.containers if one.kind is not ContainerKind.APP
+        ),
         labels=_texts(obj, "labels", path),
         annotations=_texts(obj, "annotations", path),
         forced_qos=QOSClass(demand.qos.value),
@@ -458,12 +456,12 @@ def _container(one: ContainerDemand) -> ContainerSpec:
             for name, amount in one.limits.items()
             if not is_native(name) and amount
         ),
-        is_sidecar=one.kind is Kind.SIDECAR,
+        is_sidecar=one.kind is ContainerKind.SIDECAR,
     )
 
 
 def _whole(resources: Object) -> Amounts | None:
-    """What the pod sets for itself as a whole."""
+    """Pod-level resources."""
     parts = {
         part: {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
         for part in ("requests", "limits")

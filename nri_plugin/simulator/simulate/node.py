@@ -1,17 +1,12 @@
-"""A node without a process: pods go in, decisions come out, and the state they leave.
+"""A simulated node without a process: pods go in, decisions come out.
 
-The events are those a runtime sends, built by the same functions that the played runtime uses; what an agent asks
-before it decides is asked by the agent's own `PodFactsLookup`; the decisions are `engine.decide`. There is no socket, no
-thread, no cgroup and no clock, so that a pod costs less than a millisecond.
+`PlayedNode` sends the events of a runtime, made by the functions of the simulated runtime, to `core.engine.decide`. The
+agent's own `PodFactsLookup` asks for devices and pod facts. There is no socket, thread, cgroup or clock, so a pod costs less
+than a millisecond. Invariant: besides the state it keeps only the messages of pods and containers that exist.
 
-Invariant: nothing is kept here that the state could tell, but which messages stand for which container.
-
-What a node has for pods as a whole, and what the pods on it request: where the scheduler sends no more.
-
-Invariant: what is requested never exceeds what is allocatable.
-
-Amounts are thousandths of CPUs and bytes. Huge pages are no part of the memory for pods, as on a node. Devices are
-counted by the device manager.
+`NodeRoom` counts the requests of pods against the allocatable resources of the node, as scheduler and kubelet do before
+a runtime is asked. Invariant: requests never exceed what is allocatable. Amounts are thousandths of CPUs and bytes. Huge
+pages are not part of the memory for pods. The device manager counts devices.
 
 Source: kubelet v1.36, node allocatable and GeneralPredicates; kube-scheduler NodeResourcesFit. Differs: the number of
     pods (`maxPods`) and ephemeral storage are not counted.
@@ -37,8 +32,8 @@ from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
-    Identity,
     PodSpec,
+    RuntimeIdentity,
     container_message,
     hugepages_resource,
     pod_facts,
@@ -46,7 +41,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.simulate.simulation import Stage
+from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
@@ -69,16 +64,16 @@ class NodeRoom:
         self._pods: dict[str, Amounts] = {}
 
     def copy(self) -> "NodeRoom":
-        """Another with the same amounts, for trials."""
+        """A copy, for trials."""
         made = NodeRoom(self.allocatable)
         made.used, made._pods = dict(self.used), dict(self._pods)
         return made
 
     def check(self, pod: PodSpec) -> None:
-        """See that a pod fits; a second one of that name takes the place of the first.
+        """Check that a pod fits; a second one of the same name replaces the first.
 
         Raises:
-            NotAdmittedError: it does not; says in the kubelet's words what is requested and what is left.
+            NotAdmittedError: it does not fit; the text is the kubelet's.
         """
         before = self._pods.get(pod.key, {})
         for name, amount in pod_requests(pod).items():
@@ -94,13 +89,13 @@ class NodeRoom:
                 )
 
     def take(self, pod: PodSpec) -> None:
-        """The pod is here."""
+        """Count a pod."""
         self.give_back(pod.key)
         self._pods[pod.key] = pod_requests(pod)
         self._add(self._pods[pod.key], 1)
 
     def give_back(self, key: str) -> None:
-        """The pod is gone."""
+        """Stop counting a pod."""
         self._add(self._pods.pop(key, {}), -1)
 
     def _add(self, amounts: Amounts, sign: int) -> None:
@@ -109,7 +104,7 @@ class NodeRoom:
 
 
 def node_room(node: Node, config: Config) -> NodeRoom:
-    """An empty node's; memory of unknown size is not counted."""
+    """The room of an empty node; memory of unknown size is not counted."""
     topology = node.topology
     reserved = len(node.reserved) or config.reserved_cpu_count
     amounts = {CPU: max(0, len(topology.online) - reserved) * 1000}
@@ -131,7 +126,7 @@ def hugepages_name(size_kb: int) -> str:
 
 
 def pod_requests(pod: PodSpec) -> dict[str, int]:
-    """What the scheduler counts of a pod: what it says of itself as a whole, else its containers at their peak.
+    """Requests of a pod as the scheduler counts them: pod-level resources, else the peak of its containers.
 
     Source: Kubernetes component-helpers/resource PodRequests.
     """
@@ -161,38 +156,38 @@ def _requests(spec: ContainerSpec) -> dict[str, int]:
     return {CPU: spec.cpu_request_milli, MEMORY: spec.memory_request_bytes, **pages}
 
 
-# ----------------------------------------------------------------------------------------------------
+# The node
 
 
 NO_FILES = "/nonexistent"
-"""Where the host's files would be; never looked at, since every container's devices are told."""
+"""Path of the host's files; never read, because the exporter's answer has the devices of every container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A container that a pod was to have, and what became of it.
+    """A container of a pod and the result for it.
 
     Attributes:
-        kind: what it is in its pod.
-        decision: what was decided; None where nobody was asked.
-        error: why it does not run; None where it does.
-        stage: who refused it, where somebody did.
-        devices: what the device manager gave it.
-        container_id: the runtime's; empty where it was never created.
+        kind: app container, init container or sidecar.
+        decision: of the agent; None if it was not asked.
+        error: why the container does not run; None if it runs.
+        stage: what refused it, if anything did.
+        devices: from the device manager.
+        container_id: the runtime's; empty if it was not created.
     """
 
     spec: ContainerSpec
     kind: Kind
     decision: Decision | None = None
     error: NotAdmittedError | AdmissionRefusal | None = None
-    stage: Stage | None = None
+    stage: RefusalStage | None = None
     devices: Given | None = None
     container_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Live:
-    """A container that exists: as plugins see it, and its pod."""
+    """A container that exists, and its pod, as messages."""
 
     pod: Pod
     message: Container
@@ -204,13 +199,13 @@ class PlayedNode:
     Args:
         node: machine and options.
         devices: the kubelet's device manager.
-        who: whose messages are played.
+        who: the runtime whose messages are simulated.
         has_device_hints: `deviceHints` of the configuration.
-        knows_pods: whether the exporter tells the agent what pods' objects say.
-        room: counts what pods request; None where nobody does.
+        knows_pods: whether the exporter has pod facts.
+        room: counts requests of pods; None for no limit.
 
     Attributes:
-        state: what has been promised.
+        state: of the agent.
         live: keys `NAMESPACE/POD/CONTAINER` of containers that exist, in order.
     """
 
@@ -218,7 +213,7 @@ class PlayedNode:
         self,
         node: Node,
         devices: DeviceManager,
-        who: Identity,
+        who: RuntimeIdentity,
         *,
         has_device_hints: bool = True,
         knows_pods: bool = True,
@@ -238,13 +233,15 @@ class PlayedNode:
         self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
 
     def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
-        """Bring a pod up; what becomes of its containers, init containers first."""
+        """Run a pod; returns the results of its containers, init containers first."""
         try:
             if self.room is not None:
                 self.room.check(pod)
             self.devices.admit(pod)
         except NotAdmittedError as error:
-            return tuple(Tried(spec, kind, error=error, stage=Stage.NODE) for spec, kind in _members(pod))
+            return tuple(
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in _members(pod)
+            )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
         if self.room is not None and any(one.container_id for one in tried):
@@ -259,7 +256,7 @@ class PlayedNode:
             self._tell(events.PostStartContainer(one.pod, one.message))
 
     def stop(self, target: str) -> None:
-        """Containers end; with a pod as target its sandbox too."""
+        """Stop containers; with a pod as target its sandbox too."""
         for key in self._keys(target):
             one = self.live[key]
             record = self.state.containers.get(one.message.id)
@@ -270,7 +267,7 @@ class PlayedNode:
             self.devices.free(target)
 
     def remove(self, target: str) -> None:
-        """What the target names is stopped and gone."""
+        """Stop and remove containers; with a pod as target the pod too."""
         self.stop(target)
         for key in self._keys(target):
             one = self.live.pop(key)
@@ -299,7 +296,7 @@ class PlayedNode:
         return (spec for spec, _, _ in self._pods.values())
 
     def fork(self) -> "PlayedNode":
-        """Another node in the same state, for trials; what it does is not seen here."""
+        """A copy in the same state, for trials."""
         room = self.room.copy() if self.room is not None else None
         made = PlayedNode(
             self.node,
@@ -314,7 +311,7 @@ class PlayedNode:
         return made
 
     def forget_containers(self) -> None:
-        """Keep what is promised and to which pods: for trials, where nobody is started, stopped or asked again."""
+        """Keep only allocations and their pods: trials never start, stop or update a container."""
         self.state = State(pods=self.state.pods, allocations=self.state.allocations)
         self._pods, self.live = {}, {}
 
@@ -328,8 +325,6 @@ class PlayedNode:
         """The runtime's id of a container that exists."""
         return self.live[key].message.id
 
-    # ---------------------------------------------------------------- private
-
     def _sandbox(self, pod: PodSpec) -> None:
         self._serial += 1
         uid = stable_uid(pod.key, str(self._serial))
@@ -338,7 +333,7 @@ class PlayedNode:
         self._tell(events.RunPodSandbox(message))
 
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
-        """Create them as the kubelet does: a refused init container ends it, a refused app container does not."""
+        """Create them as the kubelet does: a refused init container ends the pod, a refused app container does not."""
         blocked = False
         for spec, kind in _members(pod):
             if blocked:
@@ -362,13 +357,13 @@ class PlayedNode:
         decision = self._tell(events.CreateContainer(sandbox, message))
         if decision.refusal is not None:
             self._undo(sandbox, message)
-            return Tried(spec, kind, decision, decision.refusal, Stage.PLACEMENT, given)
+            return Tried(spec, kind, decision, decision.refusal, RefusalStage.PLACEMENT, given)
         self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
         self._tell(events.PostCreateContainer(sandbox, message))
         return Tried(spec, kind, decision, devices=given, container_id=made)
 
     def _undo(self, sandbox: Pod, message: Container) -> None:
-        """What some runtimes tell of a container that could not be created."""
+        """Send the events of runtimes that report a container whose creation failed."""
         if self._who.behaviour.undoes_failed_creation:
             self._tell(events.StopContainer(sandbox, message))
             self._tell(events.RemoveContainer(sandbox, message))
@@ -381,7 +376,7 @@ class PlayedNode:
         return decision
 
     def _keys(self, target: str) -> list[str]:
-        """Containers that exist of `NAMESPACE/POD`, or that one."""
+        """Keys of existing containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
         return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
 
     def _answer(self, event: events.CreateContainer) -> ExporterAnswer:
@@ -410,7 +405,7 @@ class PlayedNode:
 
 
 class _Told(PodResourcesClient):
-    """The exporter's side, without a socket."""
+    """The exporter without a socket."""
 
     def __init__(self, answer: Callable[[events.CreateContainer], ExporterAnswer]) -> None:
         super().__init__("", lambda: 0.0)

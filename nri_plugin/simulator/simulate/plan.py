@@ -1,10 +1,8 @@
-"""Reads a scenario of any form: recognised by what it holds, not by its name.
+"""Reads a scenario of any form into a plan. The content decides about the form, not the name of the file.
 
-* Kubernetes objects have a `kind`: `pod_manifests`; any number of documents, YAML or JSON.
-* `steps` make a scenario as `nri-pin demo` plays it: `scenario`.
-* `pods`, or a list, are pods in a few words: `simulate_pods`.
-
-The shortest scenario: a list of pods in a few words.
+* Objects with a `kind` are Kubernetes manifests (`manifests`): any number of documents, YAML or JSON.
+* A mapping with `steps` is a scenario as `nri-pin demo` plays it (`scenario.scenario`).
+* A mapping with `pods`, or a list, is the short form, read here:
 
     name: inference                    # all but pods may be left out
     machine: kep693-8-gpus
@@ -18,8 +16,8 @@ The shortest scenario: a list of pods in a few words.
           web: {requests: {cpu: 250m}}
           proxy: {cpu: 500m, memory: 128Mi}
 
-A list alone, without the keys around it, is one too. Amounts beside `pod` are those of its only container, request
-and limit at once; `count` makes so many pods NAME-0, NAME-1, ...
+A list alone is valid too. Amounts beside `pod` are request and limit of its only container. `count` makes that many pods,
+NAME-0, NAME-1, ...
 """
 
 import json
@@ -52,29 +50,23 @@ from nri_plugin.simulator.scenario.steps import CONTAINER_KEYS, Run, Step, is_am
 from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests, words
 from nri_plugin.simulator.simulate.manifests import Path as KeyPath
 
-# ----------------------------------------------------------------------------------------------------
-# What is to be simulated: steps in order, and what was found out while reading them.
-#
-# Three forms of a scenario become one plan: steps as `nri-pin demo` plays them, a list of pods in a few words, and
-# plain Kubernetes manifests.
-
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PodPlan:
     """A scenario, read and checked.
 
     Attributes:
-        file: where it came from, for complaints.
-        name: what it shows.
-        steps: what happens, in order.
-        workloads: what a pod `NAMESPACE/NAME` comes from, where that is no pod of its own.
-        machine: the machine the scenario itself names; empty for none.
-        config: the configuration it brings, as text at the lines where it stands; None for none.
-        runtime: whose messages are played.
+        file: for errors.
+        name: of the scenario.
+        steps: in their order.
+        workloads: the owner of a pod by `NAMESPACE/NAME`; bare pods have none.
+        machine: the machine that the scenario names; empty for none.
+        config: its configuration, as text at its lines in the file; None for none.
+        runtime: the runtime whose messages are simulated.
         driver: of cgroups.
-        has_objects: whether there are pod objects, which the exporter tells the agent of and the scheduler counts. Not
-            so in a scenario of steps: as in `nri-pin demo`.
-        notes: what was passed over, a sentence each.
+        has_objects: whether pod objects exist, which the exporter reads and the scheduler counts. A scenario of steps
+            has none, as in `nri-pin demo`.
+        notes: what was left out, a sentence each.
     """
 
     file: str
@@ -89,17 +81,17 @@ class Plan:
     notes: tuple[str, ...] = ()
 
 
-# ----------------------------------------------------------------------------------------------------
+# The short form
 
 
 KEYS = ("name", "machine", "runtime", "config", "pods")
 POD_KEYS = ("pod", "namespace", "count", *RUN_KEYS, *CONTAINER_KEYS)
 MOST_PODS = 10_000
-"""Of one line: a slip of the finger must not fill the memory."""
+"""Of one line: a typing error must not fill the memory."""
 
 
-def read_short(text: str, file: str) -> Plan:
-    """The plan that a list of pods stands for.
+def read_short(text: str, file: str) -> PodPlan:
+    """The plan of the short form.
 
     Raises:
         ConfigError: it is wrong; names file, line, column and key.
@@ -114,7 +106,7 @@ def read_short(text: str, file: str) -> Plan:
     if not runs:
         raise given["pods"].place.error("expected at least one pod, such as - {pod: db, cpu: 2, memory: 4Gi}")
     _refuse_twins([run for run, _ in runs], file)
-    return Plan(
+    return PodPlan(
         file=file,
         name=source.text(given["name"]) if "name" in given else stem(file),
         steps=tuple(run for run, _ in runs),
@@ -126,13 +118,13 @@ def read_short(text: str, file: str) -> Plan:
 
 
 def _config(value: source.Value, text: str) -> str:
-    """The configuration where it stands; it is read on the machine it is for."""
+    """The text of the configuration; it is checked later, with the machine."""
     source.section(value)
     return cut_out(text, "config")
 
 
 def _pods(item: source.Value) -> Iterator[tuple[Run, str]]:
-    """The pods of one line, and what they come from."""
+    """The pods of one line, and their owner."""
     section = source.section(item)
     for key, place in section.keys.items():
         if key not in POD_KEYS and not is_amount(key):
@@ -204,12 +196,12 @@ def _refuse_twins(runs: list[Run], file: str) -> None:
             )
 
 
-# ----------------------------------------------------------------------------------------------------
+# All forms
 
 
 STDIN = "-"
 LARGEST = 64 << 20
-"""Characters; ten thousand pods as kubectl prints them are smaller."""
+"""Characters of a file; ten thousand pods as kubectl prints them are fewer."""
 
 FORMS = (
     "a list of pods such as '- {pod: db, cpu: 2, memory: 4Gi, count: 3}', Kubernetes manifests, "
@@ -219,7 +211,7 @@ _FOLDER, _SUFFIX = "scenarios", ".yaml"
 
 
 def shipped_scenarios() -> dict[str, str]:
-    """What each scenario that comes with the package shows, by name."""
+    """Titles of the shipped scenarios by name."""
     found = {
         entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8")
         for entry in (resources.files("nri_plugin.simulator") / _FOLDER).iterdir()
@@ -228,11 +220,11 @@ def shipped_scenarios() -> dict[str, str]:
     return {name: found[name].partition("\n")[0].removeprefix("# ") for name in sorted(found)}
 
 
-def read_plan(word: str, node: str = "") -> Plan:
-    """The scenario of a file, a shipped one by its name, or that of standard input.
+def read_plan(word: str, node: str = "") -> PodPlan:
+    """Read a plan from a file, a shipped scenario or standard input.
 
     Args:
-        word: see above; `-` is standard input.
+        word: a path, the name of a shipped scenario, or `-` for standard input.
         node: of manifests, only pods of this node count; empty for all.
 
     Raises:
@@ -255,7 +247,7 @@ def read_plan(word: str, node: str = "") -> Plan:
 
 
 def _text(word: str) -> tuple[str, str]:
-    """What is read, and what it is called."""
+    """The text, and its name for errors."""
     entry = resources.files("nri_plugin.simulator") / _FOLDER / (word + _SUFFIX)
     if "/" not in word and not Path(word).exists() and entry.is_file():
         return entry.read_text("utf-8"), word + _SUFFIX
@@ -280,7 +272,7 @@ def _file(path: str) -> str:
 
 
 class _Loader(yaml.CSafeLoader):
-    """As YAML has it, but no key twice."""
+    """YAML, but a key given twice is an error."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
@@ -296,7 +288,7 @@ class _Loader(yaml.CSafeLoader):
 
 
 TEMPLATE = re.compile(r"\{\{-?\s*[^\s{}\"'][^{}]*\}\}")
-"""What Helm and Go's templates put between two braces; YAML reads it as a mapping in a mapping."""
+"""An action of a Go template, as Helm uses; YAML reads it as a mapping in a mapping."""
 
 UNRENDERED = (
     "holds {{ }}, so it is a template and not a manifest yet; render it first: "
@@ -305,7 +297,7 @@ UNRENDERED = (
 
 
 def _documents(text: str, file: str) -> list[Any]:
-    """Every document that holds something."""
+    """All documents that are not empty."""
     if text.lstrip()[:1] in "{[":
         try:
             return [json.loads(text)]
@@ -323,9 +315,9 @@ def _documents(text: str, file: str) -> list[Any]:
         raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None
 
 
-def _from_steps(text: str, file: str) -> Plan:
+def _from_steps(text: str, file: str) -> PodPlan:
     scenario = parse(text, file)
-    return Plan(
+    return PodPlan(
         file=file,
         name=scenario.name,
         steps=scenario.steps,
@@ -337,7 +329,7 @@ def _from_steps(text: str, file: str) -> Plan:
     )
 
 
-def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -> Plan:
+def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -> PodPlan:
     reader = Manifests(node)
     try:
         for number, document in enumerate(documents):
@@ -349,7 +341,7 @@ def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -
     if not reader.pods:
         what = "; ".join(reader.notes()) or "nothing in it makes pods"
         raise ConfigError(file, f"has no pods: {what}; give Pods, or what makes pods, such as a Deployment")
-    return Plan(
+    return PodPlan(
         file=file,
         name=stem(file),
         steps=tuple(Run(0, found.pod) for found in reader.pods),
@@ -359,7 +351,7 @@ def _from_manifests(documents: Sequence[Any], text: str, file: str, node: str) -
 
 
 def _place(text: str, file: str, path: KeyPath) -> Place:
-    """Where a path stands: the deepest part of it that is there."""
+    """The place of a path in the text; of its deepest part that exists."""
     roots = (node for node in yaml.compose_all(text, Loader=yaml.CSafeLoader) if not _is_nothing(node))
     node = next(root for number, root in enumerate(roots) if number == path[0])
     mark = node.start_mark
@@ -372,7 +364,7 @@ def _place(text: str, file: str, path: KeyPath) -> Place:
 
 
 def _below(node: yaml.Node, part: str | int) -> Iterator[tuple[Any, yaml.Node]]:
-    """Where a member begins, and the member: a key's value begins with its key."""
+    """A member and its place; the place of a mapping's value is that of its key."""
     if isinstance(node, yaml.MappingNode):
         return ((key.start_mark, value) for key, value in node.value if key.value == part)
     if isinstance(node, yaml.SequenceNode) and isinstance(part, int):

@@ -1,4 +1,7 @@
-"""What a simulation tells of a container, of the machine and of who has what: made from node and state."""
+"""Rows of a simulation's result, made from node and state: the machine, shapes of pods, containers, CPUs, memory.
+
+Nothing here decides. Alignment and fragmentation are computed by the functions that the agent's metrics use.
+"""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -22,26 +25,25 @@ from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
 from nri_plugin.simulator.simulate.node import PlayedNode, Tried
 from nri_plugin.simulator.simulate.simulation import (
-    Alignment,
-    Broken,
-    ContainerRow,
-    DeviceRow,
-    Group,
+    AlignmentRow,
+    ContainerStatus,
+    CPUGroup,
+    CPUOwner,
+    FragmentationRow,
     Machine,
-    MemoryRow,
-    NUMANodeRow,
-    Owner,
-    Refusal,
-    Stage,
-    Status,
+    RefusalStage,
+    SimulatedContainer,
+    SimulatedDevice,
+    SimulatedMemory,
+    SimulatedNUMANode,
+    SimulatedRefusal,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# The machine of a simulation, as lists that can be drawn.
+# The machine
 
 
 OWN = "its own machine"
-"""What a machine is called that a scenario describes."""
+"""The name of a machine that a scenario describes."""
 
 
 def described_machine(text: str, file: str) -> SourcedMachine:
@@ -57,7 +59,7 @@ def described_machine(text: str, file: str) -> SourcedMachine:
 
 
 def machine_row(machine: SourcedMachine, summary: str) -> Machine:
-    """Everything a picture needs; `summary` is the machine in one line."""
+    """The machine for pictures; `summary` describes it in one line."""
     topology = machine.topology
     return Machine(
         name=machine.name,
@@ -65,7 +67,7 @@ def machine_row(machine: SourcedMachine, summary: str) -> Machine:
         summary=summary,
         sockets=_groups(topology.sockets),
         numa_nodes=tuple(
-            NUMANodeRow(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
+            SimulatedNUMANode(int(one.id), _ids(one.cpus), one.memory_bytes, one.hugepages, one.distances)
             for one in topology.nodes
         ),
         caches=_groups(topology.caches),
@@ -78,16 +80,15 @@ def machine_row(machine: SourcedMachine, summary: str) -> Machine:
     )
 
 
-def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[Group, ...]:
-    return tuple(Group(int(number), _ids(cpus)) for number, cpus in groups)
+def _groups(groups: Iterable[tuple[int, CPUSet]]) -> tuple[CPUGroup, ...]:
+    return tuple(CPUGroup(int(number), _ids(cpus)) for number, cpus in groups)
 
 
 def _ids(cpus: CPUSet) -> tuple[int, ...]:
     return tuple(map(int, cpus))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Shapes of pods: what pods ask for, apart from their names, and how it is said.
+# Shapes
 
 
 OPTION = "--shape"
@@ -95,12 +96,12 @@ NOTHING = "nothing"
 
 
 class Shapes:
-    """Gives every different shape a key, `s1`, `s2`, ... in the order they are met.
+    """Shapes of pods, which are their requests without names. Each gets a key, `s1`, `s2`, ... in order of appearance.
 
     Attributes:
         pods: one pod of each shape, by key.
-        counts: how many pods there are of it.
-        examples: whom a reader knows it by.
+        counts: how many pods have the shape.
+        examples: a pod or workload that has it.
     """
 
     def __init__(self, options: Options) -> None:
@@ -167,7 +168,7 @@ def read_shape(text: str) -> PodSpec:
 
 
 def shape_text(pod: PodSpec) -> str:
-    """What the pod asks for, in words: `Guaranteed: cpu 4, memory 8Gi + sidecar cpu 500m`."""
+    """The requests of a pod as text: `Guaranteed: cpu 4, memory 8Gi + sidecar cpu 500m`."""
     parts = [
         f"{'sidecar' if one.is_sidecar else 'init'} {_container_text(one)}" for one in pod.init_containers
     ]
@@ -177,12 +178,12 @@ def shape_text(pod: PodSpec) -> str:
 
 
 def asks_for_something(pod: PodSpec) -> bool:
-    """Whether anything that is counted is asked for."""
+    """Whether the pod requests anything that is counted."""
     return pod.whole is not None or any(_amounts(one) for one in (*pod.init_containers, *pod.containers))
 
 
 def _renamed(specs: Iterable[ContainerSpec], letter: str, *, keep: bool) -> tuple[ContainerSpec, ...]:
-    """Annotations name containers; else their names are nobody's business."""
+    """Names of containers belong to a shape only if annotations refer to them."""
     return tuple(
         replace(one, name=one.name if keep else f"{letter}{number}", env=())
         for number, one in enumerate(specs)
@@ -205,7 +206,7 @@ def _amounts_text(amounts: dict[str, tuple[int, int]]) -> str:
 
 
 def _amounts(spec: ContainerSpec) -> dict[str, tuple[int, int]]:
-    """(request, limit) of what is asked for."""
+    """(request, limit) by resource."""
     pages = {hugepages_resource(size): (amount, amount) for size, amount in spec.hugepages}
     found = {
         "cpu": (spec.cpu_request_milli, spec.cpu_limit_milli),
@@ -240,7 +241,7 @@ def _amount(name: str, amount: int) -> str:
     return str(amount) if "/" in name else format_bytes(amount)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Containers, CPUs and memory
 
 
 EXCLUSIVE, SHARED, RESERVED, ISOLATED, OFFLINE = "exclusive", "shared", "reserved", "isolated", "offline"
@@ -254,12 +255,16 @@ class Rows:
         self._node = played.node
         self._footprint = cache(self._footprint_of)
 
-    def tried(self, pod: PodSpec, tried: Tried) -> ContainerRow:
+    def tried(self, pod: PodSpec, tried: Tried) -> SimulatedContainer:
         """A container as it was right after it was created, or not."""
         key = f"{pod.key}/{tried.spec.name}"
-        plain = ContainerRow(key, pod.namespace, pod.name, tried.spec.name, str(tried.kind), Status.SKIPPED)
+        plain = SimulatedContainer(
+            key, pod.namespace, pod.name, tried.spec.name, str(tried.kind), ContainerStatus.SKIPPED
+        )
         if tried.error is not None:
-            return replace(plain, status=Status.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision))
+            return replace(
+                plain, status=ContainerStatus.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision)
+            )
         if tried.decision is None:
             return plain
         state = tried.decision.state
@@ -268,32 +273,32 @@ class Rows:
         return replace(
             self._placed(plain, state, record, tried.devices or {}),
             steps=tried.decision.steps,
-            refusal=None if overruled is None else words(overruled, Stage.PLACEMENT),
+            refusal=None if overruled is None else words(overruled, RefusalStage.PLACEMENT),
         )
 
-    def now(self, row: ContainerRow) -> ContainerRow:
+    def now(self, row: SimulatedContainer) -> SimulatedContainer:
         """The same container as it is now; it runs."""
         state = self._played.state
         record = state.containers[self._played.container_id(row.key)]
         given = self._played.devices.given(f"{row.namespace}/{row.pod}", row.container)
         return self._placed(row, state, record, given)
 
-    def owners(self) -> Iterator[Owner]:
+    def owners(self) -> Iterator[CPUOwner]:
         """Every CPU, ascending."""
         node, state = self._node, self._played.state
         holders = {cpu: key for key, cpus in self._own().items() for cpu in cpus}
         pool = state.shared_pool(node)
         for cpu in node.topology.online | node.topology.offline:
             if cpu in holders:
-                yield Owner(int(cpu), EXCLUSIVE, holders[cpu])
+                yield CPUOwner(int(cpu), EXCLUSIVE, holders[cpu])
             elif cpu not in node.topology.online:
-                yield Owner(int(cpu), OFFLINE)
+                yield CPUOwner(int(cpu), OFFLINE)
             elif cpu in node.reserved:
-                yield Owner(int(cpu), RESERVED)
+                yield CPUOwner(int(cpu), RESERVED)
             else:
-                yield Owner(int(cpu), SHARED if cpu in pool else ISOLATED)
+                yield CPUOwner(int(cpu), SHARED if cpu in pool else ISOLATED)
 
-    def devices(self) -> Iterator[DeviceRow]:
+    def devices(self) -> Iterator[SimulatedDevice]:
         """Every device and who has it."""
         manager = self._played.devices
         holders = {
@@ -305,9 +310,9 @@ class Rows:
         }
         for one in manager.devices:
             where = tuple(map(int, one.nodes))
-            yield DeviceRow(one.resource, one.id, where, holders.get((one.resource, one.id), ""))
+            yield SimulatedDevice(one.resource, one.id, where, holders.get((one.resource, one.id), ""))
 
-    def numa_nodes(self) -> tuple[Broken, ...]:
+    def numa_nodes(self) -> tuple[FragmentationRow, ...]:
         """Each NUMA node with CPUs."""
         node = self._node
         found = fragmentation.by_numa_node(
@@ -315,7 +320,7 @@ class Rows:
         )
         return tuple(map(_broken, found))
 
-    def caches(self) -> tuple[Broken, ...]:
+    def caches(self) -> tuple[FragmentationRow, ...]:
         """Each uncore cache."""
         node, available = self._node, self._played.state.available(self._node)
         found = fragmentation.by_cache(tables_of(node), node.topology, node.allocatable, available)
@@ -329,7 +334,7 @@ class Rows:
         cores = (mask & whole for mask in tables.cores)
         return fragmentation.fragmentation(free, caches), fragmentation.fragmentation(free, cores)
 
-    def memory(self) -> Iterator[MemoryRow]:
+    def memory(self) -> Iterator[SimulatedMemory]:
         """Each NUMA node with memory to promise, where the policy promises some."""
         node = self._node
         if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
@@ -339,7 +344,7 @@ class Rows:
             free = memory.free(resource)
             for number, size in by_node.items():
                 if size:
-                    yield MemoryRow(number, resource, size, size - free[number])
+                    yield SimulatedMemory(number, resource, size, size - free[number])
 
     def _own(self) -> dict[str, CPUSet]:
         """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
@@ -350,7 +355,9 @@ class Rows:
             found[f"{pod.namespace}/{pod.name}/{container}" if pod else key] = allocation.cpus
         return found
 
-    def _placed(self, row: ContainerRow, state: State, record: ContainerRecord, given: Given) -> ContainerRow:
+    def _placed(
+        self, row: SimulatedContainer, state: State, record: ContainerRecord, given: Given
+    ) -> SimulatedContainer:
         held = state.allocation_of(record)
         cpus = state.desired_cpus(self._node, record)
         mems = held.mems if held else NodeMask()
@@ -358,7 +365,7 @@ class Rows:
         found = self._footprint(cpus, mems)
         return replace(
             row,
-            status=Status.PLACED if held else Status.SHARED,
+            status=ContainerStatus.PLACED if held else ContainerStatus.SHARED,
             exclusive=len(own),
             cpus=str(cpus),
             mems=str(mems),
@@ -376,27 +383,27 @@ class Rows:
         return alignment.footprint(self._node.topology, cpus, mems)
 
 
-def refusal(tried: Tried) -> Refusal | None:
+def refusal(tried: Tried) -> SimulatedRefusal | None:
     """Why it does not run; None where it does."""
     return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
 
 
-def words(error: NotAdmittedError | AdmissionRefusal, stage: Stage) -> Refusal:
+def words(error: NotAdmittedError | AdmissionRefusal, stage: RefusalStage) -> SimulatedRefusal:
     """An error as a refusal."""
-    return Refusal(stage, error.reason, str(error))
+    return SimulatedRefusal(stage, error.reason, str(error))
 
 
 def _steps(decision: Decision | None) -> tuple[str, ...]:
     return decision.steps if decision else ()
 
 
-def _alignment(found: alignment.Footprint) -> Alignment:
+def _alignment(found: alignment.Footprint) -> AlignmentRow:
     levels = found.aligned
-    return Alignment(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
+    return AlignmentRow(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
 
 
 def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:
-    """Whether the hint was a preferred one; under policy none nobody is asked."""
+    """Whether the merged hint was preferred; None under policy none, which merges no hints."""
     if node.options.topology_manager_policy is TopologyManagerPolicy.NONE:
         return None
     held = state.allocation_of(record)
@@ -412,5 +419,7 @@ def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
     return NodeMask(mask)
 
 
-def _broken(one: fragmentation.Fragmentation) -> Broken:
-    return Broken(one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4))
+def _broken(one: fragmentation.Fragmentation) -> FragmentationRow:
+    return FragmentationRow(
+        one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4)
+    )

@@ -1,12 +1,18 @@
-"""`simulate(machine, plan, chosen) -> Simulation`: what would become of these pods on that machine.
+"""`simulate(machine, plan, chosen) -> Simulation`: the placement of pods on a machine with a configuration.
 
-The decisions are those of the agent, its `engine.decide`; what is around it (runtime, kubelet, scheduler) is played.
-Nothing is written, nothing is random: the same three values give the same result.
+Decisions are those of the agent (`core.engine.decide`). Runtime, kubelet and scheduler around it are simulated. Nothing
+is written and nothing is random: equal arguments give equal results.
 
-How many more pods of a shape fit: one after the other is tried, by the same decisions, until one is refused.
+Steps:
 
-Differs: where a pod is promised nothing, the state is the same before and after it, so that the next one is decided
-    alike. Then only the room of the node as a whole counts, which is divided instead of tried.
+1. `play` runs the steps of the plan on an empty node. Restarts, foreign writes and CPUs that go offline need a process,
+   cgroups or a kernel; such steps are left out and noted.
+2. `_capacity` tries for each shape how many more pods fit: now, and on the empty machine. Pods are added one by one, by
+   the same decisions, until one is refused.
+3. The rows of the result are made from the node that remains.
+
+Differs: a pod without an allocation leaves the state as it was, so the next one of its shape is decided alike. Then only
+    the free resources of the node count, which are divided instead of tried.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,12 +23,12 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import Identity, PodSpec
+from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import Expect, Remove, Run, Say, Start, Step, Stop, Update
 from nri_plugin.simulator.simulate.config import Chosen
 from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, Tried, node_room, pod_requests
-from nri_plugin.simulator.simulate.plan import Plan
+from nri_plugin.simulator.simulate.plan import PodPlan
 from nri_plugin.simulator.simulate.rows import (
     Rows,
     Shapes,
@@ -33,56 +39,59 @@ from nri_plugin.simulator.simulate.rows import (
     words,
 )
 from nri_plugin.simulator.simulate.simulation import (
-    ContainerRow,
-    Refusal,
+    ContainerStatus,
+    RefusalStage,
     RefusedRow,
-    Room,
+    ShapeCapacity,
+    SimulatedContainer,
+    SimulatedRefusal,
     Simulation,
-    Stage,
-    Status,
     StepRow,
     Totals,
 )
 
 MOST_TRIED = 4096
-"""As many CPUs as the largest machines have."""
+"""Trials of one shape; as many as the largest machines have CPUs."""
 
 
 @dataclass(slots=True)
-class Budget:
-    """How many trials there are; a row that was begun is ended."""
+class TrialBudget:
+    """How many trials are left; the trials of a shape are finished once begun."""
 
     left: int
 
 
-def more_that_fit(node: PlayedNode, pod: PodSpec, budget: Budget | None = None) -> tuple[int, Refusal | None]:
-    """How many, and what ended the row; None where nothing did.
+def more_that_fit(
+    node: PlayedNode, pod: PodSpec, budget: TrialBudget | None = None
+) -> tuple[int, SimulatedRefusal | None]:
+    """How many more pods fit, and the refusal of the next one; None if nothing limits them.
 
     Args:
         node: is left as it is.
-        pod: whose name does not matter.
-        budget: is charged with every trial.
+        pod: the shape; its name does not matter.
+        budget: is reduced by every trial.
     """
-    return _row(node.fork(), pod, budget or Budget(0))
+    return _row(node.fork(), pod, budget or TrialBudget(0))
 
 
-def _row(trial: PlayedNode, pod: PodSpec, budget: Budget) -> tuple[int, Refusal | None]:
+def _row(trial: PlayedNode, pod: PodSpec, budget: TrialBudget) -> tuple[int, SimulatedRefusal | None]:
     for count in range(MOST_TRIED):
         budget.left -= 1
         one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
         before, given = trial.state.allocations, trial.devices.given_count
-        tried = trial.run(one, start=False)  # what runs and what waits to be started hold the same
+        tried = trial.run(one, start=False)  # a created container holds as much as a started one
         failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
         if failed is not None:
             return count, _why(failed)
+        # Nothing was allocated: all further pods of this shape are decided alike.
         if trial.state.allocations == before and trial.devices.given_count == given:
             return _divided(trial, one, count)
         trial.forget_containers()
     return MOST_TRIED, None
 
 
-def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Refusal | None]:
-    """The rest of a row of pods that are promised nothing; `pod` is one of them and is there already."""
+def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, SimulatedRefusal | None]:
+    """How many more pods without allocations fit, after `count` others and `pod` itself."""
     room = trial.room or NodeRoom({})
     requests = pod_requests(pod)
     rows = [
@@ -98,46 +107,47 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Refusal 
     try:
         room.check(replace(pod, name="another"))
     except NotAdmittedError as error:
-        return count + 1 + more, Refusal(Stage.NODE, error.reason, str(error))
+        return count + 1 + more, SimulatedRefusal(RefusalStage.NODE, error.reason, str(error))
     return count + 1 + more, None
 
 
 def _overruled(tried: Tried) -> bool:
-    """In a namespace that is never refused nothing ends the row but this."""
+    """Whether a container of a namespace that is never refused runs without its allocation: this ends the trials."""
     return tried.decision is not None and tried.decision.overruled is not None
 
 
-def _why(tried: Tried) -> Refusal | None:
+def _why(tried: Tried) -> SimulatedRefusal | None:
     if tried.error is not None:
         return refusal(tried)
     overruled = tried.decision.overruled if tried.decision else None
-    return None if overruled is None else Refusal(Stage.PLACEMENT, overruled.reason, str(overruled))
+    return (
+        None
+        if overruled is None
+        else SimulatedRefusal(RefusalStage.PLACEMENT, overruled.reason, str(overruled))
+    )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Does the steps of a plan on a node without a process, and tells what came of each.
-#
-# Restarts, foreign writes and CPUs that go need a process, cgroups or a kernel: such a step is passed over and said.
+# Steps
 
 
 class StepPlayer:
-    """Plays steps one by one.
+    """Plays the steps of a plan on a node.
 
     Attributes:
-        rows: of what happened.
-        latest: the newest row of every container that was ever asked for, by key.
-        notes: of steps that were passed over.
+        rows: of the steps so far.
+        latest: the newest row of every container of the plan, by key.
+        notes: on steps that were left out.
     """
 
-    def __init__(self, played: PlayedNode, plan: Plan, shapes: Shapes) -> None:
+    def __init__(self, played: PlayedNode, plan: PodPlan, shapes: Shapes) -> None:
         self.rows: list[StepRow] = []
-        self.latest: dict[str, ContainerRow] = {}
+        self.latest: dict[str, SimulatedContainer] = {}
         self.notes: list[str] = []
         self._played, self._plan, self._shapes = played, plan, shapes
         self._made = Rows(played)
 
     def play(self, step: Step) -> None:
-        """Do one."""
+        """Play one step."""
         match step:
             case Say():
                 self._add(step, "say", step.text)
@@ -179,7 +189,7 @@ class StepPlayer:
             self._add(step, "update", step.target, problems=(problem,))
             return
         error = self._played.update(step.target, step.resources)
-        refused = None if error is None else words(error, Stage.PLACEMENT)
+        refused = None if error is None else words(error, RefusalStage.PLACEMENT)
         self._add(step, "update", step.target, refusal=refused)
 
     def _passed_over(self, step: Step) -> None:
@@ -197,9 +207,9 @@ class StepPlayer:
         workload: str = "",
         shape: str = "",
         qos: str = "",
-        containers: tuple[ContainerRow, ...] = (),
+        containers: tuple[SimulatedContainer, ...] = (),
         problems: tuple[str, ...] = (),
-        refusal: Refusal | None = None,
+        refusal: SimulatedRefusal | None = None,
     ) -> None:
         self.rows.append(
             StepRow(
@@ -217,11 +227,9 @@ class StepPlayer:
             )
         )
 
-    # ------------------------------------------------------------ expectations
-
     def _problems(self, step: Expect) -> Iterator[str]:
         row = self.latest.get(step.target)
-        refused = row.refusal if row is not None and row.status is Status.REFUSED else None
+        refused = row.refusal if row is not None and row.status is ContainerStatus.REFUSED else None
         if step.refused is not None:
             if refused is None:
                 yield f"{step.target} should have been refused with {step.refused}, it was not"
@@ -236,7 +244,7 @@ class StepPlayer:
                 yield f"{step.target} should have {what} {expected}, it has {found}"
 
 
-def _compared(step: Expect, has: ContainerRow) -> Iterator[tuple[str, object, object]]:
+def _compared(step: Expect, has: SimulatedContainer) -> Iterator[tuple[str, object, object]]:
     yield "cpus", step.cpus, has.cpus
     yield "memory nodes", step.mems, has.mems
     yield "exclusive cpus:", step.exclusive, has.exclusive
@@ -251,21 +259,21 @@ def _devices(given: object) -> str:
     return ", ".join(f"{name} {','.join(sorted(ids))}" for name, ids in sorted(given.items())) or "none"
 
 
-# ----------------------------------------------------------------------------------------------------
+# The whole
 
 
 TRIALS_NOW, TRIALS_EMPTY = 600, 300
-"""How often it is tried whether one more pod fits, of all shapes together: hundreds of shapes must not take minutes."""
+"""Trials of all shapes together: hundreds of shapes must not take minutes."""
 
 UNKNOWN_MEMORY_BYTES = 64 << 30
-"""For oom_score_adj, where nobody knows the size."""
+"""For oom_score_adj if the size is unknown."""
 
 
 @dataclass(slots=True)
 class Played:
-    """A plan that was played, and the node it left behind."""
+    """A plan that was played, and the node after it."""
 
-    plan: Plan
+    plan: PodPlan
     node: PlayedNode
     steps: StepPlayer
     shapes: Shapes
@@ -273,19 +281,19 @@ class Played:
 
 def simulate(
     machine: SourcedMachine,
-    plan: Plan,
+    plan: PodPlan,
     chosen: Chosen,
     more_shapes: Sequence[PodSpec] = (),
     *,
     summary: str = "",
 ) -> Simulation:
-    """Play a plan and tell everything about it.
+    """Play a plan and describe the result.
 
     Args:
-        machine: where.
-        plan: what.
-        chosen: with which configuration.
-        more_shapes: shapes beside those of the plan, of which is asked how many fit.
+        machine: the machine.
+        plan: the steps.
+        chosen: the configuration.
+        more_shapes: shapes beside those of the plan to find the capacity for.
         summary: the machine in one line, for readers.
     """
     played = play(machine, plan, chosen)
@@ -315,7 +323,7 @@ def simulate(
     )
 
 
-def play(machine: SourcedMachine, plan: Plan, chosen: Chosen) -> Played:
+def play(machine: SourcedMachine, plan: PodPlan, chosen: Chosen) -> Played:
     """Play a plan on an empty node."""
     node = empty_node(machine, plan, chosen)
     shapes = Shapes(chosen.node.options)
@@ -325,18 +333,18 @@ def play(machine: SourcedMachine, plan: Plan, chosen: Chosen) -> Played:
     return Played(plan, node, player, shapes)
 
 
-def running(played: Played) -> tuple[ContainerRow, ...]:
+def running(played: Played) -> tuple[SimulatedContainer, ...]:
     """The containers that run now, with what they have now."""
     rows = Rows(played.node)
     return tuple(rows.now(row) for key, row in played.steps.latest.items() if played.node.is_running(key))
 
 
-def empty_node(machine: SourcedMachine, plan: Plan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
+def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
     """The machine with nothing on it; `counts` requests also where the plan itself does not."""
     described = machine.description
     devices = DeviceManager(lay_out(described).devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
-    who = Identity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
+    who = RuntimeIdentity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
     return PlayedNode(
         chosen.node,
         devices,
@@ -347,7 +355,7 @@ def empty_node(machine: SourcedMachine, plan: Plan, chosen: Chosen, *, counts: b
     )
 
 
-def totals(played: Played, containers: Sequence[ContainerRow]) -> Totals:
+def totals(played: Played, containers: Sequence[SimulatedContainer]) -> Totals:
     """Counts at the end; `containers` are those that run."""
     node, state = played.node.node, played.node.state
     own = [row for row in containers if row.aligned is not None]
@@ -385,20 +393,20 @@ def _promised_bytes(played: Played) -> int:
     return sum(block.size_bytes for one in held for block in one.memory if block.resource == "memory")
 
 
-def _by_pod(rows: Iterable[ContainerRow]) -> dict[str, list[ContainerRow]]:
-    found: dict[str, list[ContainerRow]] = {}
+def _by_pod(rows: Iterable[SimulatedContainer]) -> dict[str, list[SimulatedContainer]]:
+    found: dict[str, list[SimulatedContainer]] = {}
     for row in rows:
         found.setdefault(f"{row.namespace}/{row.pod}", []).append(row)
     return found
 
 
-def _failed(row: ContainerRow) -> bool:
-    return row.status in (Status.REFUSED, Status.SKIPPED)
+def _failed(row: SimulatedContainer) -> bool:
+    return row.status in (ContainerStatus.REFUSED, ContainerStatus.SKIPPED)
 
 
-def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[Room]:
+def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[ShapeCapacity]:
     """For each shape; those of the command line come last, as they were met last."""
-    budgets = Budget(TRIALS_NOW), Budget(TRIALS_EMPTY)
+    budgets = TrialBudget(TRIALS_NOW), TrialBudget(TRIALS_EMPTY)
     counted = empty_node(machine, played.plan, chosen, counts=True)
     now = played.node.fork()
     if now.room is None:
@@ -416,24 +424,24 @@ def _most_wanted(shapes: Shapes) -> list[str]:
 
 
 def _room(
-    key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[Budget, Budget]
-) -> Room | None:
+    key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[TrialBudget, TrialBudget]
+) -> ShapeCapacity | None:
     """How many more fit on the node as it is and on an empty one, each while there is a budget for it."""
     pod, count, example = shapes.pods[key], shapes.counts[key], shapes.examples[key]
     text = shape_text(pod)
     if not asks_for_something(pod):
-        return Room(key, text, example, count, 0, 0, bounded=False)
+        return ShapeCapacity(key, text, example, count, 0, 0, bounded=False)
     if example and budgets[0].left <= 0:
         return None
     fits, why = more_that_fit(nodes[0], pod, budgets[0])
     fits_empty = None
     if budgets[1].left > 0 or not example:
         fits_empty, _ = more_that_fit(nodes[1], pod, budgets[1])
-    return Room(key, text, example, count, fits, fits_empty, bounded=why is not None, refusal=why)
+    return ShapeCapacity(key, text, example, count, fits, fits_empty, bounded=why is not None, refusal=why)
 
 
-def _left_out(played: Played, capacity: Sequence[Room]) -> Iterable[str]:
-    """Shapes of which nobody knows how many more fit."""
+def _left_out(played: Played, capacity: Sequence[ShapeCapacity]) -> Iterable[str]:
+    """Notes on shapes whose capacity was not tried."""
     count = len(played.shapes.pods)
     if len(capacity) < count:
         yield (
@@ -444,10 +452,10 @@ def _left_out(played: Played, capacity: Sequence[Room]) -> Iterable[str]:
 
 def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
     """Refusals of one shape for one reason together, the most frequent first."""
-    found: dict[tuple[str, str, str, str], list[ContainerRow]] = {}
+    found: dict[tuple[str, str, str, str], list[SimulatedContainer]] = {}
     for step in steps:
         for row in step.containers:
-            if row.status is Status.REFUSED and row.refusal is not None:
+            if row.status is ContainerStatus.REFUSED and row.refusal is not None:
                 key = (
                     row.refusal.reason,
                     row.refusal.stage,
@@ -469,8 +477,8 @@ def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
     return tuple(sorted(groups, key=lambda group: -len(group.containers)))
 
 
-def _assumptions(machine: SourcedMachine, plan: Plan) -> Iterable[str]:
-    """What had to be assumed."""
+def _assumptions(machine: SourcedMachine, plan: PodPlan) -> Iterable[str]:
+    """Assumptions, a sentence each."""
     asked = {
         name
         for step in plan.steps

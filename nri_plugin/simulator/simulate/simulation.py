@@ -1,24 +1,25 @@
-"""The result of a simulation: plain frozen values, whose `as_dict` is the JSON of `nri-pin simulate -o json`.
+"""The result of a simulation: frozen values, whose `as_dict` is the JSON of `nri-pin simulate -o json`.
 
-Ids are whole numbers and groups of CPUs lists of them where something is to be drawn (`Machine`, `Owner`); what a
-container has is written as kernel lists (`0-3,8`), as in the other commands. `-o json` prints one object:
+`-o json` prints one object:
 
-    {"format": 1, "simulations": [Simulation, ...], "comparison": Comparison or null}
+    {"format": 1, "simulations": [Simulation, ...], "comparison": SimulationComparison or null}
 
 with one simulation, or with two under `--compare`: the same machine and the same pods with two configurations
-(`Comparison` is in `simulate_comparison`).
+(`SimulationComparison` is in `comparison`).
+
+Values for pictures (`Machine`, `CPUOwner`) have ids as integers and groups of CPUs as lists of them. CPUs and memory
+nodes of a container are kernel lists (`0-3,8`), as in the other commands.
 """
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-# ----------------------------------------------------------------------------------------------------
-# The machine of a simulation as plain values: lists of ids, enough to draw it.
+# The machine
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class CPUGroup:
     """CPUs that belong together: a socket, an uncore cache, a core.
 
     Attributes:
@@ -31,7 +32,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class NUMANodeRow:
+class SimulatedNUMANode:
     """A NUMA node.
 
     Attributes:
@@ -48,12 +49,12 @@ class NUMANodeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceRow:
+class SimulatedDevice:
     """A device of the machine.
 
     Attributes:
         numa_nodes: those it is attached to; none for anywhere.
-        container: key of who has it at the end; empty for nobody.
+        container: key of the container that has it at the end; empty for none.
     """
 
     resource: str
@@ -67,8 +68,8 @@ class Machine:
     """The machine, enough to draw it.
 
     Attributes:
-        name: as it was asked for.
-        title: in words, empty where nobody wrote some.
+        name: as given on the command line.
+        title: of the description, may be empty.
         summary: one line: how many sockets, NUMA nodes, caches, cores, CPUs.
         caches_known: False where no CPU has an L3, so that `caches` are the sockets.
         isolated, offline: CPUs.
@@ -78,10 +79,10 @@ class Machine:
     name: str
     title: str
     summary: str
-    sockets: tuple[Group, ...]
-    numa_nodes: tuple[NUMANodeRow, ...]
-    caches: tuple[Group, ...]
-    cores: tuple[Group, ...]
+    sockets: tuple[CPUGroup, ...]
+    numa_nodes: tuple[SimulatedNUMANode, ...]
+    caches: tuple[CPUGroup, ...]
+    cores: tuple[CPUGroup, ...]
     caches_known: bool
     online: tuple[int, ...]
     offline: tuple[int, ...]
@@ -89,45 +90,43 @@ class Machine:
     without_l3: tuple[int, ...] = ()
 
 
-# ----------------------------------------------------------------------------------------------------
+# The result
 
-
-# Whoever reads a simulation needs its parts.
 
 FORMAT = 1
-"""Raised when a reader of an older one would misunderstand; a new key does not raise it."""
+"""Increased if readers of the format before would misread it; a new key does not increase it."""
 
 
-class Status(StrEnum):
-    """What became of a container."""
+class ContainerStatus(StrEnum):
+    """The result for a container."""
 
     PLACED = "placed"
     """It has exclusive CPUs, or memory bound to NUMA nodes, or both."""
     SHARED = "shared"
-    """It runs in the shared pool and nothing is promised to it."""
+    """It runs in the shared pool and has no allocation."""
     REFUSED = "refused"
     SKIPPED = "skipped"
-    """Its pod ended before its turn: refused as a whole, or by an init container that was."""
+    """It was not created, because its pod was refused as a whole or an init container was refused."""
 
 
-class Stage(StrEnum):
-    """Who refused."""
+class RefusalStage(StrEnum):
+    """What refused a container."""
 
     NODE = "node"
-    """The node as a whole has too little left: scheduler and kubelet, before any runtime is asked."""
+    """Scheduler or kubelet: the node as a whole has too little left."""
     PLACEMENT = "placement"
     """nri-pin."""
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """What decided.
+    """The configuration of a simulation.
 
     Attributes:
         name: the file, or `defaults`.
-        said: the keys that are not the agent's default, as `key: value` texts by key.
+        said: values that are set, as text by key.
         reserved: CPUs for the system, a kernel list.
-        why_reserved: where these come from, a sentence.
+        why_reserved: where these come from.
     """
 
     name: str
@@ -137,21 +136,21 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why something does not run.
+class SimulatedRefusal:
+    """Why a container does not run.
 
     Attributes:
         reason: one word, `TopologyAffinityError`, `OutOfcpu`.
         text: the whole sentence, the reason first.
     """
 
-    stage: Stage
+    stage: RefusalStage
     reason: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class AlignmentRow:
     """At which levels exclusive CPUs are aligned, by the rules of the alignment counters; memory counts for `numa_node`."""
 
     numa_node: bool
@@ -161,25 +160,25 @@ class Alignment:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerRow:
+class SimulatedContainer:
     """A container and what it got.
 
     Attributes:
         key: `NAMESPACE/POD/CONTAINER`.
         kind: `app`, `init` or `sidecar`.
-        status: what became of it.
-        exclusive: how many CPUs it has to itself.
-        cpus: what it runs on: its own, or the shared pool of that moment; a kernel list.
+        status: the result.
+        exclusive: how many exclusive CPUs it has.
+        cpus: the CPUs it runs on, its exclusive ones or the shared pool of that moment; a kernel list.
         mems: NUMA nodes its memory is bound to; empty for any.
         numa_nodes: of `cpus`.
         caches: uncore caches of `cpus`, ids as a list.
         sockets: of `cpus`, ids as a list.
         cores: of how many cores it has CPUs.
         aligned: only of exclusive CPUs; None otherwise.
-        preferred: whether the NUMA hint it was placed by was a preferred one; None where nobody was asked.
+        preferred: whether the merged NUMA hint was preferred; None if there was no hint.
         devices: ids by resource.
         device_nodes: NUMA nodes of these devices.
-        steps: why, in the short codes of a decision.
+        steps: the steps of the decision, as short codes.
         refusal: of a refused one; and of one in a namespace that is never refused, which runs in the shared pool.
     """
 
@@ -188,7 +187,7 @@ class ContainerRow:
     pod: str
     container: str
     kind: str
-    status: Status
+    status: ContainerStatus
     exclusive: int = 0
     cpus: str = ""
     mems: str = ""
@@ -196,28 +195,28 @@ class ContainerRow:
     caches: str = ""
     sockets: str = ""
     cores: int = 0
-    aligned: Alignment | None = None
+    aligned: AlignmentRow | None = None
     preferred: bool | None = None
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     device_nodes: str = ""
     steps: tuple[str, ...] = ()
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepRow:
-    """Something that happened, in order.
+    """One step of the scenario and its result.
 
     Attributes:
         number: from 1.
         line: in the scenario; 0 where the form has no lines.
         action: `run`, `create`, `start`, `stop`, `remove`, `update`, `expect`, `say`.
         target: `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`; the sentence of `say`.
-        workload: what the pod comes from, `Deployment default/web`; empty for a pod of its own.
+        workload: the owner of the pod, `Deployment default/web`; empty for a bare pod.
         shape: key into `Simulation.shapes`; only of `run` and `create`.
         qos: the pod's class; only of those two.
-        containers: those it created or refused, as they were then.
-        problems: what was expected and is not so, a sentence each.
+        containers: those that it created or refused, as they were then.
+        problems: expectations that were not met, a sentence each.
         refusal: of an update.
         exclusive_cpus: how many CPUs are exclusive after it, of all containers.
     """
@@ -229,20 +228,20 @@ class StepRow:
     workload: str = ""
     shape: str = ""
     qos: str = ""
-    containers: tuple[ContainerRow, ...] = ()
+    containers: tuple[SimulatedContainer, ...] = ()
     problems: tuple[str, ...] = ()
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
     exclusive_cpus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
-    """A CPU at the end.
+class CPUOwner:
+    """The use of one CPU at the end.
 
     Attributes:
         kind: `exclusive`, `shared`, `reserved` (kept for the system, also part of the shared pool where policy has it so),
             `isolated` (by the kernel, the shared pool stays out of it) or `offline`.
-        container: key of who has it to itself; empty otherwise.
+        container: key of the container that has it exclusively; empty otherwise.
     """
 
     cpu: int
@@ -251,8 +250,8 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """A NUMA node or an uncore cache at the end.
+class FragmentationRow:
+    """Fragmentation of a NUMA node or an uncore cache at the end.
 
     Attributes:
         cpus: how many it has online.
@@ -270,13 +269,13 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryRow:
-    """Memory of one NUMA node at the end, bytes; only where the Static memory policy promises some.
+class SimulatedMemory:
+    """Memory of one NUMA node at the end, bytes; only with the memory policy Static.
 
     Attributes:
         resource: `memory` or `hugepages-SIZE`.
         allocatable: on an empty machine.
-        promised: to containers.
+        promised: allocated to containers.
     """
 
     numa_node: int
@@ -286,19 +285,18 @@ class MemoryRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """How many more pods of one shape fit, found by trying until one is refused.
+class ShapeCapacity:
+    """How many more pods of one shape fit: pods are tried until one is refused.
 
     Attributes:
         shape: key.
-        text: what such a pod asks for, `Guaranteed: cpu 4, memory 8Gi`.
-        example: who has that shape; empty for one that only `--shape` names.
-        pods: how many of it were asked for in the scenario.
+        text: the requests of such a pod, `Guaranteed: cpu 4, memory 8Gi`.
+        example: a pod or workload with that shape; empty for a shape that only `--shape` names.
+        pods: how many pods of the scenario have it.
         fits: how many more fit now.
-        fits_empty: how many fit on the same machine with nothing on it; None where that was not tried, of the rarest of
-            very many shapes.
-        bounded: False where nothing that is simulated ends the row, or only `fits` many were tried.
-        refusal: what ended it; None where nothing did.
+        fits_empty: how many fit on the empty machine; None if that was not tried, for the rarest of very many shapes.
+        bounded: False if no refusal ended the trials, because nothing simulated limits them or only `fits` were tried.
+        refusal: of the first pod that did not fit; None if there was none.
     """
 
     shape: str
@@ -308,12 +306,12 @@ class Room:
     fits: int
     fits_empty: int | None
     bounded: bool = True
-    refusal: Refusal | None = None
+    refusal: SimulatedRefusal | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """Refusals that are alike: of pods of one shape, for one reason.
+    """Equal refusals: of pods of one shape, for one reason.
 
     Attributes:
         containers: keys, in order.
@@ -321,7 +319,7 @@ class RefusedRow:
     """
 
     reason: str
-    stage: Stage
+    stage: RefusalStage
     shape: str
     containers: tuple[str, ...]
     text: str
@@ -332,7 +330,7 @@ class Totals:
     """Counts at the end.
 
     Attributes:
-        pods: asked for.
+        pods: in the scenario.
         pods_placed: all their containers run, or ran.
         pods_partly: some of their containers were refused, others run.
         pods_refused: none runs.
@@ -343,7 +341,7 @@ class Totals:
         shared_pool: the pool, a kernel list.
         aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: of the containers with CPUs of
             their own, how many are aligned.
-        fragmentation_numa, fragmentation_cache: over the whole machine, as in `Broken`.
+        fragmentation_numa, fragmentation_cache: over the whole machine, as in `FragmentationRow`.
         memory_promised_bytes: by the Static memory policy.
         problems: expectations that were not met.
     """
@@ -388,18 +386,18 @@ class OrderRow:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What came of the pods of one scenario on one machine with one configuration.
+    """The result for the pods of one scenario on one machine with one configuration.
 
     Attributes:
         scenario: its name.
         file: where it was read.
         shapes: what a pod of each shape asks for, by key.
-        steps: all that happened, in order.
-        containers: those that run at the end, with what they have then.
+        steps: in their order.
+        containers: those that run at the end.
         owners: one for every CPU, ascending.
-        refused: refusals that are alike, the most frequent first.
-        notes: what was not simulated, and what was assumed, a sentence each.
-        orders: statistics over orders of the pods; empty where nobody asked.
+        refused: equal refusals, the most frequent first.
+        notes: what was not simulated, and assumptions, a sentence each.
+        orders: statistics over orders of the pods; empty unless asked for.
     """
 
     scenario: str
@@ -408,13 +406,13 @@ class Simulation:
     configuration: Configuration
     shapes: dict[str, str]
     steps: tuple[StepRow, ...]
-    containers: tuple[ContainerRow, ...]
-    owners: tuple[Owner, ...]
-    devices: tuple[DeviceRow, ...]
-    numa_nodes: tuple[Broken, ...]
-    caches: tuple[Broken, ...]
-    memory: tuple[MemoryRow, ...]
-    capacity: tuple[Room, ...]
+    containers: tuple[SimulatedContainer, ...]
+    owners: tuple[CPUOwner, ...]
+    devices: tuple[SimulatedDevice, ...]
+    numa_nodes: tuple[FragmentationRow, ...]
+    caches: tuple[FragmentationRow, ...]
+    memory: tuple[SimulatedMemory, ...]
+    capacity: tuple[ShapeCapacity, ...]
     refused: tuple[RefusedRow, ...]
     totals: Totals
     notes: tuple[str, ...] = ()

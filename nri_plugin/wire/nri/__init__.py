@@ -10,7 +10,7 @@ an `adjustment.Adjustment`. A plugin that adds a mount and a limit to every cont
     from nri_plugin.wire.nri.session import PluginSession
 
     WANTED = Adjustment(
-        mounts=(spec.Mount("/etc/hints", "bind", "/var/lib/hints", ("bind", "ro")),),
+        mounts=(spec.MountSpec("/etc/hints", "bind", "/var/lib/hints", ("bind", "ro")),),
         env={removed("HINTS"): "", "HINTS": "/etc/hints"},  # replaces what an earlier plugin set
         resources=Resources(pids_limit=512),
     )

@@ -1,6 +1,8 @@
-"""Plugin service methods as a table: how each request is read, and how its answer is written.
+"""Methods of the Plugin service as two tables: readers of requests, and writers of answers.
 
-An event means the same whether it has its own method (NRI 0.12 on) or comes inside `StateChange`.
+`_READERS` has a reader for each method. Nine events exist in two forms: as methods of their own (NRI 0.12 and later)
+and inside `StateChange` (all releases). Both give the same value. `_WRITERS` has a writer for each pair of event and
+response that the protocol allows.
 """
 
 from collections.abc import Callable
@@ -33,7 +35,7 @@ class SynchronizePart:
 
 @dataclass(frozen=True, slots=True)
 class UnknownEvent:
-    """A StateChange with an event newer than we are: acknowledged, otherwise ignored."""
+    """A StateChange with an event of a later release: it is acknowledged and ignored."""
 
     number: int
 
@@ -115,7 +117,7 @@ def decode_update_containers_response(payload: bytes) -> tuple[str, ...]:
     return tuple(update.container_id for update in message.failed)
 
 
-# --------------------------------------------------------------------- requests
+# Requests
 
 
 def _configure(payload: bytes, _: Reading) -> events.Configure:
@@ -191,7 +193,8 @@ def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
 
 
 def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
-    """Reads the environment only where it may say something, for that takes longer than all the rest."""
+    """Reads the environment only if it may list devices: reading it takes longer than all the rest."""
+    # A search of the bytes decides. It may find the name in another field: then the environment is read for nothing.
     says_something = bounds.LISTS_DEVICES.encode() in payload
     is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
     messages = reading.created if says_something and not is_too_long else reading.messages
@@ -218,6 +221,7 @@ STATE_CHANGE_OF_CONTAINER: Final[dict[int, Callable[[Pod, Container], events.NRI
 
 
 def _state_change(payload: bytes, reading: Reading) -> Decoded:
+    # The method is known, only the event is not: acknowledge it, since an error could fail what the runtime does.
     message = reading.messages.StateChangeEvent.FromString(payload)
     if of_pod := STATE_CHANGE_OF_POD.get(message.event):
         return of_pod(reading.pod(message.pod))
@@ -248,7 +252,7 @@ _READERS: Final[dict[str, Reader]] = {
 }
 
 
-# -------------------------------------------------------------------- responses
+# Responses
 
 
 def _created(event: events.CreateContainer, response: events.CreateContainerResponse) -> Message:

@@ -1,7 +1,11 @@
-"""Protobuf messages to the plain values of `messages.py`: only what those hold is read.
+"""Protobuf messages to the plain values of `messages`.
 
-Protobuf itself steps over fields that we do not know. An absent message gives None or the empty value. What the author of
-a pod writes is bounded here, before anything is made of it; see `nri_plugin.model.bounds`.
+Two readings exist. `PLACEMENT` reads the fields that placement needs, within bounds. `DETAILS` reads everything, takes
+several times as long and has no bound.
+
+Protobuf steps over fields that we do not know. An absent message gives None or the empty value. The author of a pod
+writes names, annotations, environment and devices: `PLACEMENT` bounds them before it makes values of them, see
+`nri_plugin.model.bounds`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,21 +27,20 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
-    Device,
-    Field,
+    DeviceNode,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# The messages of the protocol with only those fields that placement reads.
+# Messages with only the fields that placement reads
 #
-# A pod may bring 200,000 environment variables or 80,000 annotations; making values of them takes several times as long as
-# everything else about its request. Here the parser steps over the bytes of all fields that nobody reads. An annotation
-# stays the bytes of its entry, and a variable its bytes.
+# A pod may bring 200,000 environment variables or 80,000 annotations. Making values of them takes several times as long
+# as everything else about its request. These messages make the parser step over the bytes of unread fields. An
+# annotation stays the bytes of its entry, and a variable its bytes.
 #
-# The messages are the generated ones with fields left out, made when this is imported, so they cannot differ otherwise.
+# They are made at import from the generated messages by leaving fields out, so they cannot differ in other ways.
 
 
 _PACKAGE: Final = pb.DESCRIPTOR.package
@@ -102,7 +105,7 @@ WITH_ENVIRONMENT: Final = Messages()
 WITHOUT_ENVIRONMENT: Final = Messages({("Container", "env")})
 
 
-# ----------------------------------------------------------------------------------------------------
+# What placement needs
 
 
 NO_RESOURCES = Resources()
@@ -110,24 +113,24 @@ NO_MEMORY: Final[dict[str, Any]] = {}
 _MEMORY: Final = {
     column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
 }
-_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in Field}
+_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in OwnedField}
 _OWN: Final = bounds.OWN_ANNOTATIONS.encode()
 _LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
 _STATES = {state.value: state for state in ContainerState}
 
 Hears: TypeAlias = Callable[[str], bool]
-"""Whether annotations of the pods of a namespace are heard."""
+"""Whether annotations of the pods of a namespace are obeyed."""
 
 
 def deaf(_namespace: str) -> bool:
-    """Hears nobody."""
+    """Obeys no namespace."""
     return False
 
 
 def pod(message: Any, hears: Hears = deaf) -> Pod:
-    """Reads a lean pod; near its end a runtime may send one with nothing in it.
+    """Reads what placement needs of a pod; at the end of its life a runtime may send an empty one.
 
-    Its labels are read by nobody. Its annotations are read where `hears` says that its namespace is trusted.
+    Labels are not read. Annotations are read if `hears` says that the namespace is trusted.
     """
     cut = _cut_amounts(message.linux.pod_resources, message.name, message.uid, message.namespace)
     if not message.annotations or not hears(message.namespace):
@@ -164,21 +167,24 @@ def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
 
 
 def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
-    """The annotations that are meant for us, and whether some were left out; see `bounds`."""
+    """The annotations with our prefix, and whether some were left out; see `bounds`."""
     entries = message.annotations
     if len(entries) > bounds.ANNOTATIONS_SEEN:
         return EMPTY, True
+    # Search the bytes before parsing: nearly all annotations are meant for other programs.
     own = [pb.PodSandbox.AnnotationsEntry.FromString(entry) for entry in entries if _OWN in entry]
     return bounds.own_annotations({entry.key: entry.value for entry in own})
 
 
 def container(message: Any) -> Container:
-    """Reads a lean container; a state we do not know counts as unknown.
+    """Reads what placement needs of a container; a state that we do not know counts as unknown.
 
-    Labels and annotations are read by nobody, and of the environment only what names devices.
+    Labels and annotations are not read, and of the environment only variables that list devices.
     """
     linux = message.linux
     devices, cdi, nets = linux.devices, message.CDI_devices, linux.net_devices
+    # Past the bound all devices are left out: a part of them would give wrong hints. A privileged container lists all
+    # devices of the host without having chosen any, so nothing is lost there and no cut is reported.
     has_too_many = max(len(devices), len(cdi), len(nets)) > bounds.DEVICES
     cut = [*_cut_amounts(linux.resources, message.name)]
     cut += [Cut.DEVICES] if has_too_many and not _is_privileged(devices) else []
@@ -206,13 +212,13 @@ def container(message: Any) -> Container:
 
 
 def _is_privileged(devices: Sequence[Any]) -> bool:
-    """Whether it lists devices that no container is given alone: it has all of the host's, and has chosen none."""
+    """Whether the list has devices that only a container with all devices of the host gets."""
     seen = devices[: bounds.DEVICE_LOOKUPS]
     return any((each.major, each.minor) in bounds.HOST_ONLY_DEVICES and each.type == "c" for each in seen)
 
 
-def _device(message: Any) -> Device:
-    return Device(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
+def _device(message: Any) -> DeviceNode:
+    return DeviceNode(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
 
 
 def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
@@ -227,7 +233,7 @@ def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
 
 
 def resources(message: pb.LinuxResources) -> Resources:
-    """Reads resources but for device rules, of which a container has a dozen that placement never asks about.
+    """Reads resources without device rules: a container has a dozen of them, and placement needs none.
 
     A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
     """
@@ -252,12 +258,12 @@ def resources(message: pb.LinuxResources) -> Resources:
 
 
 def _memory(memory: pb.LinuxMemory) -> dict[str, Any]:
-    """Reads what is there, one entry of ListFields each: mostly it is a limit and little else."""
+    """Reads the fields that are set; ListFields is fast because mostly only the limit is."""
     return {_MEMORY[field.name]: wrapper.value for field, wrapper in memory.ListFields()}
 
 
 def update(message: pb.ContainerUpdate) -> ContainerUpdate:
-    """Reads a container update, device rules too: a plugin wrote it, so what is there is meant."""
+    """Reads a container update with its device rules: a plugin wrote it, so all of it is meant."""
     return ContainerUpdate(
         message.container_id, detailed_resources(message.linux.resources), message.ignore_failure
     )
@@ -282,7 +288,7 @@ def adjustment(message: pb.ContainerAdjustment) -> Adjustment:
     return cast("Adjustment", tables.ADJUSTMENT.read(message))
 
 
-# --------------------------------------------------------------------- details
+# Everything
 
 
 def detailed_pod(message: pb.PodSandbox) -> Pod:
@@ -349,12 +355,12 @@ class Reading:
 
 
 def placement(hears: Hears) -> Reading:
-    """What placement needs; `hears` tells of a namespace whether annotations of its pods are heard."""
+    """The fields that placement needs; `hears` says whether annotations of a namespace's pods are obeyed."""
     return Reading(partial(pod, hears=hears), container, resources, WITHOUT_ENVIRONMENT, WITH_ENVIRONMENT)
 
 
 PLACEMENT: Final = placement(deaf)
-"""What placement needs where no annotation is heard; tens of microseconds for a container."""
+"""The fields that placement needs, without annotations; tens of microseconds for a container."""
 DETAILS: Final = Reading(detailed_pod, detailed_container, detailed_resources, pb, pb, is_bounded=False)
 """Everything; several times as long, and without any bound."""
 

@@ -1,4 +1,8 @@
-"""Plain values to protobuf messages: only what is set is written, and what would break a peer is refused."""
+"""Plain values to protobuf messages.
+
+Only what is set is written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
+claim one field fail the request. What a runtime would drop silently or fail for is refused here.
+"""
 
 from collections.abc import Iterable
 from dataclasses import fields, replace
@@ -45,6 +49,7 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
         LocalProtocolError: an update without container id, one of `created_id`, or two updates of one
             container that want different values.
     """
+    # NRI counts two updates of one container in a reply as a conflict of the plugin with itself.
     merged: dict[str, ContainerUpdate] = {}
     for value in values:
         _check_target(value, created_id)
@@ -56,6 +61,7 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
 def _check_target(value: ContainerUpdate, created_id: str) -> None:
     if not value.container_id:
         raise LocalProtocolError("an update names no container; runtimes would skip it without a word")
+    # NRI fails the creation for this, with `ignore_failure` too.
     if value.container_id == created_id:
         msg = f"container {created_id} is being created and cannot be updated too; put it into the adjustment"
         raise LocalProtocolError(msg)

@@ -1,12 +1,11 @@
-"""What a session reports and what it is answered with: the language between wire and engine.
+"""Events that a session reports, responses to them, and adjustments of a new container.
 
-The same event means the same whether it came as its own rpc (NRI 0.12 and later) or inside
-`StateChange` (before).
+An event has one meaning, whether it came as a method of its own (NRI 0.12 and later) or inside `StateChange` (before).
 """
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from nri_plugin.model.errors import LocalProtocolError
 from nri_plugin.wire.nri import spec
@@ -14,15 +13,14 @@ from nri_plugin.wire.nri.messages import (
     EMPTY,
     Container,
     ContainerUpdate,
-    Device,
+    DeviceNode,
     EventMask,
     FieldOwners,
     Pod,
     Resources,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a plugin may change about a container that is being created, with the rules of each part.
+# Adjustments: what a plugin may change about a container that is being created
 #
 # * Only what is set changes anything; plugins called later see the changed container.
 # * `removed(key)` removes: an annotation, variable, mount (by destination), device (by path), namespace (by
@@ -54,13 +52,13 @@ class Adjustment:
     """
 
     annotations: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    mounts: tuple[spec.Mount, ...] = ()
+    mounts: tuple[spec.MountSpec, ...] = ()
     env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
     hooks: spec.Hooks = field(default=spec.Hooks())
     rlimits: tuple[spec.Rlimit, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     resources: Resources | None = None
     cgroups_path: str = ""
     oom_score_adj: int | None = None
@@ -93,7 +91,7 @@ def overriding(args: Iterable[str]) -> tuple[str, ...]:
 
 
 def check(adjustment: Adjustment) -> None:
-    """Refuses what a runtime would drop without a word or fail the creation for.
+    """Refuses an adjustment that a runtime would drop silently or fail the creation for.
 
     Raises:
         LocalProtocolError: an entry without key, two entries that set one key, the removal of something that
@@ -138,12 +136,12 @@ def _check_keys(what: str, keys: Collection[str]) -> None:
         seen.add(key)
 
 
-# ----------------------------------------------------------------------------------------------------
+# Events
 
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The runtime introduces itself; times are milliseconds, 0 = not told (NRI <= 0.6)."""
+    """The runtime says what it is; times are milliseconds, 0 = not sent (NRI <= 0.6)."""
 
     config: str = ""
     runtime_name: str = ""
@@ -155,7 +153,7 @@ class Configure:
 
 @dataclass(frozen=True, slots=True)
 class Synchronize:
-    """Everything that exists, complete (chunks are already joined)."""
+    """All pods and containers that exist; the session has joined the parts."""
 
     pods: tuple[Pod, ...] = ()
     containers: tuple[Container, ...] = ()
@@ -163,7 +161,7 @@ class Synchronize:
 
 @dataclass(frozen=True, slots=True)
 class Shutdown:
-    """The runtime says goodbye."""
+    """The runtime ends the plugin; no runtime sends it so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +203,7 @@ class RemovePodSandbox:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainer:
-    """A container is about to be created; the only event at which work may be refused."""
+    """A container is about to be created; the only event that may be refused."""
 
     pod: Pod
     container: Container
@@ -221,7 +219,7 @@ class PostCreateContainer:
 
 @dataclass(frozen=True, slots=True)
 class StartContainer:
-    """The cgroup exists, the container's own process does not run yet."""
+    """The cgroup exists and the container's process does not run yet."""
 
     pod: Pod
     container: Container
@@ -350,6 +348,9 @@ class UpdatesDone:
 SessionEvent: TypeAlias = Request | Registered | RegistrationRefused | UpdatesDone
 
 
+# Responses
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigureResponse:
     """The subscription; None lets the session choose all that this runtime's version allows of `wanted`."""
@@ -366,41 +367,31 @@ class SynchronizeResponse:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainerResponse:
-    """What the new container gets (`resources`: only what is set changes anything) and updates of others.
+    """The new container's adjustment (`resources`: only fields that are set) and updates of others.
 
-    The first three are short for the fields of `adjustment` of the same names, which holds everything else.
+    `resources` is short for `Adjustment(resources=...)`, which is all that placement sets.
 
-    Differs: the protocol defines evictions too; no runtime heeds them, so there are none here.
+    Differs: the protocol has evictions too; no runtime applies them, so there are none here.
     """
 
     resources: Resources | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    env: Mapping[str, str] = field(default_factory=dict)
     updates: tuple[ContainerUpdate, ...] = ()
     adjustment: Adjustment | None = None
 
     def whole(self) -> Adjustment:
-        """Returns the adjustment with the short fields in it.
+        """Returns the adjustment with `resources` in it.
 
         Raises:
-            LocalProtocolError: a short field and the adjustment both set something.
+            LocalProtocolError: the response and its adjustment both set resources.
         """
-        short = self._short()
+        if self.resources is None:
+            return self.adjustment or NOTHING
         if self.adjustment is None:
-            return Adjustment(**short) if short else NOTHING
-        for name in short:
-            if getattr(self.adjustment, name) != getattr(NOTHING, name):
-                msg = f"{name} is set in the response and in its adjustment; set it in one of them"
-                raise LocalProtocolError(msg)
-        return replace(self.adjustment, **short)
-
-    def _short(self) -> dict[str, Any]:
-        short: dict[str, Any] = {} if self.resources is None else {"resources": self.resources}
-        if self.annotations:
-            short["annotations"] = self.annotations
-        if self.env:
-            short["env"] = self.env
-        return short
+            return Adjustment(resources=self.resources)
+        if self.adjustment.resources is not None:
+            msg = "resources is set in the response and in its adjustment; set it in one of them"
+            raise LocalProtocolError(msg)
+        return replace(self.adjustment, resources=self.resources)
 
 
 @dataclass(frozen=True, slots=True)

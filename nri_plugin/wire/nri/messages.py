@@ -1,7 +1,7 @@
-"""NRI messages as plain frozen values: what the rest of the program sees of the wire.
+"""NRI messages as plain frozen values: pods, containers, resources, updates, owners of fields.
 
-What placement needs is in the values themselves; the rest of a pod or container is in `details`, read only
-by sessions that ask for it, because reading all of it takes several times as long and has no bound.
+The values hold the fields that placement needs. All other fields of a pod or container are in `details`, which only
+sessions with `details=True` read: reading everything takes several times as long and has no bound.
 
 Names follow the protocol's fields. Absent message fields are None, absent
 strings are empty, absent lists are empty tuples. A wrapper with value 0 is 0,
@@ -96,7 +96,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceNode:
     """A device node given to a container; `type` is b, c, u or p.
 
     In an adjustment the path `-PATH` removes. Mode and owner come only to sessions that read details.
@@ -113,7 +113,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class PodDetails:
-    """What a pod has beyond `Pod`; `resources` are those of the sandbox itself."""
+    """Fields of a pod beyond `Pod`; `resources` are those of the sandbox itself."""
 
     ips: tuple[str, ...] = ()
     namespaces: tuple[spec.Namespace, ...] = ()
@@ -146,15 +146,15 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class ContainerDetails:
-    """What a container has beyond `Container`; which of it a runtime fills in depends on its version.
+    """Fields of a container beyond `Container`; which of them are filled in depends on the runtime's version.
 
     Attributes:
-        created_at: nanoseconds since 1970, 0 = not told; so are the two after it.
+        created_at: nanoseconds since 1970, 0 = not sent; so are the two after it.
         net_devices: name on the host -> name in the container.
     """
 
     args: tuple[str, ...] = ()
-    mounts: tuple[spec.Mount, ...] = ()
+    mounts: tuple[spec.MountSpec, ...] = ()
     hooks: spec.Hooks = field(default=spec.Hooks())
     rlimits: tuple[spec.Rlimit, ...] = ()
     created_at: int = 0
@@ -191,7 +191,7 @@ class Container:
     labels: Mapping[str, str] = field(default_factory=_no_texts)
     annotations: Mapping[str, str] = field(default_factory=_no_texts)
     env: tuple[str, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
     resources: Resources = field(default=Resources())
     oom_score_adj: int | None = None
@@ -216,8 +216,8 @@ class ContainerUpdate:
     ignore_failure: bool = False
 
 
-class Field(IntEnum):
-    """What a plugin can own in a container: number and spelling as in the owners map (NRI >= 0.10)."""
+class OwnedField(IntEnum):
+    """A field of a container that a plugin can own: number and spelling as in the owners map (NRI >= 0.10)."""
 
     Annotations = 1
     Mounts = 2
@@ -263,7 +263,7 @@ class Field(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldOwners:
-    """Which plugin (`NN-name`) set what of one container; numbers that `Field` does not know stay numbers.
+    """Which plugin (`NN-name`) set what of one container; numbers that `OwnedField` does not know stay numbers.
 
     Attributes:
         simple: field -> plugin.
@@ -274,7 +274,7 @@ class FieldOwners:
     compound: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     def owner(self, what: int, key: str = "") -> str:
-        """Returns who set a field, or one entry of it; "" = nobody."""
+        """Returns the plugin that set a field, or one entry of it; "" = none."""
         if key:
             return self.compound.get(what, {}).get(key, "")
         return self.simple.get(what, "")

@@ -1,4 +1,7 @@
-"""Which release knows which part of an answer: what a runtime does not know it drops without a word.
+"""What each release of NRI knows: events that a plugin may subscribe to, and parts of an answer that take effect.
+
+A runtime closes the connection silently if the subscription has one event that it does not know. It drops unknown
+fields of an answer silently. Releases before 0.12 do not send their version, so it is inferred from the runtime's.
 
 Source: NRI releases 0.2.0 to 0.12.2 and the versions of NRI that containerd and CRI-O carry; what updates
 lose was read in the code of containerd 1.7 to 2.4 and CRI-O 1.31 to 1.36.
@@ -21,11 +24,7 @@ from nri_plugin.wire.nri.events import (
 )
 from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# Which events a runtime knows, read off its introduction.
-#
-# One bit too many in the subscription and the runtime closes the connection without a word, so the
-# smallest set that can be right is chosen when the version is in doubt.
+# Events: where the version is in doubt, the smallest set that can be right
 
 
 OUR_NRI_VERSION: Final = "v0.12.2"
@@ -72,7 +71,7 @@ def minor_version(text: str) -> tuple[int, int]:
     return (int(major), int(minor))
 
 
-# ----------------------------------------------------------------------------------------------------
+# Fields of answers
 
 
 Release: TypeAlias = tuple[int, int, int]
@@ -146,7 +145,7 @@ def release_of(configure: Configure) -> Release:
 
 
 def unheeded(runtime: Configure, event: NRIEvent, response: NRIResponse) -> str:
-    """Returns "" when the runtime heeds all of an answer, else one sentence that names what it drops."""
+    """Returns "" if the runtime applies all of an answer, else one sentence that names what it drops."""
     updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
     adjustment = response.whole() if isinstance(response, CreateContainerResponse) else NOTHING
     own_id = event.container.id if isinstance(event, UpdateContainer) else ""

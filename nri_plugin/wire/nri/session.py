@@ -1,11 +1,19 @@
 """A plugin's side of one NRI connection, without I/O, clock or threads.
 
-Feed it what the socket gives, act on the events it returns, send what it queues; a connection that ended
-is replaced by a new session. It does by itself what needs no decision: joins a Synchronize that comes in
-parts, chooses the subscription the runtime's version allows, answers unknown methods.
+Pass in what the socket gives, act on the events that come back, send what is queued. A connection that ended is
+replaced by a new session. One connection goes through these steps:
 
-A request is reported as `Request` and waits until `respond` or `refuse`. The runtime waits too, at most
-about two seconds, and sends nothing else meanwhile.
+    plugin  -> runtime   RegisterPlugin (name, index)
+    runtime -> plugin    Configure (who the runtime is); the answer is the subscription
+    runtime -> plugin    Synchronize, in one or more parts (all pods and containers); the answer may carry updates
+    runtime -> plugin    events, one at a time
+
+The session itself does what needs no decision: it joins the parts of a Synchronize, chooses the subscription that the
+runtime's version allows, and answers unknown methods. Every other request is reported as `Request` and waits for
+`respond` or `refuse`. The runtime waits too: it sends nothing else meanwhile, and closes the connection after about
+two seconds. A container is then created without this plugin.
+
+Source: containerd/nri pkg/adaptation and pkg/stub, releases 0.2.0 to 0.12.2.
 """
 
 import re
@@ -34,13 +42,13 @@ from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxRe
 from nri_plugin.wire.nri.releases import OUR_NRI_VERSION, is_before_0_7, legal_mask, unheeded
 from nri_plugin.wire.ttrpc.connection import (
     Call,
+    CallRefused,
     ClientConnection,
-    Refused,
     Reply,
     ServerConnection,
-    ServerHappening,
+    ServerEvent,
 )
-from nri_plugin.wire.ttrpc.frame import Code, Status
+from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 
 class AnswerProblemKind(Enum):
@@ -69,14 +77,13 @@ def _not_waiting(call: int) -> AnswerProblem:
     return AnswerProblem(AnswerProblemKind.NOT_WAITING, f"call {call} is no longer waiting for an answer")
 
 
-# ----------------------------------------------------------------------------------------------------
-# Where a plugin's connection stands, as a table.
+# The state table
 #
-# Our own registration call and the runtime's calls are independent: Configure may come before the runtime's
-# reply to RegisterPlugin, so that reply is no step here.
+# Our registration call and the runtime's calls are independent: Configure may come before the runtime's reply to
+# RegisterPlugin. So that reply is no step of the table.
 
 
-class Stage(Enum):
+class SessionStage(Enum):
     """How far the connection has come."""
 
     CONNECTED = "connected"
@@ -90,8 +97,8 @@ class Stage(Enum):
     CLOSED = "closed"
 
 
-class Step(Enum):
-    """What moves it."""
+class SessionStep(Enum):
+    """What happens to the connection."""
 
     REGISTER = "register"
     CONFIGURE = "Configure"
@@ -102,25 +109,29 @@ class Step(Enum):
     REFUSED = "error answer"
 
 
-NEXT_STAGE: Final[dict[tuple[Stage, Step], Stage]] = {
-    (Stage.CONNECTED, Step.REGISTER): Stage.REGISTERING,
-    (Stage.REGISTERING, Step.CONFIGURE): Stage.CONFIGURING,
-    (Stage.CONFIGURING, Step.ANSWERED): Stage.CONFIGURED,
-    (Stage.CONFIGURING, Step.REFUSED): Stage.FAILED,
+NEXT_STAGE: Final[dict[tuple[SessionStage, SessionStep], SessionStage]] = {
+    (SessionStage.CONNECTED, SessionStep.REGISTER): SessionStage.REGISTERING,
+    # The runtime configures a plugin once. A second Configure is out of order.
+    (SessionStage.REGISTERING, SessionStep.CONFIGURE): SessionStage.CONFIGURING,
+    (SessionStage.CONFIGURING, SessionStep.ANSWERED): SessionStage.CONFIGURED,
+    (SessionStage.CONFIGURING, SessionStep.REFUSED): SessionStage.FAILED,
     # A plugin launched by a runtime before NRI 0.7 is never synchronized: events follow at once.
-    (Stage.CONFIGURED, Step.EVENT): Stage.CONFIGURED,
-    (Stage.CONFIGURED, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
-    (Stage.CONFIGURED, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
-    (Stage.COLLECTING, Step.SYNCHRONIZE_PART): Stage.COLLECTING,
-    (Stage.COLLECTING, Step.SYNCHRONIZE): Stage.SYNCHRONIZING,
-    (Stage.SYNCHRONIZING, Step.ANSWERED): Stage.READY,
-    (Stage.SYNCHRONIZING, Step.REFUSED): Stage.FAILED,
-    (Stage.READY, Step.EVENT): Stage.READY,
+    (SessionStage.CONFIGURED, SessionStep.EVENT): SessionStage.CONFIGURED,
+    # NRI 0.7 and later split a Synchronize above 4 MiB; all parts but the last say that more follow.
+    (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
+    (SessionStage.CONFIGURED, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
+    (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE_PART): SessionStage.COLLECTING,
+    (SessionStage.COLLECTING, SessionStep.SYNCHRONIZE): SessionStage.SYNCHRONIZING,
+    # After an error answer the runtime drops the plugin, or keeps the connection and never uses it again.
+    (SessionStage.SYNCHRONIZING, SessionStep.ANSWERED): SessionStage.READY,
+    (SessionStage.SYNCHRONIZING, SessionStep.REFUSED): SessionStage.FAILED,
+    (SessionStage.READY, SessionStep.EVENT): SessionStage.READY,
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-# When a connection has to be given up although it is open: runtimes keep some that they no longer serve.
+# The watchdog
+#
+# Runtimes keep some connections open that they no longer serve. The plugin has to notice that by itself.
 #
 # Source: containerd 1.7 up to 1.7.25 keeps a plugin connected that failed to synchronize and never sends it
 # another event; NRI 0.6 leaves half a frame behind when a message is too long for it.
@@ -128,11 +139,11 @@ NEXT_STAGE: Final[dict[tuple[Stage, Step], Stage]] = {
 
 INCOMPLETE_FRAME_SECONDS: Final = 10.0
 LATE_ANSWER_SECONDS: Final = 1.0
-"""After a late answer the runtime closes; we wait so long for it."""
+"""After a late answer the runtime closes the connection. We wait this long for it, then close it ourselves."""
 
 
-class Watchdog:
-    """Expectations by name, each with the time at which it is broken and the sentence to say then."""
+class SessionWatchdog:
+    """What must happen next, by name: the time until when, and the problem to report after it."""
 
     def __init__(self, timeout: float, *, prelaunched: bool) -> None:
         self._timeout = timeout
@@ -141,11 +152,11 @@ class Watchdog:
         self._frames_read = 0
 
     def next_check(self) -> float | None:
-        """Returns the earliest time at which an expectation is broken."""
+        """Returns the earliest time at which an expectation can fail."""
         return min((due_at for due_at, _ in self._due.values()), default=None)
 
     def overdue(self, now: float) -> str | None:
-        """Returns the sentence of the expectation that was broken first."""
+        """Returns the problem of the expectation that failed first."""
         broken = [due for due in self._due.values() if due[0] <= now]
         return min(broken)[1] if broken else None
 
@@ -165,6 +176,7 @@ class Watchdog:
     def synchronized(self, *, is_lost: bool) -> None:
         """We answered Synchronize, in a way that keeps us on the runtime's list or not."""
         self._due.pop("synchronize", None)
+        # containerd 1.7.16 to 1.7.25 report the plugin as connected and never send it another event.
         if is_lost:
             text = "our answer to Synchronize was an error or too late; the runtime may keep us without serving us"
             self._due["lost"] = (float("-inf"), text)
@@ -182,6 +194,7 @@ class Watchdog:
             frames_read: whole frames read since the connection began.
             is_incomplete: whether another has begun.
         """
+        # The time counts for one frame: a whole frame since the last call shows that the runtime goes on sending.
         if not is_incomplete or frames_read != self._frames_read:
             self._due.pop("frame", None)
         self._frames_read = frames_read
@@ -201,21 +214,21 @@ class Watchdog:
         self._due.pop(f"update {call}", None)
 
 
-# ----------------------------------------------------------------------------------------------------
+# The session
 
 
 MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
 """Longest message NRI 0.6 can write: 4096 bytes of a frame, then one mux frame of 16 MiB."""
 UPDATE_TIMEOUT: Final = 5.0
-"""Seconds an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it for ever."""
+"""Seconds that an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it forever."""
 
 _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A request somebody has to answer."""
+class _PendingRequest:
+    """A request that waits for an answer."""
 
     event: NRIEvent
     deadline: float | None
@@ -233,7 +246,7 @@ class PluginSession:
             serve one new connection after the other, so it is long.
         details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
             what placement needs; nothing is bounded then.
-        hears: tells of a namespace whether annotations of its pods are heard; by default none are.
+        hears: whether annotations of a namespace's pods are obeyed; by default none are.
 
     Raises:
         LocalProtocolError: the runtime would refuse the name or the index, or `wanted` is empty.
@@ -258,12 +271,12 @@ class PluginSession:
         self.runtime: Configure | None = None
         self._wanted = wanted
         self._reading = DETAILS if details else placement(hears)
-        self._stage = Stage.CONNECTED
+        self._stage = SessionStage.CONNECTED
         self._mux = MuxReader()
         self._server = ServerConnection(MAX_MESSAGE_BYTES)
         self._client = ClientConnection(MAX_MESSAGE_BYTES)
-        self._watchdog = Watchdog(registration_timeout, prelaunched=prelaunched)
-        self._waiting: dict[int, _Waiting] = {}
+        self._watchdog = SessionWatchdog(registration_timeout, prelaunched=prelaunched)
+        self._waiting: dict[int, _PendingRequest] = {}
         self._register_call = 0
         self._pods: list[Pod] = []
         self._containers: list[Container] = []
@@ -271,11 +284,9 @@ class PluginSession:
         self._error: RemoteProtocolError | None = None
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> SessionStage:
         """How far the connection has come."""
         return self._stage
-
-    # ------------------------------------------------------------ our requests
 
     def register(self, now: float) -> None:
         """Queues RegisterPlugin; call it once, at once after connecting.
@@ -283,8 +294,10 @@ class PluginSession:
         Raises:
             LocalProtocolError: it was called before.
         """
-        self._stage = self._next(Step.REGISTER)
+        self._stage = self._next(SessionStep.REGISTER)
         payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
+        # No timeout of our own: runtimes accept one connection after the other, so the reply may take long. The
+        # watchdog waits for Configure instead, which is what shows that we are served.
         self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
         self._watchdog.registering(now)
 
@@ -297,7 +310,7 @@ class PluginSession:
             LocalProtocolError: the session is not ready, a request waits for its answer (the runtime would
                 wait for us and we for it), or the updates cannot be sent.
         """
-        if self._stage is not Stage.READY:
+        if self._stage is not SessionStage.READY:
             raise LocalProtocolError(
                 f"containers can be updated when the session is ready; it is {self._stage.value}"
             )
@@ -308,8 +321,6 @@ class PluginSession:
         call = self._client.call(codec.RUNTIME_SERVICE, "UpdateContainers", payload, now, UPDATE_TIMEOUT)
         self._watchdog.updating(call, now + UPDATE_TIMEOUT)
         return call
-
-    # ----------------------------------------------------------------- answers
 
     def respond(self, call: int, response: NRIResponse, now: float) -> AnswerProblem | None:
         """Answers a request.
@@ -323,9 +334,11 @@ class PluginSession:
         waiting = self._waiting.get(call)
         if waiting is None:
             return _not_waiting(call)
+        # Encode first: a response that this event cannot have raises before anything is queued.
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
+        # An answer above 4 MiB becomes an error status, so that this request fails and not the connection.
         replaced = self._server.reply(call, payload)
-        self._answered(call, now, Step.ANSWERED if replaced is None else Step.REFUSED)
+        self._answered(call, now, SessionStep.ANSWERED if replaced is None else SessionStep.REFUSED)
         if replaced is not None:
             return AnswerProblem(AnswerProblemKind.TOO_LONG, replaced.message)
         lost = unheeded(self.runtime or Configure(), waiting.event, response)
@@ -342,12 +355,15 @@ class PluginSession:
         """
         if call not in self._waiting:
             return _not_waiting(call)
-        self._server.fail(call, Status(code, message))
-        self._answered(call, now, Step.REFUSED)
+        self._server.fail(call, RPCStatus(code, message))
+        self._answered(call, now, SessionStep.REFUSED)
         return None
 
     def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
-        """Fills the subscription in, or checks the given one against what this runtime knows."""
+        """Fills the subscription in, or checks the given one against the events that this runtime knows.
+
+        One bit too many, and the runtime closes the connection without an error to the plugin.
+        """
         if not (isinstance(event, Configure) and isinstance(response, ConfigureResponse)):
             return response
         legal = legal_mask(event)
@@ -358,19 +374,18 @@ class PluginSession:
             raise LocalProtocolError(msg + f"; it knows {int(legal):#x}")
         return response
 
-    def _answered(self, call: int, now: float, step: Step) -> None:
+    def _answered(self, call: int, now: float, step: SessionStep) -> None:
         waiting = self._waiting.pop(call)
         late = waiting.deadline is not None and now > waiting.deadline
+        # Only Configure and Synchronize move the stage; events leave it READY however they are answered.
         if isinstance(waiting.event, Configure | Synchronize):
             self._stage = self._next(step)
-        if isinstance(waiting.event, Configure) and step is Step.ANSWERED:
+        if isinstance(waiting.event, Configure) and step is SessionStep.ANSWERED:
             self._watchdog.configured(waiting.event, now)
         if isinstance(waiting.event, Synchronize):
-            self._watchdog.synchronized(is_lost=late or step is Step.REFUSED)
+            self._watchdog.synchronized(is_lost=late or step is SessionStep.REFUSED)
         if late:
             self._watchdog.answered_late(now)
-
-    # ----------------------------------------------------------------- receive
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
         """Takes what the socket gave; b"" is the end of the connection.
@@ -392,9 +407,10 @@ class PluginSession:
             raise
 
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
-        if self._stage is Stage.CLOSED:
+        if self._stage is SessionStage.CLOSED:
             raise RemoteProtocolError("bytes came after the end of the connection")
         events: list[SessionEvent] = []
+        # Frames of other connection ids are dropped, as the runtime does with ours.
         for connection_id, part in self._mux.feed(data):
             if connection_id == PLUGIN_CONNECTION:
                 for call in self._server.receive_data(part, now):
@@ -402,6 +418,7 @@ class PluginSession:
             elif connection_id == RUNTIME_CONNECTION:
                 replies = self._client.receive_data(part)
                 events += [self._replied(reply) for reply in replies if isinstance(reply, Reply)]
+        # NRI 0.6 leaves half a frame behind if a message exceeds 16 MiB: the watchdog reports it.
         frames = self._server.frames_read + self._client.frames_read
         self._watchdog.received(now, frames, is_incomplete=self._is_incomplete)
         return events
@@ -411,21 +428,23 @@ class PluginSession:
         return self._mux.is_incomplete or self._server.is_incomplete or self._client.is_incomplete
 
     def _end(self) -> list[SessionEvent]:
-        if self._stage is Stage.CLOSED:
+        if self._stage is SessionStage.CLOSED:
             return []
         if self._is_incomplete:
             raise RemoteProtocolError("the peer closed the connection in the middle of a frame")
         return self._close()
 
     def _close(self) -> list[SessionEvent]:
-        self._stage = Stage.CLOSED
+        self._stage = SessionStage.CLOSED
         self._waiting.clear()
+        # Unsolicited updates end as failed. The registration call does not: its end would read as "refused".
         lost = [reply for reply in self._client.close() if reply.stream_id != self._register_call]
         return [self._replied(reply) for reply in lost]
 
     def _replied(self, reply: Reply) -> SessionEvent:
         status = reply.status
         if reply.stream_id == self._register_call:
+            # A refused name or index is a mistake of configuration; the runtime keeps the connection open but dead.
             if status is None:
                 return Registered()
             return RegistrationRefused(status.code, status.message)
@@ -434,34 +453,35 @@ class PluginSession:
             return UpdatesDone(reply.stream_id, error=status.message or f"status {status.code}")
         return UpdatesDone(reply.stream_id, failed=codec.decode_update_containers_response(reply.payload))
 
-    # ---------------------------------------------------------- their requests
-
-    def _called(self, happening: ServerHappening, events: list[SessionEvent]) -> None:
-        if isinstance(happening, Call):
-            self._serve(happening, events)
-        elif isinstance(happening, Refused) and happening.status.code != Code.UNIMPLEMENTED:
-            why = happening.status.message
-            raise RemoteProtocolError(
-                f"the peer's request on stream {happening.stream_id} is unusable: {why}"
-            )
+    def _called(self, event: ServerEvent, events: list[SessionEvent]) -> None:
+        # A request that the ttrpc end refused was lost for us: our picture of the containers would be wrong from now
+        # on. A new connection synchronizes it. A refused stream (UNIMPLEMENTED) is no NRI request.
+        if isinstance(event, Call):
+            self._serve(event, events)
+        elif isinstance(event, CallRefused) and event.status.code != Code.UNIMPLEMENTED:
+            why = event.status.message
+            raise RemoteProtocolError(f"the peer's request on stream {event.stream_id} is unusable: {why}")
 
     def _serve(self, call: Call, events: list[SessionEvent]) -> None:
         if call.service != codec.PLUGIN_SERVICE:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"service {call.service}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
             return
+        # NRI 0.12 and later take UNIMPLEMENTED for one of the dedicated methods as "use StateChange instead".
         decoded = codec.decode_request(call.method, call.payload, self._reading)
         if decoded is None:
-            self._server.fail(call.stream_id, Status(Code.UNIMPLEMENTED, f"method {call.method}"))
+            self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         elif isinstance(decoded, codec.UnknownEvent):
             self._server.reply(call.stream_id)
         elif isinstance(decoded, codec.SynchronizePart):
             self._synchronize(call, decoded, events)
         else:
-            step = Step.CONFIGURE if isinstance(decoded, Configure) else Step.EVENT
+            step = SessionStep.CONFIGURE if isinstance(decoded, Configure) else SessionStep.EVENT
             self._request(call, step, decoded, len(call.payload), events)
 
     def _synchronize(self, call: Call, part: codec.SynchronizePart, events: list[SessionEvent]) -> None:
-        step = Step.SYNCHRONIZE_PART if part.more else Step.SYNCHRONIZE
+        # Runtimes cut pods and containers at the same ratio: a container may come in an earlier part than its pod. So
+        # nothing is reported before the last part.
+        step = SessionStep.SYNCHRONIZE_PART if part.more else SessionStep.SYNCHRONIZE
         if not self._advance(call, step):
             return
         self._pods += part.event.pods
@@ -471,6 +491,7 @@ class PluginSession:
         if listed > bounds.SYNCHRONIZED:
             msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"
             raise RemoteProtocolError(msg)
+        # All parts but the last are answered with `more` and without updates, else the runtime gives up.
         if part.more:
             self._server.reply(call.stream_id, codec.encode_more())
             return
@@ -479,7 +500,7 @@ class PluginSession:
         self._wait(call, whole, self._synchronize_bytes, events)
 
     def _request(
-        self, call: Call, step: Step, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
+        self, call: Call, step: SessionStep, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
     ) -> None:
         if self._advance(call, step):
             if isinstance(event, Configure):
@@ -487,30 +508,28 @@ class PluginSession:
             self._wait(call, event, size_bytes, events)
 
     def _wait(self, call: Call, event: NRIEvent, size_bytes: int, events: list[SessionEvent]) -> None:
-        self._waiting[call.stream_id] = _Waiting(event, call.deadline)
+        self._waiting[call.stream_id] = _PendingRequest(event, call.deadline)
         events.append(Request(call.stream_id, call.deadline, event, size_bytes))
 
-    def _advance(self, call: Call, step: Step) -> bool:
-        """Takes a step the peer asked for; one that has no place here is answered with an error."""
+    def _advance(self, call: Call, step: SessionStep) -> bool:
+        """Takes a step that the peer asked for; a step that is out of order is answered with an error."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             text = f"{call.method} is out of order: this plugin is {self._stage.value}"
-            self._server.fail(call.stream_id, Status(Code.FAILED_PRECONDITION, text))
+            self._server.fail(call.stream_id, RPCStatus(Code.FAILED_PRECONDITION, text))
             return False
         self._stage = stage
         return True
 
-    def _next(self, step: Step) -> Stage:
-        """Returns where a step of our own leads."""
+    def _next(self, step: SessionStep) -> SessionStage:
+        """Returns the stage after a step of our own."""
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             raise LocalProtocolError(f"{step.value} is out of order: this connection is {self._stage.value}")
         return stage
 
-    # -------------------------------------------------------------------- send
-
     def data_to_send(self) -> bytes:
-        """Hands over everything queued, in mux frames every known runtime can read."""
+        """Returns and forgets everything queued, in mux frames that every known runtime can read."""
         parts: list[bytes] = []
         for frame in self._client.frames_to_send():
             parts += mux_frames(RUNTIME_CONNECTION, frame)
@@ -518,19 +537,17 @@ class PluginSession:
             parts += mux_frames(PLUGIN_CONNECTION, frame)
         return b"".join(parts)
 
-    # ------------------------------------------------------------------- watch
-
-    def next_check(self, now: float) -> float | None:  # noqa: ARG002 (asked like every other question here)
+    def next_check(self, now: float) -> float | None:  # noqa: ARG002 (called like `overdue`)
         """Returns when `overdue` should be asked next, None = only after something has come."""
-        return None if self._stage is Stage.CLOSED else self._watchdog.next_check()
+        return None if self._stage is SessionStage.CLOSED else self._watchdog.next_check()
 
     def overdue(self, now: float) -> str | None:
         """Returns why this connection must be closed and replaced, None = it need not."""
-        return None if self._stage is Stage.CLOSED else self._watchdog.overdue(now)
+        return None if self._stage is SessionStage.CLOSED else self._watchdog.overdue(now)
 
 
 def _check_identity(name: str, index: str) -> None:
-    """Raises what the runtime would answer with an error and a dead connection."""
+    """Raises for a name or index that the runtime would answer with an error and a dead connection."""
     if not _INDEX.fullmatch(index):
         raise LocalProtocolError(f"plugin index {index!r} must be two digits, such as 10")
     if not _NAME.fullmatch(name):

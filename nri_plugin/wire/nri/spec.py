@@ -73,7 +73,7 @@ class ProfileType(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class MountSpec:
     """A mount; in an adjustment the destination `-PATH` removes the one at PATH."""
 
     destination: str
@@ -213,7 +213,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """What the container was made from."""
+    """The image of the container."""
 
     name: str = ""
     digest: str = ""

@@ -1,6 +1,10 @@
-"""Which field of which message is which attribute: the mapping table of adjustments, resources and details.
+"""Tables that map attributes of plain values to fields of messages: adjustments, resources, details.
 
-A column says `name` when both sides use it, else `name: path.of.the.field`.
+One column stands for one field and serves both directions, so no field can be forgotten in one of them. A column is
+written `name` if both sides use that name, else `name: path.of.the.field`.
+
+Writing gives nested dicts, which the constructors of messages take. Reading takes a message. A value that equals its
+default is not written; an absent field reads as the default.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,17 +15,20 @@ from typing import Any, Final
 
 from nri_plugin.wire.nri import spec
 from nri_plugin.wire.nri.events import Adjustment
-from nri_plugin.wire.nri.messages import EMPTY, ContainerDetails, Device, DeviceRule, PodDetails, Resources
+from nri_plugin.wire.nri.messages import (
+    EMPTY,
+    ContainerDetails,
+    DeviceNode,
+    DeviceRule,
+    PodDetails,
+    Resources,
+)
 
-# ----------------------------------------------------------------------------------------------------
-# Plain values to and from messages by table: one column for each field, so none can be forgotten in one way.
-#
-# Writing gives nested dicts, which the constructors of messages take; reading takes a message. Neither needs to
-# know the message's class. What equals its default is not written; a default is what an absent field reads as.
+# The machinery
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FieldKind:
     """How the value of one field looks on both sides.
 
     Attributes:
@@ -41,51 +48,53 @@ class Column:
 
     name: str
     path: tuple[str, ...]
-    kind: Kind
+    kind: FieldKind
 
 
 def _same(value: Any) -> Any:
     return value
 
 
-PLAIN = Kind(_same, _same)
-TEXTS = Kind(list, tuple)
-TEXT_MAP = Kind(dict, lambda found: dict(found) if found else EMPTY)
-WRAPPED_TEXTS = Kind(
+PLAIN = FieldKind(_same, _same)
+TEXTS = FieldKind(list, tuple)
+TEXT_MAP = FieldKind(dict, lambda found: dict(found) if found else EMPTY)
+WRAPPED_TEXTS = FieldKind(
     lambda value: {"value": list(value)}, lambda found: tuple(found.value), has_presence=True
 )
-NAMES = Kind(
+NAMES = FieldKind(
     lambda value: [{"name": name} for name in value], lambda found: tuple([entry.name for entry in found])
 )
-NAME_BY_KEY = Kind(
+NAME_BY_KEY = FieldKind(
     lambda value: {key: {"name": name} for key, name in value.items()},
     lambda found: {key: entry.name for key, entry in found.items()} or EMPTY,
 )
-KEY_VALUES = Kind(
+KEY_VALUES = FieldKind(
     lambda value: [{"key": key, "value": text} for key, text in value.items()],
     lambda found: {entry.key: entry.value for entry in found} or EMPTY,
 )
-PAGE_LIMITS = Kind(
+PAGE_LIMITS = FieldKind(
     lambda value: [{"page_size": size, "limit": limit} for size, limit in value],
     lambda found: tuple([(entry.page_size, entry.limit) for entry in found]),
 )
 
 
-def wrapped(inner: str = "value") -> Kind:
+def wrapped(inner: str = "value") -> FieldKind:
     """Returns the kind of a number or text in a message of its own: absent is None."""
-    return Kind(lambda value: {inner: value}, lambda found: getattr(found, inner), has_presence=True)
+    return FieldKind(lambda value: {inner: value}, lambda found: getattr(found, inner), has_presence=True)
 
 
-def number_of(numbers: type[IntEnum]) -> Kind:
+def number_of(numbers: type[IntEnum]) -> FieldKind:
     """Returns the kind of an enumeration; a number it does not know stays one."""
     known = {member.value: member for member in numbers}
-    return Kind(int, lambda found: known.get(found, found))
+    return FieldKind(int, lambda found: known.get(found, found))
 
 
-def numbers_of(numbers: type[IntEnum]) -> Kind:
+def numbers_of(numbers: type[IntEnum]) -> FieldKind:
     """Returns the kind of a list of an enumeration."""
     one = number_of(numbers)
-    return Kind(lambda value: [one.write(each) for each in value], lambda found: tuple(map(one.read, found)))
+    return FieldKind(
+        lambda value: [one.write(each) for each in value], lambda found: tuple(map(one.read, found))
+    )
 
 
 @dataclass(frozen=True)
@@ -135,17 +144,17 @@ class Table:
         """Returns the fields of that value by name."""
         return {column.name: _read(message, column) for column in self.columns}
 
-    def part(self) -> Kind:
+    def part(self) -> FieldKind:
         """Returns the kind of such a value that may be absent."""
-        return Kind(self.write, self.read, has_presence=True)
+        return FieldKind(self.write, self.read, has_presence=True)
 
-    def whole(self) -> Kind:
+    def whole(self) -> FieldKind:
         """Returns the kind of such a value that is empty when absent."""
-        return Kind(self.write, self.read)
+        return FieldKind(self.write, self.read)
 
-    def parts(self) -> Kind:
+    def parts(self) -> FieldKind:
         """Returns the kind of a list of such values."""
-        return Kind(
+        return FieldKind(
             lambda value: [self.write(each) for each in value],
             lambda found: tuple([self.read(each) for each in found]),
         )
@@ -168,23 +177,23 @@ def _defaults(make: type) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------
+# The tables
 
 
 _VALUE: Final = wrapped()
 
 
-def _table(message: str, make: type[Any], columns: dict[str, Kind]) -> Table:
+def _table(message: str, make: type[Any], columns: dict[str, FieldKind]) -> Table:
     return Table(message, make, tuple(_column(where, kind) for where, kind in columns.items()))
 
 
-def _column(where: str, kind: Kind) -> Column:
+def _column(where: str, kind: FieldKind) -> Column:
     name, _, path = where.partition(": ")
     return Column(name, tuple((path or name).split(".")), kind)
 
 
 MOUNT: Final = _table(
-    "Mount", spec.Mount, {"destination": PLAIN, "type": PLAIN, "source": PLAIN, "options": TEXTS}
+    "Mount", spec.MountSpec, {"destination": PLAIN, "type": PLAIN, "source": PLAIN, "options": TEXTS}
 )
 HOOK: Final = _table(
     "Hook", spec.Hook, {"path": PLAIN, "args": TEXTS, "env": TEXTS, "timeout_s: timeout": _VALUE}
@@ -206,7 +215,7 @@ RLIMIT: Final = _table("POSIXRlimit", spec.Rlimit, {"type": PLAIN, "hard": PLAIN
 NAMESPACE: Final = _table("LinuxNamespace", spec.Namespace, {"type": PLAIN, "path": PLAIN})
 DEVICE: Final = _table(
     "LinuxDevice",
-    Device,
+    DeviceNode,
     {
         "path": PLAIN,
         "type": PLAIN,

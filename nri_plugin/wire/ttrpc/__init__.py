@@ -1,1 +1,1 @@
-"""ttrpc without I/O: frames, envelopes, and the two ends of a connection."""
+"""ttrpc without I/O: frames and envelopes (`frame`), and the client and server end of a connection (`connection`)."""

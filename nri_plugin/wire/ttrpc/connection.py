@@ -1,14 +1,25 @@
-"""The two ends of a ttrpc connection, without I/O and without a clock.
+"""The client and the server end of a ttrpc connection, without I/O and without a clock.
 
-Either end is fed bytes and the time, and says what happened; what it wants to send waits in whole frames.
-Stream ids are the client's: odd, growing by two, never used twice. A reply may come in any order.
-A connection that carries calls both ways (as NRI's multiplexer does) has one of each end per direction.
+Each end takes bytes and the time, and returns events. Frames to be sent wait in a queue until the caller takes
+them. A connection that carries calls both ways, such as NRI's multiplexer, has one end of each kind.
 
-A plain call is a request and a response. A streaming call has messages of its own in between: it ends with a
-response when the client alone sent messages or when it failed, else with the end of the server's messages.
+Stream ids belong to the client: odd, growing by two, never used twice. Replies may come in any order.
 
-Differs: messages of a stream are reported as they come; bounding how many wait is left to the user, who alone
-knows whether to stop reading the socket.
+A unary call is a request frame and a response frame, both with flags 0. A streaming call has messages of its own in
+between:
+
+    client opens with                  client ends with        server ends with
+    REMOTE_OPEN   (client sends more)  DATA REMOTE_CLOSED      RESPONSE, or DATA REMOTE_CLOSED if it sends messages
+    REMOTE_CLOSED (server sends only)  the request itself      DATA REMOTE_CLOSED
+
+An error always ends a call with a RESPONSE that carries the status.
+
+There is no cancel message and no goodbye: a client that gives a call up forgets it and drops a late reply; closing
+the socket ends all calls.
+
+Source: containerd/ttrpc PROTOCOL.md, client.go and server.go, v1.2.9.
+Differs: messages of a stream are reported as they come. Bounding how many wait is left to the caller, who alone
+    knows whether to stop reading the socket.
 """
 
 from dataclasses import dataclass
@@ -24,22 +35,21 @@ from nri_plugin.wire.ttrpc.frame import (
     FrameReader,
     MessageType,
     OversizeFrame,
-    Request,
-    Response,
-    Status,
+    RequestEnvelope,
+    ResponseEnvelope,
+    RPCStatus,
     decode_request,
     decode_response,
     encode_request,
     encode_response,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What the two ends of a connection report.
+# Events
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that waits for an end.
+    """A request that waits for its answer.
 
     Attributes:
         stream_id: names the call on its connection.
@@ -63,11 +73,11 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A request or message the server end answered by itself; said so that it can be logged."""
+class CallRefused:
+    """A request or message that the server end answered with an error by itself; reported so that it can be logged."""
 
     stream_id: int
-    status: Status
+    status: RPCStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +85,7 @@ class Reply:
     """How a call of ours ended; `status` None is success."""
 
     stream_id: int
-    status: Status | None
+    status: RPCStatus | None
     payload: bytes = b""
 
 
@@ -94,16 +104,12 @@ class StreamEnd:
     stream_id: int
 
 
-ServerHappening: TypeAlias = Call | Refused | StreamMessage | StreamEnd
-ClientHappening: TypeAlias = Reply | StreamMessage | StreamEnd
-
-
-# ----------------------------------------------------------------------------------------------------
-# What both ends of a connection share: a reader, limits, and frames that wait to be sent.
+ServerEvent: TypeAlias = Call | CallRefused | StreamMessage | StreamEnd
+ClientEvent: TypeAlias = Reply | StreamMessage | StreamEnd
 
 
 class End:
-    """One end of a connection.
+    """What both ends share: a frame reader, limits, and the queue of frames to be sent.
 
     Args:
         max_receive: most bytes of data a frame of the peer may carry.
@@ -144,11 +150,11 @@ class End:
         self._queue(stream_id, MessageType.DATA, payload)
 
     def _queue_end(self, stream_id: int) -> None:
+        # NO_DATA tells the end apart from a last message of zero bytes.
         self._queue(stream_id, MessageType.DATA, b"", Flags.REMOTE_CLOSED | Flags.NO_DATA)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The end that calls.
+# The client
 
 
 LAST_STREAM_ID: Final = 0xFFFFFFFF
@@ -157,7 +163,7 @@ LONGEST_TIMEOUT_NS: Final = 1e18
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _PendingCall:
     """A call of ours that has not ended."""
 
     deadline: float | None
@@ -166,7 +172,7 @@ class _Waiting:
 
 
 class ClientConnection(End):
-    """The end that calls. What comes for a call that was given up is dropped.
+    """The end that calls. A frame for a call that was given up is dropped.
 
     Args:
         max_receive: most bytes of data a reply may have.
@@ -176,9 +182,7 @@ class ClientConnection(End):
     def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
         super().__init__(max_receive, max_send)
         self._next_stream_id = 1
-        self._waiting: dict[int, _Waiting] = {}
-
-    # -------------------------------------------------------------------- call
+        self._waiting: dict[int, _PendingCall] = {}
 
     def call(
         self,
@@ -198,7 +202,7 @@ class ClientConnection(End):
             LocalProtocolError: the request is too long (its stream id is used up), or stream ids have run out.
         """
         return self._begin(
-            Request(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
+            RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
         )
 
     def open_stream(
@@ -229,7 +233,7 @@ class ClientConnection(End):
         Raises:
             LocalProtocolError: as for `call`.
         """
-        request = Request(service, method, payload, _nanoseconds(timeout), metadata)
+        request = RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata)
         return self._begin(request, now, timeout, Flags.REMOTE_OPEN if sends else Flags.REMOTE_CLOSED)
 
     def send(self, stream_id: int, payload: bytes) -> None:
@@ -252,21 +256,23 @@ class ClientConnection(End):
         self._queue_end(stream_id)
 
     def cancel(self, stream_id: int) -> None:
-        """Gives a call up; ttrpc has no way to tell the server."""
+        """Gives a call up; ttrpc has no message for that."""
         self._waiting.pop(stream_id, None)
 
-    def _begin(self, request: Request, now: float, timeout: float | None, flags: int) -> int:
+    def _begin(self, request: RequestEnvelope, now: float, timeout: float | None, flags: int) -> int:
         if self._next_stream_id > LAST_STREAM_ID:
             raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
         data = encode_request(request)
+        # The id is used up even if the request turns out too long: a server refuses ids that do not grow.
         stream_id = self._next_stream_id
         self._next_stream_id += 2
         if len(data) > self._max_send:
             msg = f"{request.method} request of {len(data)} bytes is over the limit of {self._max_send}"
             raise LocalProtocolError(f"{msg}; send less at once")
         self._queue(stream_id, MessageType.REQUEST, data, flags)
+        # The server learns the time left (timeout_ns); the deadline here ends the call if no reply comes at all.
         deadline = None if timeout is None else now + timeout
-        self._waiting[stream_id] = _Waiting(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
+        self._waiting[stream_id] = _PendingCall(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
         return stream_id
 
     def _check_may_send(self, stream_id: int) -> None:
@@ -274,49 +280,50 @@ class ClientConnection(End):
         if waiting is None or not waiting.may_send:
             raise LocalProtocolError(f"stream {stream_id} is not open for our messages")
 
-    # ----------------------------------------------------------------- receive
-
-    def receive_data(self, data: bytes | bytearray | memoryview) -> list[ClientHappening]:
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
         """Takes bytes from the server.
 
         Raises:
             RemoteProtocolError: the stream itself is lost; close the connection.
         """
-        happenings: list[ClientHappening] = []
+        events: list[ClientEvent] = []
         for frame in self._reader.feed(data):
+            # No such call: it was cancelled or has expired, and its reply comes late. This is no error.
             waiting = self._waiting.get(frame.stream_id)
             if waiting is None:
                 continue
+            # A response ends a call of either kind. Data for a unary call, and types of versions to come, are ignored.
             if frame.type == MessageType.RESPONSE:
-                happenings.append(self._reply(frame))
+                events.append(self._reply(frame))
             elif frame.type == MessageType.DATA and waiting.is_streaming:
-                happenings += self._data(frame)
-        return happenings
+                events += self._data(frame)
+        return events
 
     def _reply(self, frame: Frame | OversizeFrame) -> Reply:
+        # Whatever the reply says, the call has ended. A reply that is too long or unreadable fails this call only: the
+        # frame boundaries are known, so the connection goes on.
         del self._waiting[frame.stream_id]
         if isinstance(frame, OversizeFrame):
             text = f"reply of {frame.length_bytes} bytes is longer than we accept"
-            return Reply(frame.stream_id, Status(Code.RESOURCE_EXHAUSTED, text))
+            return Reply(frame.stream_id, RPCStatus(Code.RESOURCE_EXHAUSTED, text))
         try:
             response = decode_response(frame.data)
         except RemoteProtocolError as err:
-            return Reply(frame.stream_id, Status(Code.INTERNAL, str(err)))
+            return Reply(frame.stream_id, RPCStatus(Code.INTERNAL, str(err)))
         return Reply(frame.stream_id, response.status, response.payload)
 
-    def _data(self, frame: Frame | OversizeFrame) -> list[ClientHappening]:
+    def _data(self, frame: Frame | OversizeFrame) -> list[ClientEvent]:
         """Takes a message of the server, its end, or both in one frame."""
         if isinstance(frame, OversizeFrame):
             return [self._reply(frame)]
-        happenings: list[ClientHappening] = []
+        events: list[ClientEvent] = []
+        # A frame of zero bytes without NO_DATA is an empty message, not "no message".
         if not frame.flags & Flags.NO_DATA:
-            happenings.append(StreamMessage(frame.stream_id, frame.data))
+            events.append(StreamMessage(frame.stream_id, frame.data))
         if frame.flags & Flags.REMOTE_CLOSED:
             del self._waiting[frame.stream_id]
-            happenings.append(StreamEnd(frame.stream_id))
-        return happenings
-
-    # -------------------------------------------------------------------- time
+            events.append(StreamEnd(frame.stream_id))
+        return events
 
     def next_deadline(self) -> float | None:
         """Returns when `expire` has something to do, None = never."""
@@ -341,16 +348,15 @@ class ClientConnection(End):
 
     def _give_up(self, stream_id: int, code: Code, text: str) -> Reply:
         del self._waiting[stream_id]
-        return Reply(stream_id, Status(code, text))
+        return Reply(stream_id, RPCStatus(code, text))
 
 
 def _nanoseconds(timeout: float | None) -> int:
-    """Returns a timeout for the wire, where 0 is no limit: one that is over is the shortest there is."""
+    """Returns a timeout for the wire, where 0 means no limit: a timeout that is over becomes 1 ns."""
     return 0 if timeout is None else int(min(max(1.0, timeout * 1e9), LONGEST_TIMEOUT_NS))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The end that is called.
+# The server
 
 
 MAX_OPEN_CALLS: Final = 4096
@@ -359,7 +365,7 @@ MAX_OPEN_CALLS: Final = 4096
 
 @dataclass(slots=True)
 class _Open:
-    """A call that has not ended."""
+    """A call of the client that has not ended; `may_receive` while the client may send messages."""
 
     is_streaming: bool
     may_receive: bool
@@ -389,9 +395,7 @@ class ServerConnection(End):
         self._last_stream_id = 0
         self._open: dict[int, _Open] = {}
 
-    # ----------------------------------------------------------------- receive
-
-    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[ServerHappening]:
+    def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[ServerEvent]:
         """Takes bytes from the client; `now` is in seconds.
 
         What the client does wrong within a frame is answered with a status, and the connection lives on.
@@ -399,10 +403,10 @@ class ServerConnection(End):
         Raises:
             RemoteProtocolError: the stream itself is lost; close the connection.
         """
-        happenings = [self._take(frame, now) for frame in self._reader.feed(data)]
-        return [happening for happening in happenings if happening is not None]
+        events = [self._take(frame, now) for frame in self._reader.feed(data)]
+        return [event for event in events if event is not None]
 
-    def _take(self, frame: Frame | OversizeFrame, now: float) -> ServerHappening | None:
+    def _take(self, frame: Frame | OversizeFrame, now: float) -> ServerEvent | None:
         if isinstance(frame, OversizeFrame):
             return self._oversize(frame)
         if frame.type == MessageType.REQUEST:
@@ -411,16 +415,19 @@ class ServerConnection(End):
             return self._data(frame)
         return None  # other types are for versions to come
 
-    def _oversize(self, frame: OversizeFrame) -> Refused | None:
+    def _oversize(self, frame: OversizeFrame) -> CallRefused | None:
+        # ttrpc before 1.2.6 sends requests of any length. Go servers discard and answer so too.
         if frame.type not in (MessageType.REQUEST, MessageType.DATA):
             return None
         text = f"request of {frame.length_bytes} bytes is longer than this peer accepts"
         return self._refuse(frame.stream_id, Code.RESOURCE_EXHAUSTED, text)
 
-    def _request(self, frame: Frame, now: float) -> Call | Refused:
+    def _request(self, frame: Frame, now: float) -> Call | CallRefused:
         stream_id = frame.stream_id
+        # An id that breaks the rules names no call of its own; it must not end one that waits.
         if problem := self._stream_id_problem(stream_id):
             return self._answer_by_itself(stream_id, Code.INVALID_ARGUMENT, problem)
+        # From here on the id is used up, also if the request is refused.
         self._last_stream_id = stream_id
         if frame.flags and not self._allows_streams:
             return self._refuse(stream_id, Code.UNIMPLEMENTED, "streaming calls are not served here")
@@ -429,14 +436,16 @@ class ServerConnection(End):
             return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text)
         return self._accept(frame, now)
 
-    def _accept(self, frame: Frame, now: float) -> Call | Refused:
+    def _accept(self, frame: Frame, now: float) -> Call | CallRefused:
         try:
             request = decode_request(frame.data)
         except RemoteProtocolError as err:
             return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, str(err))
+        # Either flag makes the call a stream; REMOTE_OPEN alone says that the client sends messages.
         has_more = bool(frame.flags & Flags.REMOTE_OPEN)
         is_streaming = bool(frame.flags & (Flags.REMOTE_OPEN | Flags.REMOTE_CLOSED))
         self._open[frame.stream_id] = _Open(is_streaming, has_more)
+        # The wire carries the time left, not a time of day: clocks of two processes need not agree.
         deadline = now + request.timeout_ns / 1e9 if request.timeout_ns else None
         return Call(
             frame.stream_id,
@@ -456,28 +465,28 @@ class ServerConnection(End):
             return f"stream id {stream_id} is not above {self._last_stream_id}; ids are never used twice"
         return ""
 
-    def _data(self, frame: Frame) -> ServerHappening | None:
+    def _data(self, frame: Frame) -> ServerEvent | None:
         """Takes one message of a stream, or its end; the two never come in one frame from a client."""
         stream = self._open.get(frame.stream_id)
         if stream is None or not stream.may_receive:
             text = f"stream {frame.stream_id} takes no data; it is no longer active, or was never a stream"
             return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
         has_message = not frame.flags & Flags.NO_DATA
+        # Not the end: a message, or a frame that says nothing.
         if not frame.flags & Flags.REMOTE_CLOSED:
             return StreamMessage(frame.stream_id, frame.data) if has_message else None
+        # The end of a client's messages is REMOTE_CLOSED | NO_DATA; Go answers an end with data by this error too.
         if has_message or frame.data:
             text = f"stream {frame.stream_id} ended with data; the end of a client's messages carries none"
             return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
         stream.may_receive = False
         return StreamEnd(frame.stream_id)
 
-    # ------------------------------------------------------------------ answer
-
     def is_open(self, stream_id: int) -> bool:
         """Whether the call still waits for its end."""
         return stream_id in self._open
 
-    def reply(self, stream_id: int, payload: bytes = b"") -> Status | None:
+    def reply(self, stream_id: int, payload: bytes = b"") -> RPCStatus | None:
         """Ends a call with success: a plain call, or one whose client alone sent messages.
 
         Returns:
@@ -487,14 +496,16 @@ class ServerConnection(End):
             LocalProtocolError: no such call waits.
         """
         self._forget(stream_id)
-        data = encode_response(Response(None, payload))
+        data = encode_response(ResponseEnvelope(None, payload))
+        # Over NRI's multiplexer a Go peer cannot discard an oversize frame: it would drop the connection. An error
+        # fails this call only.
         if len(data) > self._max_send:
             text = f"reply of {len(data)} bytes is over the limit of {self._max_send}"
             return self._refuse(stream_id, Code.RESOURCE_EXHAUSTED, text).status
         self._queue(stream_id, MessageType.RESPONSE, data)
         return None
 
-    def fail(self, stream_id: int, status: Status) -> None:
+    def fail(self, stream_id: int, status: RPCStatus) -> None:
         """Ends a call of any kind with an error.
 
         Raises:
@@ -536,31 +547,28 @@ class ServerConnection(End):
             raise LocalProtocolError(f"no call waits on stream {stream_id}; it was answered or never made")
         del self._open[stream_id]
 
-    def _refuse(self, stream_id: int, code: Code, text: str) -> Refused:
+    def _refuse(self, stream_id: int, code: Code, text: str) -> CallRefused:
         """Answers for the user and forgets the call, if there was one: a stream has one end."""
         self._open.pop(stream_id, None)
         return self._answer_by_itself(stream_id, code, text)
 
-    def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> Refused:
-        status = Status(code, text)
+    def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> CallRefused:
+        status = RPCStatus(code, text)
         self._send_status(stream_id, status)
-        return Refused(stream_id, status)
+        return CallRefused(stream_id, status)
 
-    def _send_status(self, stream_id: int, status: Status) -> None:
-        self._queue(stream_id, MessageType.RESPONSE, encode_response(Response(status)))
-
-
-# ----------------------------------------------------------------------------------------------------
+    def _send_status(self, stream_id: int, status: RPCStatus) -> None:
+        self._queue(stream_id, MessageType.RESPONSE, encode_response(ResponseEnvelope(status)))
 
 
 __all__ = [
     "Call",
+    "CallRefused",
     "ClientConnection",
-    "ClientHappening",
-    "Refused",
+    "ClientEvent",
     "Reply",
     "ServerConnection",
-    "ServerHappening",
+    "ServerEvent",
     "StreamEnd",
     "StreamMessage",
 ]

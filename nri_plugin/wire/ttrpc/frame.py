@@ -1,4 +1,6 @@
-"""ttrpc frames: ten bytes of header, then data. No I/O.
+"""ttrpc frames and the envelopes in them: bytes to values and back, without I/O.
+
+A frame is ten bytes of header and then data:
 
     offset  size  field
     0       4     data length, big endian
@@ -7,8 +9,13 @@
     9       1     flags: 0x01 sender is done, 0x02 sender will send more, 0x04 no message
     10      n     data
 
-A reader never holds more than one unfinished frame of at most `max_data` bytes plus what it was just fed;
-a longer frame is skipped as it arrives and reported, one that cannot be meant is refused.
+The data of a request frame is a `Request` message: service, method, payload, time left, metadata. The data of a
+response frame is a `Response` message: a status or a payload. The data of a data frame is one message of a stream.
+
+Invariant: a reader holds at most one unfinished frame of `max_data` bytes plus the bytes of one call to `feed`. It
+skips a longer frame as the bytes arrive and reports it. It refuses a length that no peer can mean.
+
+Source: containerd/ttrpc PROTOCOL.md and channel.go, v1.2.9.
 """
 
 import struct
@@ -32,7 +39,7 @@ MAX_SKIP_BYTES: Final = 64 << 20
 
 
 class MessageType(IntEnum):
-    """What a frame's data is; other values are ignored by receivers."""
+    """Type of a frame; receivers ignore other values."""
 
     REQUEST = 1
     RESPONSE = 2
@@ -99,24 +106,31 @@ class FrameReader:
         return frames
 
     def _next_frame(self) -> Frame | OversizeFrame | None:
+        # The rest of an oversize frame comes first; nothing behind it can be read before it has passed.
         self._drop_skipped()
+        # A header may arrive in pieces: the NRI multiplexer and the Go peer's buffer cut the stream anywhere.
         if len(self._buffer) < HEADER_BYTES:
             return None
         length, stream_id, message_type, flags = HEADER.unpack_from(self._buffer)
+        # Decide by the length alone, before the data is here: a bounded reader must not wait for 4 GiB.
         if length > self._max_data:
             return self._begin_skip(length, stream_id, message_type)
         end = HEADER_BYTES + length
         if len(self._buffer) < end:
             return None
+        # One copy out of the buffer. The view is released before the buffer shrinks, which bytearray requires.
         with memoryview(self._buffer) as view:
             data = bytes(view[HEADER_BYTES:end])
         del self._buffer[:end]
         return Frame(stream_id, message_type, flags, data)
 
     def _begin_skip(self, length: int, stream_id: int, message_type: int) -> OversizeFrame:
+        # An absurd length means that the stream is out of step: skipping it would swallow whole frames.
         if length > self._max_skip:
             msg = f"peer announced a frame of {length} bytes, at most {self._max_data} are accepted; the stream is lost"
             raise RemoteProtocolError(msg)
+        # The header is still in the buffer, so it counts among the bytes to skip. The frame is reported at once:
+        # its sender may wait for an answer to it before it sends anything else.
         self._skip = HEADER_BYTES + length
         self._drop_skipped()
         return OversizeFrame(stream_id, message_type, length)
@@ -128,8 +142,7 @@ class FrameReader:
             self._skip -= dropped
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the data of request and response frames says: who is called, with what, and how it ended.
+# Envelopes
 
 
 MAX_STATUS_TEXT: Final = 64 << 10
@@ -167,7 +180,7 @@ class Detail:
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class RPCStatus:
     """Why a call failed. `code` is a plain number: peers may send ones `Code` does not name."""
 
     code: int
@@ -176,7 +189,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class RequestEnvelope:
     """A call. `timeout_ns` is what was left of the caller's time when it sent, 0 = no limit."""
 
     service: str
@@ -187,14 +200,14 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class ResponseEnvelope:
     """The end of a call: a payload, or a status that is not OK and no payload."""
 
-    status: Status | None = None
+    status: RPCStatus | None = None
     payload: bytes = b""
 
 
-def encode_request(request: Request) -> bytes:
+def encode_request(request: RequestEnvelope) -> bytes:
     """Returns the data of a request frame.
 
     Raises:
@@ -212,7 +225,7 @@ def encode_request(request: Request) -> bytes:
         raise LocalProtocolError(f"request {request.method} cannot be encoded: {err}") from err
 
 
-def decode_request(data: bytes) -> Request:
+def decode_request(data: bytes) -> RequestEnvelope:
     """Reads the data of a request frame.
 
     Raises:
@@ -221,21 +234,22 @@ def decode_request(data: bytes) -> Request:
     message = pb.Request()
     _parse(message, data, "request")
     metadata = tuple((entry.key, entry.value) for entry in message.metadata) if message.metadata else ()
-    return Request(message.service, message.method, message.payload, message.timeout_nano, metadata)
+    return RequestEnvelope(message.service, message.method, message.payload, message.timeout_nano, metadata)
 
 
-def encode_response(response: Response) -> bytes:
+def encode_response(response: ResponseEnvelope) -> bytes:
     """Returns the data of a response frame; success with an empty message is no bytes at all."""
     status = response.status
     if status is None or status.code == Code.OK:
         return pb.Response(payload=response.payload).SerializeToString()
+    # Invalid text in a status must not make the status itself unsendable, nor may its length.
     details = [{"type_url": detail.type_url, "value": detail.value} for detail in status.details]
     text = status.message[:MAX_STATUS_TEXT].encode("utf-8", "replace").decode()
     wire = pb.Status(code=status.code, message=text, details=details)
     return pb.Response(status=wire).SerializeToString()
 
 
-def decode_response(data: bytes) -> Response:
+def decode_response(data: bytes) -> ResponseEnvelope:
     """Reads the data of a response frame; an absent status and code 0 are both success.
 
     Raises:
@@ -243,11 +257,12 @@ def decode_response(data: bytes) -> Response:
     """
     message = pb.Response()
     _parse(message, data, "response")
+    # Go sends no status for success, other peers may send one with code 0: both have a payload.
     wire = message.status
     if not wire.code:
-        return Response(None, message.payload)
+        return ResponseEnvelope(None, message.payload)
     details = tuple(Detail(any_.type_url, any_.value) for any_ in wire.details)
-    return Response(Status(wire.code, wire.message, details), message.payload)
+    return ResponseEnvelope(RPCStatus(wire.code, wire.message, details), message.payload)
 
 
 def _parse(message: pb.Request | pb.Response, data: bytes, what: str) -> None:

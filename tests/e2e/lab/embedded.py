@@ -9,8 +9,8 @@ from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.simulator.machine.layout import lay_out
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import Stage, described, stage
-from nri_plugin.simulator.scenario.steps import Drift, Expect, Logged, Say, Spin, Step
+from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
+from nri_plugin.simulator.scenario.steps import DriftStep, Expect, Logged, Say, Spin, Step
 from tests.e2e.inside.complaints import complaints
 
 from .plan import step_values
@@ -64,7 +64,7 @@ def play_embedded(scenario: Scenario, text: str) -> Played:
     return Played(tuple(pictures), tuple(problems), facts, time.monotonic() - began, limitation)
 
 
-def _complaints(scenario: Scenario, node: Stage, pictures: list[Json]) -> list[str]:
+def _complaints(scenario: Scenario, node: ScenarioNode, pictures: list[Json]) -> list[str]:
     """What the agent complained of though nothing in the scenario explains it."""
     steps = [*map(step_values, scenario.steps), *({"do": "logged", "text": text} for text in _NO_PARTITIONS)]
     refused = {key for picture in pictures for key in picture["refused"]}
@@ -77,7 +77,7 @@ def _asks_a_kernel(step: Step) -> bool:
     match step:
         case Expect():
             return step.kernel is not None
-        case Drift():
+        case DriftStep():
             return bool(step.meanwhile)
         case Logged():
             return bool(step.only)
@@ -105,7 +105,7 @@ def devices_of(text: str) -> list[Json]:
     ]
 
 
-def _player(scenario: Scenario, node: Stage) -> Player:
+def _player(scenario: Scenario, node: ScenarioNode) -> Player:
     return Player(
         node,
         gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
@@ -113,7 +113,7 @@ def _player(scenario: Scenario, node: Stage) -> Player:
     )
 
 
-def _picture(node: Stage, player: Player) -> Json:
+def _picture(node: ScenarioNode, player: Player) -> Json:
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     return {
         "containers": {

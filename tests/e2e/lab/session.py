@@ -12,7 +12,7 @@ from pathlib import Path
 from nri_plugin.model import bits
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.steps import Drift, Writer
+from nri_plugin.simulator.scenario.steps import DriftStep, Writer
 
 from .accelerator import accelerator
 from .cells import Cell, Listener
@@ -180,7 +180,7 @@ def play_plans(
 
 def limitation(scenario: Scenario, column: Column) -> str:
     """What its cell does not show, though it passes; empty for nothing."""
-    writers = {step.by for step in scenario.steps if isinstance(step, Drift)} - {Writer.PERSON}
+    writers = {step.by for step in scenario.steps if isinstance(step, DriftStep)} - {Writer.PERSON}
     if not writers:
         return ""
     if not column.systemd:

@@ -21,8 +21,7 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
-from nri_plugin.wire.nri.messages import Container
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import Container, DeviceNode
 from tests.agent_fakes import Bench, Clock, recording_log
 from tests.agent_process import config_text, machine_root
 from tests.builders import container, node, pod

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from nri_plugin.cli import extender
 from nri_plugin.extender.cache import Accounting
-from nri_plugin.extender.one_node import DistanceBonus, Strategy
+from nri_plugin.extender.cluster_scores import DistanceBonus, Strategy
 
 
 def options(monkeypatch, *words):

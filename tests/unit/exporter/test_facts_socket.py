@@ -11,7 +11,7 @@ import pytest
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
 from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, FactsSocket
-from nri_plugin.exporter.pod_resources_server import KubeletClient
+from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import PodFacts, QOSClass
 from nri_plugin.wire.nri.events import CreateContainer

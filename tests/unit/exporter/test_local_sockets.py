@@ -9,7 +9,7 @@ import pytest
 
 from nri_plugin.agent.pod_facts import PodResourcesClient
 from nri_plugin.core.decision import ExporterAnswer
-from nri_plugin.exporter.pod_resources_server import KubeletClient
+from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.exporter.process import LocalSockets
 from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.model.options import Node, Options

@@ -12,13 +12,13 @@ from nri_plugin.exporter.events import (
     LONGEST_AGAIN_S,
     REFILL_S,
     EventRate,
-    Happening,
+    PodEvent,
     event_object,
     told,
 )
 from nri_plugin.kube.pod_facts import PodObject
 
-REFUSED = Happening("u", "default", "web", "app", "TopologyAffinityError", "TopologyAffinityError: no node")
+REFUSED = PodEvent("u", "default", "web", "app", "TopologyAffinityError", "TopologyAffinityError: no node")
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from nri_plugin.exporter.pod_resources_server import KubeletClient, PodResourcesServer
+from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options

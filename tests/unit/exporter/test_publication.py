@@ -6,7 +6,6 @@ import pytest
 
 from nri_plugin.exporter.publication import DeviceCount, Devices, accounted_pods, legacy_policy, published
 from nri_plugin.extender.nodes import node_policy
-from nri_plugin.extender.one_node import refusal
 from nri_plugin.kube.noderesourcetopology import fingerprint, from_object, to_object
 from nri_plugin.kube.pod_demand import pod_demand
 from nri_plugin.model.options import (
@@ -30,6 +29,7 @@ from nri_plugin.model.state import (
 )
 from nri_plugin.model.topology import NUMANode, Topology
 from tests.builders import GIB, machine
+from tests.oracles.one_node import refusal
 
 SINGLE = Options(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
 

@@ -8,7 +8,7 @@ import pytest
 from nri_plugin.exporter.publication import Publisher, owners_of
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.watch import Backoff
+from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
@@ -44,7 +44,7 @@ def client(api: KubeAPI, tmp_path) -> Iterator[KubeClient]:
 
 @pytest.fixture
 def publisher(client: KubeClient, clock: Clock) -> Publisher:
-    return Publisher(client, NRTS, "us", clock, backoff=Backoff(draw=lambda: 1.0))
+    return Publisher(client, NRTS, "us", clock, backoff=WatchBackoff(draw=lambda: 1.0))
 
 
 def topology(zones: int = 0) -> dict:
@@ -244,7 +244,7 @@ def test_a_foreign_change_of_the_owners_is_due_again(publisher: Publisher, clien
 def test_who_deletes_again_and_again_is_answered_ever_later_but_news_is_not_late(
     publisher: Publisher, client: KubeClient, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "_contest", Backoff(draw=lambda: 1.0))
+    monkeypatch.setattr(publisher, "_contest", WatchBackoff(draw=lambda: 1.0))
     publisher.want(topology(1))
     publisher.publish()
     pauses = []

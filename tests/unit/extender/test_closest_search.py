@@ -1,26 +1,26 @@
 """The smallest and closest set."""
 
 from nri_plugin.extender import nodes
-from nri_plugin.extender.nodes import Found, closest_set, least_total
+from nri_plugin.extender.nodes import ClosestSet, closest_set, least_total
 
 FLAT = tuple(tuple(10 if a == b else 20 for b in range(4)) for a in range(4))
 PAIRS = ((10, 30, 12, 30), (30, 10, 30, 12), (12, 30, 10, 30), (30, 12, 30, 10))
 
 
 def test_the_first_of_equals_is_taken():
-    assert closest_set(range(4), [(5, [3, 3, 3, 3])], FLAT) == Found((0, 1), 60)
+    assert closest_set(range(4), [(5, [3, 3, 3, 3])], FLAT) == ClosestSet((0, 1), 60)
 
 
 def test_the_closest_goes_before_the_first():
-    assert closest_set(range(4), [(5, [1, 3, 3, 3])], PAIRS) == Found((1, 3), 44)
+    assert closest_set(range(4), [(5, [1, 3, 3, 3])], PAIRS) == ClosestSet((1, 3), 44)
 
 
 def test_fewer_go_before_closer():
-    assert closest_set(range(4), [(5, [3, 3, 3, 5])], PAIRS) == Found((3,), 10)
+    assert closest_set(range(4), [(5, [3, 3, 3, 5])], PAIRS) == ClosestSet((3,), 10)
 
 
 def test_only_eligible_zones_are_taken_and_all_may_be_too_few():
-    assert closest_set([0, 3], [(5, [3, 3, 3, 3])], PAIRS) == Found((0, 3), 80)
+    assert closest_set([0, 3], [(5, [3, 3, 3, 3])], PAIRS) == ClosestSet((0, 3), 80)
     assert closest_set([0, 3], [(7, [3, 3, 3, 3])], PAIRS) is None
 
 

@@ -3,11 +3,11 @@
 import pytest
 
 from nri_plugin.extender import cluster_scores
-from nri_plugin.extender.cluster import SHAPES, Cluster
-from nri_plugin.extender.cluster_filter import PASS, POD
-from nri_plugin.extender.one_node import Scoring, Strategy, score
+from nri_plugin.extender.cluster import PASS, POD, SHAPES, ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.table import SPARE_COSTS
 from tests.kube_builders import container, node_row, pod, topology
+from tests.oracles.one_node import score
 
 SMALL = topology("a", {0: {"cpu": "2", "memory": "1Gi"}})
 LARGE = topology("b", {0: {"cpu": "8", "memory": "1Gi"}, 1: {"cpu": "1", "memory": "1Gi"}}, scope="pod")
@@ -15,7 +15,7 @@ ASKED = pod(container("i", cpu="4", memory="1Mi"))
 
 
 def cluster(**nodes):
-    made = Cluster(Scoring())
+    made = ClusterAnswers(Scoring())
     for name, one in nodes.items():
         made.put(name, node_row(one))
     return made
@@ -55,7 +55,7 @@ def test_names_that_are_only_asked_for_take_no_room():
 
 
 def test_a_thousand_nodes_of_growing_width_keep_what_they_said():
-    one = Cluster(Scoring())
+    one = ClusterAnswers(Scoring())
     names = [f"n{n}" for n in range(1000)]
     for number, name in enumerate(names):
         zones = {z: {"cpu": str(number % 7), "memory": "1Gi"} for z in range(1 + number % 9)}
@@ -96,7 +96,7 @@ def test_sets_are_drained_by_id_whatever_their_order():
 @pytest.mark.parametrize("amount", ["10Ei", "1e30"])
 def test_a_pod_that_wants_more_than_there_can_be_fits_nowhere_and_is_scored(strategy, amount):
     asked = pod(container("i", cpu="1", memory=amount), container("j", cpu="1", memory=amount))
-    one = Cluster(Scoring(strategy))
+    one = ClusterAnswers(Scoring(strategy))
     for name, node in {"a": SMALL, "b": LARGE}.items():
         one.put(name, node_row(node))
     assert one.codes(["a", "b"], asked).tolist() == [1, POD]
@@ -113,7 +113,7 @@ def test_one_node_of_many_zones_does_not_have_the_others_searched_one_by_one(mon
         "closest_set",
         lambda eligible, *rest: searched.append(eligible) or search(eligible, *rest),
     )
-    one = Cluster(Scoring())
+    one = ClusterAnswers(Scoring())
     for name, zones in {"small": 8, "large": 100}.items():
         one.put(name, node_row(topology(name, {z: {"cpu": "2", "memory": "1Gi"} for z in range(zones)})))
     assert one.scores(["small", "large"], pod(container(cpu="9", memory="1Mi"))).tolist() == [46, 46]
@@ -121,7 +121,7 @@ def test_one_node_of_many_zones_does_not_have_the_others_searched_one_by_one(mon
 
 
 def test_a_node_that_tells_other_distances_every_time_leaves_no_trace():
-    one, asked = Cluster(Scoring()), pod(container(cpu="3", memory="1Mi"))
+    one, asked = ClusterAnswers(Scoring()), pod(container(cpu="3", memory="1Mi"))
     two = {
         0: {"cpu": "2", "memory": "1Gi"},
         1: {"cpu": "2", "memory": "1Gi"},

@@ -22,7 +22,7 @@ from nri_plugin.extender.server import (
     KubeBinder,
 )
 from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.kube.watch import Backoff
+from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import ConfigError
 from tests.certificates import client_context, made_certificate, needs_openssl
 from tests.kube_api_exchanges import crd
@@ -45,7 +45,7 @@ class Informed:
             scheduler, scheduler_key = made_certificate(folder, "scheduler")
             self.context = client_context(certificate, scheduler, scheduler_key)
             options |= {"offers_bind": True, "certificate": certificate, "key": key, "client_ca": scheduler}
-        self.feed = ClusterFeed(client, LOG, backoff=lambda: Backoff(0.01, 0.02))
+        self.feed = ClusterFeed(client, LOG, backoff=lambda: WatchBackoff(0.01, 0.02))
         self.process = ExtenderProcess(
             ExtenderOptions(address=("127.0.0.1", 0), **options),
             self.feed,

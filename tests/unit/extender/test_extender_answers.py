@@ -6,9 +6,9 @@ import threading
 import pytest
 
 from nri_plugin.extender.answers import Extender, ScoreScale, ranks
-from nri_plugin.extender.cache import Accounting, ExtenderCache
-from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cache import Accounting, ExtenderCache, read_topology
+from nri_plugin.extender.cluster import ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 from tests.kube_builders import container, nrt_object, pod_object
 
@@ -28,9 +28,11 @@ class Bindings:
 
 
 def extender(nodes=(("big", BIG), ("small", SMALL)), **kwargs):
-    cache = ExtenderCache(Cluster(Scoring()), Accounting(), lambda: 0.0)
-    cache.on_nrt_listed([nrt_object(name, zones) for name, zones in nodes])
-    cache.on_pods_listed([])
+    cache = ExtenderCache(ClusterAnswers(Scoring()), Accounting(), lambda: 0.0)
+    cache.on_topologies_listed(
+        [read_topology(one) for one in [nrt_object(name, zones) for name, zones in nodes]]
+    )
+    cache.on_pods_read([])
     return Extender(cache, **kwargs)
 
 

@@ -1,8 +1,8 @@
 """Feeding the cache."""
 
-from nri_plugin.extender.cache import PUBLISHED_S, Accounting, ExtenderCache
-from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.one_node import Scoring
+from nri_plugin.extender.cache import PUBLISHED_S, Accounting, ExtenderCache, read_topology
+from nri_plugin.extender.cluster import ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, nrt_object, pod, pod_object
 
 EIGHT = {0: {"cpu": "8", "memory": "8Gi"}, 1: {"cpu": "8", "memory": "8Gi"}}
@@ -17,7 +17,7 @@ class Clock:
 
 def cache(*, is_on=True):
     clock = Clock()
-    made = ExtenderCache(Cluster(Scoring()), Accounting(is_on=is_on, charge_s=60), clock)
+    made = ExtenderCache(ClusterAnswers(Scoring()), Accounting(is_on=is_on, charge_s=60), clock)
     made.on_nrt(nrt_object("n", EIGHT))
     made.on_synced("nrt")
     made.on_synced("pods")
@@ -54,7 +54,7 @@ def test_a_burst_of_pods_does_not_meet_at_one_numa_node():
     placed = 0
     for number in range(10):
         if fits(made, "3"):
-            made.promise(pod(container(cpu="3", memory="1Gi"), name=str(number), node="n"))
+            made.charge(pod(container(cpu="3", memory="1Gi"), name=str(number), node="n"))
             placed += 1
     assert placed == 2
 
@@ -79,8 +79,8 @@ def test_a_node_without_object_passes_and_an_object_that_comes_later_counts_what
 def test_a_list_replaces_what_was_known():
     made, _ = cache()
     made.on_pod(bound())
-    made.on_nrt_listed([nrt_object("m", EIGHT)])
-    made.on_pods_listed([])
+    made.on_topologies_listed([read_topology(one) for one in [nrt_object("m", EIGHT)]])
+    made.on_pods_read([])
     assert fits(made, "100")
     assert not fits(made, "9", "m")
     assert made.charged_pods() == 0
@@ -120,12 +120,12 @@ def test_a_running_pod_that_its_node_names_counts_no_more_a_little_later():
 
 
 def test_it_is_ready_when_both_lists_are_complete():
-    made = ExtenderCache(Cluster(Scoring()), Accounting(), Clock())
-    made.on_nrt_listed([])
+    made = ExtenderCache(ClusterAnswers(Scoring()), Accounting(), Clock())
+    made.on_topologies_listed([])
     assert not made.is_ready
-    made.on_pods_listed([])
+    made.on_pods_read([])
     assert made.is_ready
-    assert ExtenderCache(Cluster(Scoring()), Accounting(is_on=False), Clock()).is_ready is False
+    assert ExtenderCache(ClusterAnswers(Scoring()), Accounting(is_on=False), Clock()).is_ready is False
 
 
 def test_a_pod_that_moves_is_charged_where_it_is():
@@ -178,7 +178,7 @@ def test_a_guess_does_not_move_a_bound_pod_nor_stand_in_its_own_way():
 def test_a_list_of_pods_leaves_guesses():
     made, _ = cache()
     made.guess(demand())
-    made.on_pods_listed([])
+    made.on_pods_read([])
     assert not fits(made, "8")
 
 

@@ -2,9 +2,9 @@
 
 import logging
 
-from nri_plugin.extender.server import ClusterFeed, PodSink, Told, TopologySink
+from nri_plugin.extender.server import ClusterFeed, FollowState, PodSink, TopologySink
 from nri_plugin.kube.api_client import PODS
-from nri_plugin.kube.watch import Backoff
+from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 
 
@@ -20,7 +20,7 @@ def sink_of(made, caplog):
     log = logging.getLogger("watches")
     caplog.set_level(logging.INFO, "watches")
     cache = Cache()
-    return made(cache, Told(log, "things")), cache
+    return made(cache, FollowState(log, "things")), cache
 
 
 def test_trouble_is_said_once_and_its_end_once(caplog):
@@ -65,7 +65,7 @@ class Once:
 
 
 def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
-    feed = ClusterFeed(None, logging.getLogger("watches"), backoff=lambda: Backoff(0.001, 0.001))
+    feed = ClusterFeed(None, logging.getLogger("watches"), backoff=lambda: WatchBackoff(0.001, 0.001))
     once = Once(feed)
     feed._keep_following(once, PODS)
     assert once.done == ["run", "forget", "run"]

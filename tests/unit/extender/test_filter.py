@@ -2,59 +2,67 @@
 
 import pytest
 
-from nri_plugin.extender.one_node import refusal
-from tests.kube_builders import container, pod, topology
+from nri_plugin.extender.cluster import PASS, POD, ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring
+from tests.kube_builders import container, node_row, pod, topology
 
 TWO = {0: {"cpu": "4", "memory": "4Gi"}, 1: {"cpu": "4", "memory": "4Gi"}}
 BIG = container("big", cpu="5", memory="1Gi")
 THREE = [container(name, cpu="3", memory="1Gi") for name in "abc"]
 
 
-def what(asked, node, **kwargs):
-    found = refusal(asked, node, **kwargs)
-    return found and (found.what, found.name)
+def what(asked, node, sidecars_stay=False):
+    """The kind and name of what does not fit; None where all does."""
+    cluster = ClusterAnswers(Scoring(), sidecars_stay=sidecars_stay)
+    if node is not None:
+        cluster.put("n", node_row(node))
+    code = cluster.codes(["n"], asked)[0]
+    if code in (PASS, POD):
+        return None if code == PASS else ("pod", "")
+    found = asked.containers[code - 1]
+    return found.kind.value, found.name
 
 
 @pytest.mark.parametrize("policy", ["none", "best-effort", "restricted"])
 def test_only_single_numa_node_turns_pods_away(policy):
-    assert refusal(pod(BIG), topology("n", TWO, policy=policy)) is None
+    assert what(pod(BIG), topology("n", TWO, policy=policy)) is None
     assert what(pod(BIG), topology("n", TWO)) == ("app-container", "big")
 
 
 def test_a_node_that_tells_nothing_passes():
-    assert refusal(pod(BIG), None) is None
+    assert what(pod(BIG), None) is None
 
 
 def test_containers_take_from_each_other_the_lowest_zone_first():
-    assert refusal(pod(*THREE[:2]), topology("n", TWO)) is None
+    assert what(pod(*THREE[:2]), topology("n", TWO)) is None
     assert what(pod(*THREE), topology("n", TWO)) == ("app-container", "c")
 
 
 def test_in_pod_scope_the_total_must_fit():
     assert what(pod(*THREE[:2]), topology("n", TWO, scope="pod")) == ("pod", "")
-    assert refusal(pod(THREE[0]), topology("n", TWO, scope="pod")) is None
+    assert what(pod(THREE[0]), topology("n", TWO, scope="pod")) is None
 
 
 def test_init_containers_are_checked_alone_and_leave_nothing_taken():
     init = [container("i", cpu="4", memory="1Gi")] * 3
-    assert refusal(pod(*THREE[:2], init=init), topology("n", TWO)) is None
+    assert what(pod(*THREE[:2], init=init), topology("n", TWO)) is None
     assert what(pod(THREE[0], init=[BIG]), topology("n", TWO)) == ("init-container", "big")
 
 
 def test_sidecars_stay_only_when_told_to():
     asked = pod(*THREE[:2], init=[container("s", cpu="3", memory="1Gi", always=True)])
-    assert refusal(asked, topology("n", TWO)) is None
+    assert what(asked, topology("n", TWO)) is None
     assert what(asked, topology("n", TWO), sidecars_stay=True) == ("app-container", "b")
 
 
 def test_a_best_effort_pod_is_never_looked_at_unless_it_asks_for_devices():
     node = topology("n", {0: {"vendor/gpu": "1"}})
-    assert refusal(pod(container()), node) is None
+    assert what(pod(container()), node) is None
     assert what(pod(container("g", vendor__gpu="2")), node) == ("app-container", "g")
 
 
 def test_the_lowest_numa_node_that_fits_gives():
     node = topology("n", {1: {"cpu": "8", "memory": "8Gi"}, 0: {"cpu": "4", "memory": "8Gi"}})
     first, second = container("x", cpu="3", memory="1Mi"), container("y", cpu="8", memory="1Mi")
-    assert refusal(pod(first, second), node) is None
+    assert what(pod(first, second), node) is None
     assert what(pod(second, first, second), node) == ("app-container", "y")

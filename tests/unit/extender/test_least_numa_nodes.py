@@ -1,16 +1,8 @@
 """LeastNUMANodes, with the numbers of its design."""
 
-import pytest
-
-from nri_plugin.extender.nodes import node_policy
-from nri_plugin.extender.one_node import (
-    DistanceBonus,
-    average_distance,
-    least_numa_score,
-    nodes_needed,
-    normalised,
-)
-from tests.kube_builders import amounts, container, pod, topology, zone, zones_of
+from nri_plugin.extender.cluster import ClusterAnswers
+from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring
+from tests.kube_builders import container, node_row, pod, topology
 
 DISTANCES = {0: (10, 20), 1: (20, 10)}
 POD = pod(container("c0", cpu="3", memory="1Gi"), container("c1", cpu="3", memory="1Gi"))
@@ -23,7 +15,9 @@ def node(first, second, **attributes):
 
 
 def scored(one, bonus=DistanceBonus.ALWAYS, asked=POD):
-    return least_numa_score(asked, node_policy(one), zones_of(one), bonus)
+    cluster = ClusterAnswers(Scoring(bonus=bonus))
+    cluster.put("n", node_row(one))
+    return cluster.scores(["n"], asked)[0]
 
 
 def test_worked_example_two_numa_nodes_that_are_closest_score_82():
@@ -50,21 +44,6 @@ def test_two_numa_nodes_that_are_not_the_closest_score_76():
     assert scored(topology("n", zones, costs=costs), asked=pod(container(cpu="4", memory="1Gi"))) == 76
 
 
-@pytest.mark.parametrize(
-    ("count", "most", "is_closest", "expected"),
-    [
-        (1, 8, True, 94),
-        (1, 8, False, 88),
-        (2, 8, True, 82),
-        (2, 8, False, 76),
-        (8, 8, False, 4),
-        (5, 1024, True, 100),
-    ],
-)
-def test_the_scale(count, most, is_closest, expected):
-    assert normalised(count, most, is_closest=is_closest) == expected
-
-
 def test_containers_after_the_first_see_what_it_left():
     assert scored(node("3", "3")) == 94
     assert scored(node("4", "2")) == 82
@@ -88,10 +67,5 @@ def test_ids_with_gaps_in_any_order_take_from_the_right_zones():
 
 
 def test_a_zone_that_lacks_one_of_the_resources_is_never_taken():
-    zones = (zone(0, cpu="4", vendor__gpu="1"), zone(1, cpu="4"))
-    assert nodes_needed(zones, amounts({"cpu": "6", "vendor/gpu": "1"}), is_guaranteed=True) is None
-
-
-def test_unknown_distances_are_the_farthest():
-    zones = (zone(0, {0: 10}), zone(1, {0: 20, 1: 10}))
-    assert average_distance(zones, (0, 1)) == (10 + 255 + 20 + 10) / 4
+    zones = {0: {"cpu": "4", "memory": "1Gi", "vendor/gpu": "1"}, 1: {"cpu": "4", "memory": "1Gi"}}
+    assert scored(topology("n", zones), asked=pod(container(cpu="6", memory="1Mi", vendor__gpu="1"))) == 0

@@ -1,6 +1,6 @@
 """Counting with zones."""
 
-from nri_plugin.extender.nodes import charge_everywhere, drain, fitting, lists_none, numa_zones, take_from_one
+from nri_plugin.extender.nodes import charge_everywhere, fitting, numa_zones
 from tests.kube_builders import amounts, topology, zone
 
 
@@ -42,25 +42,6 @@ def test_nothing_asked_needs_nothing():
     assert fitting(amounts({"cpu": "0"}), (), None, is_guaranteed=True) is None
 
 
-def test_taking_goes_by_id_not_by_place():
-    zones = (zone(7, cpu="4"), zone(0, cpu="4"))
-    after, short = take_from_one(zones, 7, amounts({"cpu": "3"}), is_guaranteed=True)
-    assert [one.available["cpu"] for one in after] == [1000, 4000]
-    assert not short
-    assert take_from_one(zones, 7, amounts({"cpu": "5"}), is_guaranteed=True)[1] == ["cpu"]
-
-
-def test_draining_empties_one_zone_before_the_next():
-    zones = (zone(0, cpu="4", memory="1Gi"), zone(1, cpu="4"))
-    after = drain(zones, [1, 0], amounts({"cpu": "6", "memory": "512Mi"}))
-    assert [dict(one.available) for one in after] == [amounts({"cpu": "2", "memory": "512Mi"}), {"cpu": 0}]
-
-
 def test_a_charge_is_counted_on_every_zone_and_none_goes_below_zero():
     after = charge_everywhere((zone(0, cpu="4"), zone(1, cpu="1")), amounts({"cpu": "2", "memory": "1"}))
     assert [dict(one.available) for one in after] == [{"cpu": 2000}, {"cpu": 0}]
-
-
-def test_a_request_for_what_no_zone_lists_needs_no_numa_node():
-    assert lists_none((zone(0, cpu="1"),), ["vendor/gpu"])
-    assert not lists_none((zone(0, cpu="1"),), ["vendor/gpu", "cpu"])

@@ -8,7 +8,7 @@ import pytest
 
 from nri_plugin.host.devices import MOST_BYTES, CDISpecs
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.wire.nri.messages import Device
+from nri_plugin.wire.nri.messages import DeviceNode
 
 GPU0 = "vendor.com/gpu=0"
 
@@ -30,13 +30,13 @@ def write(root: Path, name: str, text: str, folder: str = "etc/cdi") -> Path:
     return path
 
 
-def nodes(root: Path, name: str = GPU0) -> tuple[Device, ...]:
+def nodes(root: Path, name: str = GPU0) -> tuple[DeviceNode, ...]:
     return CDISpecs(KernelFiles(str(root))).nodes(name)
 
 
 def test_a_name_stands_for_the_nodes_of_its_device_not_for_what_all_of_them_get(tmp_path: Path) -> None:
     write(tmp_path, "v.json", json.dumps(spec(type="b", major=195, minor=3)))
-    assert nodes(tmp_path) == (Device("/dev/gpu0", "b", 195, 3),)
+    assert nodes(tmp_path) == (DeviceNode("/dev/gpu0", "b", 195, 3),)
 
 
 def test_specifications_may_be_yaml(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_specifications_may_be_yaml(tmp_path: Path) -> None:
         "v.yaml",
         text.replace("0", '"0"') + "  containerEdits: {deviceNodes: [{path: /dev/gpu0}]}\n",
     )
-    assert nodes(tmp_path) == (Device("/dev/gpu0", "c", 0, 0),)
+    assert nodes(tmp_path) == (DeviceNode("/dev/gpu0", "c", 0, 0),)
 
 
 def test_the_folder_of_the_running_system_goes_first(tmp_path: Path) -> None:

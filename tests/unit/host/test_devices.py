@@ -12,8 +12,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.bounds import DEVICE_LOOKUPS, DEVICES
 from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.wire.nri.messages import Container
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import Container, DeviceNode
 from tests.oracles.recordings import unpack
 
 ROOT0, ROOT1 = "sys/devices/pci0000:00", "sys/devices/pci0000:80"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.kube.pod_demand import Kind, QoS, pod_demand
+from nri_plugin.kube.pod_demand import ContainerKind, QoS, pod_demand
 from nri_plugin.model.errors import KubeObjectError
 from tests.kube_builders import container, pod
 
@@ -58,9 +58,9 @@ def test_sidecars_count_beside_what_starts_after_them_when_told_to():
 def test_init_containers_and_sidecars_come_first():
     asked = pod(container("a"), init=[container("i"), container("s", always=True)])
     assert [(one.name, one.kind) for one in asked.containers] == [
-        ("i", Kind.INIT),
-        ("s", Kind.SIDECAR),
-        ("a", Kind.APP),
+        ("i", ContainerKind.INIT),
+        ("s", ContainerKind.SIDECAR),
+        ("a", ContainerKind.APP),
     ]
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from nri_plugin.kube import api_client
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
-from nri_plugin.kube.api_client import NODES, KubeClient, Object, Resource
-from nri_plugin.kube.watch import Backoff, Follower
+from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
+from nri_plugin.kube.watch import Follower, WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
@@ -63,11 +63,11 @@ def api() -> Iterator[KubeAPI]:
 
 
 def follow(
-    api: KubeAPI, tmp_path, *script: object, resource: Resource = NODES, read: Callable | None = None
+    api: KubeAPI, tmp_path, *script: object, resource: APIResource = NODES, read: Callable | None = None
 ) -> Diary:
     diary = Diary(script)
     client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    Follower(client, resource, diary, diary.pause, backoff=Backoff(draw=lambda: 1.0), read=read).run()
+    Follower(client, resource, diary, diary.pause, backoff=WatchBackoff(draw=lambda: 1.0), read=read).run()
     client.close()
     return diary
 

@@ -12,7 +12,7 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
-from nri_plugin.wire.nri.messages import Device as DeviceNode
+from nri_plugin.wire.nri.messages import DeviceNode
 from tests.builders import container, node, pod
 from tests.largest_pods import ADDRESS, TRUSTED, largest
 

@@ -32,7 +32,7 @@ from nri_plugin.wire.nri.events import (
     UpdateContainer,
     UpdatePodSandbox,
 )
-from nri_plugin.wire.nri.messages import Container, ContainerState, Device, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, ContainerState, DeviceNode, Pod, Resources
 from tests.builders import container, machine, node, pod
 
 NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -103,7 +103,7 @@ def test_secrets_are_never_written() -> None:
         env=("PASSWORD=SECRET", "PCIDEVICE_X=0000:00:01.0"),
         annotations={"nri-pin/x": "SECRET"},
         labels={"b": "SECRET"},
-        devices=(Device("/dev/SECRET"),),
+        devices=(DeviceNode("/dev/SECRET"),),
         cdi_devices=("SECRET=1",),
     )
     text = line_of(CreateContainer(secretive, holder), NOW, "", outcome_of(Decision(State())))

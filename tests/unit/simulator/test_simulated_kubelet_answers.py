@@ -2,9 +2,9 @@
 
 from nri_plugin.simulator.machine.source import machine_from
 from nri_plugin.simulator.simulate.config import choose
-from nri_plugin.simulator.simulate.plan import Plan, read_short
+from nri_plugin.simulator.simulate.plan import PodPlan, read_short
 from nri_plugin.simulator.simulate.simulate import simulate
-from nri_plugin.simulator.simulate.simulation import ContainerRow, Status
+from nri_plugin.simulator.simulate.simulation import ContainerStatus, SimulatedContainer
 
 MACHINE = "2 sockets, 1 NUMA nodes each, 4 cores each, SMT 1\nmemory 16Gi each\n"
 STATIC = {
@@ -16,11 +16,11 @@ STATIC = {
 }
 
 
-def plan(pods: str) -> Plan:
+def plan(pods: str) -> PodPlan:
     return read_short(pods, "p.yaml")
 
 
-def played(pods: str, devices: str = "", **sets: str) -> dict[str, ContainerRow]:
+def played(pods: str, devices: str = "", **sets: str) -> dict[str, SimulatedContainer]:
     where = machine_from(f"{MACHINE}{devices}".encode(), "m", "m")
     found = simulate(where, plan(pods), choose(where.topology, sets=sets))
     assert [row.refusal for row in found.containers] == [None] * len(found.containers)
@@ -72,4 +72,4 @@ def test_devices_of_a_pods_containers_may_be_on_different_nodes_where_the_pod_ne
 def test_so_may_those_of_a_pod_without_cpus_of_its_own() -> None:
     pods = RING.replace("WHAT", "{requests: {cpu: 100m}, limits: {a.b/gpu: 2}}")
     rows = played(pods, APART, **POD_SCOPE)
-    assert [row.status for row in rows.values()] == [Status.SHARED, Status.SHARED]
+    assert [row.status for row in rows.values()] == [ContainerStatus.SHARED, ContainerStatus.SHARED]

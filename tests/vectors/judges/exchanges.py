@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import httpx2
 
-from nri_plugin.kube.api_client import JSON, KubeClient, Resource
+from nri_plugin.kube.api_client import JSON, APIResource, KubeClient
 from nri_plugin.model.errors import KubeAPIError
 from tests.vectors.judges.verdict import Case, Document, Judged, compare
 
@@ -79,7 +79,7 @@ def sent(client: KubeClient, request: Case, path: str, query: dict[str, str]) ->
 def watched(client: KubeClient, path: str, query: dict[str, str]) -> object:
     _, _, group, version, plural = path.split("/")
     rest = {key: value for key, value in query.items() if key not in ("watch", "resourceVersion")}
-    resource = Resource(version, plural, group)
+    resource = APIResource(version, plural, group)
     return list(client.watch(resource, query.get("resourceVersion", ""), parameters=rest))
 
 

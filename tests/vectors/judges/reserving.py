@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.extender.nodes import Zones, node_policy
-from nri_plugin.extender.over_reserve import OverReserve, ResyncMethod, ResyncScope
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object, zone_name
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
+from tests.oracles.over_reserve import OverReserve, ResyncMethod, ResyncScope
 from tests.vectors.judges.scheduling import amounts, each
 from tests.vectors.judges.verdict import Case, Judged, Verdict, compare
 

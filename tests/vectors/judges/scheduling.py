@@ -4,16 +4,17 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from nri_plugin.extender import nodes, one_node
-from nri_plugin.extender.cluster import Cluster
-from nri_plugin.extender.cluster_filter import PASS
+from nri_plugin.extender import nodes
+from nri_plugin.extender.cluster import PASS, ClusterAnswers
+from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy
-from nri_plugin.extender.numa_placement import Placed, placement
-from nri_plugin.extender.one_node import Scoring, Strategy, refusal, score
-from nri_plugin.extender.over_reserve import is_foreign
-from nri_plugin.extender.table import NodeRow
+from nri_plugin.extender.table import ClusterRow
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, fingerprint, from_object, parse_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
+from tests.oracles import one_node
+from tests.oracles.numa_placement import Placed, placement
+from tests.oracles.one_node import refusal, score
+from tests.oracles.over_reserve import is_foreign
 from tests.vectors.judges.verdict import Case, Document, Judge, Judged, Verdict, compare
 
 
@@ -74,11 +75,11 @@ def with_any_id(
     return judged
 
 
-def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> Cluster:
+def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> ClusterAnswers:
     """A cluster of one node, as the extender asks it."""
-    cluster = Cluster(scoring, sidecars_stay=False)
+    cluster = ClusterAnswers(scoring, sidecars_stay=False)
     if topology is not None:
-        cluster.put("n", NodeRow(node_policy(topology), nodes.numa_zones(topology)))
+        cluster.put("n", ClusterRow(node_policy(topology), nodes.numa_zones(topology)))
     return cluster
 
 
@@ -146,13 +147,13 @@ def _single(value: float) -> float:
 
 @each
 def judge_lists_none(case: Case) -> Judged:
-    ours = nodes.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
+    ours = one_node.lists_none(zones_of(case["numaNodes"]), case["request"] or {})
     return compare(case["id"], ours, case["expect"]["onlyNonNUMA"])
 
 
 @each
 def judge_take(case: Case) -> Judged:
-    zones, short = nodes.take_from_one(
+    zones, short = one_node.take_from_one(
         zones_of(case["numaNodes"]),
         case["numaID"],
         amounts(case["request"]),
@@ -168,7 +169,7 @@ def judge_take(case: Case) -> Judged:
 
 @each
 def judge_drain(case: Case) -> Judged:
-    zones = nodes.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
+    zones = one_node.drain(zones_of(case["numaNodes"]), case["order"], amounts(case["request"]))
     return compare(case["id"], zones, zones_of(case["expect"]["numaNodes"]))
 
 

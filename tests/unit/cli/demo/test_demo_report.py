@@ -3,12 +3,12 @@ import pytest
 from nri_plugin.cli.demo.report import _befallen, _restarted
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Foreign,
-    Kind,
     Logged,
     Online,
     Part,
+    PartitionKind,
     Release,
     Restart,
     Second,
@@ -38,8 +38,8 @@ def test_a_restart_says_what_ended_and_what_came_back(step: Restart, told: str) 
         (Second(1), "a second agent was started by mistake; it waited for the first"),
         (Release(1), "the agent has ended and nri-pin release gave everything back"),
         (Online(1, SOME), "online now: 2-3"),
-        (Foreign(1, Kind.ISOLATED, SOME), "another program has 2-3 as isolated partition"),
-        (Foreign(1, Kind.MEMBER, CPUSet()), "another program gave up its partition"),
+        (Foreign(1, PartitionKind.ISOLATED, SOME), "another program has 2-3 as isolated partition"),
+        (Foreign(1, PartitionKind.MEMBER, CPUSet()), "another program gave up its partition"),
         (Logged(1, "ready"), "the agent's log says: ready"),
         (Logged(1, "ready", "kernel"), "only a real kernel has it logged: ready"),
         (Spin(1, "a/b/c", "all"), None),
@@ -50,7 +50,7 @@ def test_what_befalls_a_node_is_a_line(step: Step, told: str | None) -> None:
 
 
 def test_a_drift_says_who_put_it_back() -> None:
-    drift = Drift(1, "a/b/c", SOME)
+    drift = DriftStep(1, "a/b/c", SOME)
     assert _befallen(drift, there_is_an_agent=True) == "a/b/c was put on 2-3 by another program, and put back"
     said = _befallen(drift, there_is_an_agent=False)
     assert said == "a/b/c was put on 2-3 by another program, and there is no agent to put it back"

@@ -3,20 +3,20 @@ import pytest
 from nri_plugin.simulator.runtime.adjusting import adjusted, heeded, known, merged
 from nri_plugin.wire.nri import spec
 from nri_plugin.wire.nri.events import NOTHING, Adjustment, CreateContainerResponse, overriding, removed
-from nri_plugin.wire.nri.messages import Container, ContainerDetails, Device, DeviceRule, Resources
+from nri_plugin.wire.nri.messages import Container, ContainerDetails, DeviceNode, DeviceRule, Resources
 
 OLD_HOOK, NEW_HOOK = spec.Hook("/old"), spec.Hook("/new")
 BASE = Container(
     "c1",
     annotations={"a": "1", "b": "2"},
     env=("A=1", "B=2"),
-    devices=(Device("/dev/a", "c", 1, 2), Device("/dev/b", "c", 1, 3)),
+    devices=(DeviceNode("/dev/a", "c", 1, 2), DeviceNode("/dev/b", "c", 1, 3)),
     cdi_devices=("v/c=0",),
     net_devices=("eth0",),
     resources=Resources(cpu_shares=2, device_rules=(DeviceRule(),)),
     details=ContainerDetails(
         args=("sh",),
-        mounts=(spec.Mount("/a"), spec.Mount("/b")),
+        mounts=(spec.MountSpec("/a"), spec.MountSpec("/b")),
         hooks=spec.Hooks(prestart=(OLD_HOOK,)),
         rlimits=(spec.Rlimit("RLIMIT_CORE", 1, 1),),
         namespaces=(spec.Namespace("pid"), spec.Namespace("ipc")),
@@ -61,31 +61,31 @@ def test_a_dash_removes() -> None:
     change = Adjustment(
         annotations={removed("a"): ""},
         env={removed("A"): ""},
-        devices=(Device(removed("/dev/a")),),
-        mounts=(spec.Mount(removed("/a")),),
+        devices=(DeviceNode(removed("/dev/a")),),
+        mounts=(spec.MountSpec(removed("/a")),),
         namespaces=(spec.Namespace(removed("pid")),),
         sysctl={removed("x"): ""},
         net_devices={removed("eth0"): ""},
     )
     after = adjusted(BASE, change)
     assert (after.annotations, after.env, after.net_devices) == ({"b": "2"}, ("B=2",), ())
-    assert after.devices == (Device("/dev/b", "c", 1, 3),)
+    assert after.devices == (DeviceNode("/dev/b", "c", 1, 3),)
     details = after.details
     assert details is not None
-    assert (details.mounts, details.namespaces) == ((spec.Mount("/b"),), (spec.Namespace("ipc"),))
+    assert (details.mounts, details.namespaces) == ((spec.MountSpec("/b"),), (spec.Namespace("ipc"),))
     assert (details.sysctl, details.net_devices) == ({"y": "2"}, {})
 
 
 def test_removing_and_setting_replaces() -> None:
     change = Adjustment(
         env={"A": "9", removed("A"): ""},
-        mounts=(spec.Mount("/a", "tmpfs"), spec.Mount(removed("/a"))),
+        mounts=(spec.MountSpec("/a", "tmpfs"), spec.MountSpec(removed("/a"))),
         sysctl={removed("x"): "", "x": "9"},
     )
     after = adjusted(BASE, change)
     assert after.env == ("B=2", "A=9")
     assert after.details is not None
-    assert after.details.mounts == (spec.Mount("/b"), spec.Mount("/a", "tmpfs"))
+    assert after.details.mounts == (spec.MountSpec("/b"), spec.MountSpec("/a", "tmpfs"))
     assert after.details.sysctl == {"x": "9", "y": "2"}
 
 

@@ -15,7 +15,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
 from nri_plugin.simulator.runtime import cgroup_mirror
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile
 
 
 def mirror(root: Path, version: int = 2) -> CgroupMirror:
@@ -111,7 +111,7 @@ def test_a_child_may_be_looked_at_after_its_parent_was_widened_for_it(
     made = mirror(tmp_path, version=1)
     parent, child = (made.directory(path) / "cpuset.cpus" for path in ("kubepods/pod1", "kubepods/pod1/abc"))
     for path in ("kubepods", "kubepods/pod1"):
-        made.tree.write(path, Resource.CPUS, "0-3" if path == "kubepods" else "0-1")
+        made.tree.write(path, CpusetFile.CPUS, "0-3" if path == "kubepods" else "0-1")
     made.flush()
     read = cgroup_mirror._read
 
@@ -125,7 +125,7 @@ def test_a_child_may_be_looked_at_after_its_parent_was_widened_for_it(
     monkeypatch.setattr(cgroup_mirror, "_read", read_and_write)
     absorbed = made.absorb()
     assert absorbed.rejected == ()
-    assert made.tree.text("kubepods/pod1/abc", Resource.CPUS) == "3"
+    assert made.tree.text("kubepods/pod1/abc", CpusetFile.CPUS) == "3"
 
 
 def test_a_value_that_only_lacks_the_line_end_is_left_alone(tmp_path: Path) -> None:

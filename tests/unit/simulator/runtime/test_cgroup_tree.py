@@ -5,7 +5,7 @@ import pytest
 
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import RULES, CgroupTree, CgroupWriteError, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import RULES, CgroupTree, CgroupWriteError, CpusetFile
 from tests.cpuset_table import cases, contradiction, tree_for
 
 
@@ -45,13 +45,13 @@ def test_a_rejection_names_path_value_errno_and_rule() -> None:
     with pytest.raises(
         CgroupWriteError, match=r"a: cpuset.cpus = '9': ERANGE: an id beyond the possible ones"
     ):
-        tree.write("a", Resource.CPUS, "9\n")
+        tree.write("a", CpusetFile.CPUS, "9\n")
     assert tree.own_cpus("a") == CPUSet()
 
 
 def test_the_root_cannot_be_written() -> None:
     with pytest.raises(CgroupWriteError, match=r"/: cpuset\.cpus = '0': EACCES"):
-        two_nodes().write("", Resource.CPUS, "0")
+        two_nodes().write("", CpusetFile.CPUS, "0")
 
 
 def test_paths_come_parents_first() -> None:

@@ -5,45 +5,53 @@ import pytest
 from nri_plugin.simulator.runtime.adjusting import RESOURCE_FIELDS, Ownership
 from nri_plugin.wire.nri import spec
 from nri_plugin.wire.nri.events import Adjustment, overriding, removed
-from nri_plugin.wire.nri.messages import ContainerUpdate, Device, DeviceRule, Field, FieldOwners, Resources
+from nri_plugin.wire.nri.messages import (
+    ContainerUpdate,
+    DeviceNode,
+    DeviceRule,
+    FieldOwners,
+    OwnedField,
+    Resources,
+)
 
 HOOK = spec.Hooks(prestart=(spec.Hook("/bin/true"),))
 BY_KEY = {
-    Field.Annotations: lambda key: Adjustment(annotations={key: "v"}),
-    Field.Mounts: lambda key: Adjustment(mounts=(spec.Mount(key),)),
-    Field.Devices: lambda key: Adjustment(devices=(Device(key),)),
-    Field.CdiDevices: lambda key: Adjustment(cdi_devices=(key,)),
-    Field.Env: lambda key: Adjustment(env={key: "v"}),
-    Field.Rlimits: lambda key: Adjustment(rlimits=(spec.Rlimit(key),)),
-    Field.Namespace: lambda key: Adjustment(namespaces=(spec.Namespace(key),)),
-    Field.Sysctl: lambda key: Adjustment(sysctl={key: "v"}),
-    Field.LinuxNetDevices: lambda key: Adjustment(net_devices={key: "v"}),
-    Field.HugepageLimits: lambda key: Adjustment(resources=Resources(hugepage_limits=((key, 1),))),
-    Field.CgroupsUnified: lambda key: Adjustment(resources=Resources(unified={key: "v"})),
+    OwnedField.Annotations: lambda key: Adjustment(annotations={key: "v"}),
+    OwnedField.Mounts: lambda key: Adjustment(mounts=(spec.MountSpec(key),)),
+    OwnedField.Devices: lambda key: Adjustment(devices=(DeviceNode(key),)),
+    OwnedField.CdiDevices: lambda key: Adjustment(cdi_devices=(key,)),
+    OwnedField.Env: lambda key: Adjustment(env={key: "v"}),
+    OwnedField.Rlimits: lambda key: Adjustment(rlimits=(spec.Rlimit(key),)),
+    OwnedField.Namespace: lambda key: Adjustment(namespaces=(spec.Namespace(key),)),
+    OwnedField.Sysctl: lambda key: Adjustment(sysctl={key: "v"}),
+    OwnedField.LinuxNetDevices: lambda key: Adjustment(net_devices={key: "v"}),
+    OwnedField.HugepageLimits: lambda key: Adjustment(resources=Resources(hugepage_limits=((key, 1),))),
+    OwnedField.CgroupsUnified: lambda key: Adjustment(resources=Resources(unified={key: "v"})),
 }
 WHOLE = {
-    Field.Args: Adjustment(args=("sh",)),
-    Field.CgroupsPath: Adjustment(cgroups_path="/x"),
-    Field.OomScoreAdj: Adjustment(oom_score_adj=0),
-    Field.IoPriority: Adjustment(io_priority=spec.IOPriority()),
-    Field.SeccompPolicy: Adjustment(seccomp_policy=spec.Seccomp()),
-    Field.LinuxSched: Adjustment(scheduler=spec.Scheduler()),
-    Field.MemoryPolicy: Adjustment(memory_policy=spec.MemoryPolicy()),
-    Field.RdtClosID: Adjustment(rdt=spec.RDT(clos_id="")),
-    Field.RdtSchemata: Adjustment(rdt=spec.RDT(schemata=())),
-    Field.RdtEnableMonitoring: Adjustment(rdt=spec.RDT(enable_monitoring=False)),
+    OwnedField.Args: Adjustment(args=("sh",)),
+    OwnedField.CgroupsPath: Adjustment(cgroups_path="/x"),
+    OwnedField.OomScoreAdj: Adjustment(oom_score_adj=0),
+    OwnedField.IoPriority: Adjustment(io_priority=spec.IOPriority()),
+    OwnedField.SeccompPolicy: Adjustment(seccomp_policy=spec.Seccomp()),
+    OwnedField.LinuxSched: Adjustment(scheduler=spec.Scheduler()),
+    OwnedField.MemoryPolicy: Adjustment(memory_policy=spec.MemoryPolicy()),
+    OwnedField.RdtClosID: Adjustment(rdt=spec.RDT(clos_id="")),
+    OwnedField.RdtSchemata: Adjustment(rdt=spec.RDT(schemata=())),
+    OwnedField.RdtEnableMonitoring: Adjustment(rdt=spec.RDT(enable_monitoring=False)),
     **{
         what: Adjustment(resources=Resources(**{name: "x" if name in {"cpus", "mems"} else 0}))
         for name, what in RESOURCE_FIELDS.items()
     },
 }
 REMOVABLE = sorted(
-    set(BY_KEY) - {Field.CdiDevices, Field.Rlimits, Field.HugepageLimits, Field.CgroupsUnified}
+    set(BY_KEY)
+    - {OwnedField.CdiDevices, OwnedField.Rlimits, OwnedField.HugepageLimits, OwnedField.CgroupsUnified}
 )
 
 
 def test_every_owned_field_of_the_protocol_is_claimed_by_something():
-    assert {*BY_KEY, *WHOLE, Field.OciHooks} == set(Field)
+    assert {*BY_KEY, *WHOLE, OwnedField.OciHooks} == set(OwnedField)
 
 
 @pytest.mark.parametrize("what", WHOLE, ids=lambda what: what.name)
@@ -77,7 +85,7 @@ def test_removing_and_setting_in_one_answer_takes_an_entry_over():
     owners = Ownership()
     owners.adjust("10-a", "c1", Adjustment(env={"A": "1"}))
     assert owners.adjust("20-b", "c1", Adjustment(env={"A": "2", removed("A"): ""})) == ""
-    assert owners.owners()["c1"].owner(Field.Env, "A") == "20-b"
+    assert owners.owners()["c1"].owner(OwnedField.Env, "A") == "20-b"
 
 
 def test_an_overriding_command_takes_it_over_and_is_then_owned():
@@ -91,14 +99,14 @@ def test_removing_the_rdt_class_gives_all_of_it_up():
     owners = Ownership()
     owners.adjust("10-a", "c1", Adjustment(rdt=spec.RDT(clos_id="gold", schemata=("L3:0=f",))))
     assert owners.adjust("20-b", "c1", Adjustment(rdt=spec.RDT(clos_id="tin", remove=True))) == ""
-    assert owners.owners() == {"c1": FieldOwners({Field.RdtClosID: "20-b"})}
+    assert owners.owners() == {"c1": FieldOwners({OwnedField.RdtClosID: "20-b"})}
 
 
 def test_hooks_and_device_rules_never_conflict():
     owners = Ownership()
     change = Adjustment(hooks=HOOK, resources=Resources(device_rules=(DeviceRule(allow=True),)))
     assert owners.adjust("10-a", "c1", change) == owners.adjust("20-b", "c1", change) == ""
-    assert owners.owners()["c1"].owner(Field.OciHooks) == "10-a,20-b"
+    assert owners.owners()["c1"].owner(OwnedField.OciHooks) == "10-a,20-b"
 
 
 def test_an_update_meets_what_an_adjustment_claimed():

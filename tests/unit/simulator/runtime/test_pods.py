@@ -5,8 +5,8 @@ from nri_plugin.model.state import Amounts, Kind, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
-    Identity,
     PodSpec,
+    RuntimeIdentity,
     container_message,
     oom_score_adj,
     pod_facts,
@@ -25,8 +25,8 @@ WHOLE = ContainerSpec("app", 2000, 2000, GIB, GIB)
 NOTHING = ContainerSpec("idle")
 
 
-def who(runtime: str = "containerd-2.1", driver: Driver = Driver.SYSTEMD) -> Identity:
-    return Identity(BEHAVIOURS[runtime], driver, 16 * GIB)
+def who(runtime: str = "containerd-2.1", driver: Driver = Driver.SYSTEMD) -> RuntimeIdentity:
+    return RuntimeIdentity(BEHAVIOURS[runtime], driver, 16 * GIB)
 
 
 def made(pod: PodSpec, runtime: str = "containerd-2.1"):  # type: ignore[no-untyped-def]

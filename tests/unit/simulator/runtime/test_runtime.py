@@ -3,10 +3,10 @@ from collections.abc import Callable
 import pytest
 
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, Driver, Resource
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import RefusedError, Runtime
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import ContainerState, ContainerUpdate, Resources
 from tests.builders import machine
@@ -116,7 +116,7 @@ def test_what_the_agent_writes_at_start_counts_for_the_first_instruction() -> No
 
     def write(event: events.StartContainer) -> None:
         path = made.record("shop/db/db").names.path
-        made.cgroups.mirror.tree.write(path, Resource.CPUS, "6")
+        made.cgroups.mirror.tree.write(path, CpusetFile.CPUS, "6")
 
     made.plugin = Script(CreateContainer=pinned("4-5"), StartContainer=write)
     assert made.record(run(made)).started_on == CPUSet.of(6)
@@ -131,10 +131,10 @@ def test_without_a_plugin_containers_run_everywhere() -> None:
 
 @pytest.mark.parametrize(("name", "undo"), [("containerd-1.7", 2), ("containerd-2.4", 2), ("cri-o", 0)])
 def test_a_refused_creation_is_undone_by_containerd_only(name: str, undo: int) -> None:
-    plugin = Script(CreateContainer=RefusedError("no"))
+    plugin = Script(CreateContainer=PluginRefusedError("no"))
     made = runtime(name, plugin)
     made.run_pod(POD)
-    with pytest.raises(RefusedError, match="no"):
+    with pytest.raises(PluginRefusedError, match="no"):
         made.create(POD.key, OWN)
     assert plugin.names[2:] == ["StopContainer", "RemoveContainer"][:undo]
     assert made.records() == []
@@ -142,22 +142,22 @@ def test_a_refused_creation_is_undone_by_containerd_only(name: str, undo: int) -
 
 @pytest.mark.parametrize("name", sorted(BEHAVIOURS))
 def test_an_error_at_start_stops_containerd_and_not_cri_o(name: str) -> None:
-    made = runtime(name, Script(StartContainer=RefusedError("no")))
+    made = runtime(name, Script(StartContainer=PluginRefusedError("no")))
     made.run_pod(POD)
     key = made.create(POD.key, OWN).key
     if name == "cri-o":
         made.start(key)
         assert made.record(key).message.state is ContainerState.RUNNING
         return
-    with pytest.raises(RefusedError):
+    with pytest.raises(PluginRefusedError):
         made.start(key)
     assert made.record(key).names.path not in made.cgroups.mirror.tree
 
 
 def test_a_refused_sandbox_leaves_no_cgroup() -> None:
-    made = runtime(plugin=Script(RunPodSandbox=RefusedError("no")))
+    made = runtime(plugin=Script(RunPodSandbox=PluginRefusedError("no")))
     before = list(made.cgroups.mirror.tree)
-    with pytest.raises(RefusedError):
+    with pytest.raises(PluginRefusedError):
         made.run_pod(POD)
     assert list(made.cgroups.mirror.tree) == before
 
@@ -165,7 +165,7 @@ def test_a_refused_sandbox_leaves_no_cgroup() -> None:
 def test_any_update_writes_the_stored_cpuset_again() -> None:
     made = runtime(plugin=Script(CreateContainer=pinned("0-15")))
     key = run(made, WEB)
-    made.cgroups.mirror.tree.write(made.record(key).names.path, Resource.CPUS, "0-7")
+    made.cgroups.mirror.tree.write(made.record(key).names.path, CpusetFile.CPUS, "0-7")
     made.update(key, Resources(cpu_shares=1024))
     assert made.placements()[key].own == CPUSet.parse("0-15")
     assert made.record(key).message.resources.cpu_shares == 1024

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.simulator.scenario import faults, player
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import parse
-from nri_plugin.simulator.scenario.stage import Stage
+from nri_plugin.simulator.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 HEAD = """\
@@ -56,7 +56,7 @@ def test_a_node_is_left_and_taken_up_again() -> None:
 
 
 def test_a_release_that_fails_is_no_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Stage, "release_command", ["false"])
+    monkeypatch.setattr(ScenarioNode, "release_command", ["false"])
     assert problems("  - release: agent\n") == ["release ended with 1: "]
 
 
@@ -77,15 +77,15 @@ def test_writes_during_a_restart_are_counted(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_write_that_follows_a_restart_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = Stage.start_agent
+    begun = ScenarioNode.start_agent
 
-    def and_write_later(node: Stage) -> object:
+    def and_write_later(node: ScenarioNode) -> object:
         found = begun(node)
         (node.places.cgroups / "cpu.max").write_text("max 100000\n")
         return found
 
     monkeypatch.setattr(
-        Stage, "start_agent", lambda node: and_write_later(node) if node.server.link else begun(node)
+        ScenarioNode, "start_agent", lambda node: and_write_later(node) if node.server.link else begun(node)
     )
     (said,) = problems("  - restart: agent\n    writes: 0\n")
     assert said == "1 cpuset files were written, at most 0 expected"

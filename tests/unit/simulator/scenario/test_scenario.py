@@ -8,13 +8,13 @@ from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.scenario.scenario import Scenario, load, parse
 from nri_plugin.simulator.scenario.steps import (
-    Drift,
+    DriftStep,
     Expect,
     Foreign,
-    Kind,
     Logged,
     Online,
     Part,
+    PartitionKind,
     Release,
     Remove,
     Restart,
@@ -258,7 +258,7 @@ def test_what_befalls_a_node_can_be_said() -> None:
 """
     )
     assert scenario.steps[1:] == (
-        Drift(8, "prod/db/db", CPUSet.parse("0-3"), Writer.RELOAD),
+        DriftStep(8, "prod/db/db", CPUSet.parse("0-3"), Writer.RELOAD),
         Second(11),
         Restart(12, Part.AGENT, writes=0),
         Release(14),
@@ -284,9 +284,9 @@ def test_what_only_a_kernel_can_tell_can_be_said() -> None:
     )
     said = {"prod/db/db": {"partition": "root invalid"}}
     assert scenario.steps[1:] == (
-        Drift(8, "prod/db/db", CPUSet.parse("0-3"), meanwhile=said),
-        Foreign(11, Kind.ISOLATED, CPUSet.parse("4-5")),
-        Foreign(13, Kind.MEMBER, CPUSet()),
+        DriftStep(8, "prod/db/db", CPUSet.parse("0-3"), meanwhile=said),
+        Foreign(11, PartitionKind.ISOLATED, CPUSet.parse("4-5")),
+        Foreign(13, PartitionKind.MEMBER, CPUSet()),
         Restart(14, Part.AGENT, config={"isolation": "none"}),
         Logged(16, "partition made"),
         Logged(17, "not permitted", only="kernel"),

@@ -7,9 +7,9 @@ import pytest
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from
 from nri_plugin.simulator.simulate.comparison import compare
 from nri_plugin.simulator.simulate.config import choose
-from nri_plugin.simulator.simulate.plan import Plan, read_short
+from nri_plugin.simulator.simulate.plan import PodPlan, read_short
 from nri_plugin.simulator.simulate.simulate import simulate
-from nri_plugin.simulator.simulate.simulation import Simulation, Stage, Status
+from nri_plugin.simulator.simulate.simulation import ContainerStatus, RefusalStage, Simulation
 
 TWO = "2 sockets, 1 NUMA node each, 2 L3 each, 2 cores each, SMT 2\nmemory 4Gi each\ndevices a.b/nic 2 on 0 + 2 on 1\n"
 STRICT = {"topologyManagerPolicy": "single-numa-node", "memoryManagerPolicy": "Static"}
@@ -19,7 +19,7 @@ def machine(text: str = TWO) -> SourcedMachine:
     return machine_from(text.encode(), "two", "two")
 
 
-def plan(pods: str) -> Plan:
+def plan(pods: str) -> PodPlan:
     return read_short(pods, "p.yaml")
 
 
@@ -31,7 +31,7 @@ def simulated(pods: str, sets: dict[str, str] | None = None, text: str = TWO) ->
 def test_a_placed_container_is_told_at_every_level() -> None:
     found = simulated("- {pod: a, cpu: 4, memory: 1Gi, a.b/nic: 1}\n", STRICT)
     (row,) = found.containers
-    assert (row.key, row.status, row.exclusive, row.kind) == ("default/a/a", Status.PLACED, 4, "app")
+    assert (row.key, row.status, row.exclusive, row.kind) == ("default/a/a", ContainerStatus.PLACED, 4, "app")
     assert (row.cpus, row.mems, row.numa_nodes, row.caches, row.sockets, row.cores) == (
         "1-2,9-10",
         "0",
@@ -56,7 +56,7 @@ def test_a_shared_container_is_told_with_the_pool_as_it_is_at_the_end() -> None:
     assert first.containers[0].cpus == "0-15"
     by_key = {row.key: row for row in found.containers}
     assert by_key["default/web/web"].cpus == found.totals.shared_pool == "0,2-8,10-15"
-    assert by_key["default/web/web"].status is Status.SHARED
+    assert by_key["default/web/web"].status is ContainerStatus.SHARED
     assert by_key["default/web/web"].aligned is None
     assert [step.exclusive_cpus for step in found.steps] == [0, 2]
 
@@ -66,9 +66,9 @@ def test_a_full_node_refuses_pods_and_placement_refuses_containers() -> None:
     found = simulated(pods, STRICT)
     reasons = {row.reason: (row.stage, row.containers) for row in found.refused}
     assert reasons == {
-        "TopologyAffinityError": (Stage.PLACEMENT, ("default/wide/wide",)),
-        "OutOfmemory": (Stage.NODE, ("default/much-1/much",)),
-        "OutOfa.b/gpu": (Stage.NODE, ("default/none/none",)),
+        "TopologyAffinityError": (RefusalStage.PLACEMENT, ("default/wide/wide",)),
+        "OutOfmemory": (RefusalStage.NODE, ("default/much-1/much",)),
+        "OutOfa.b/gpu": (RefusalStage.NODE, ("default/none/none",)),
     }
     assert (found.totals.pods, found.totals.pods_placed, found.totals.pods_refused) == (4, 1, 3)
 
@@ -90,8 +90,8 @@ def test_a_refused_init_container_ends_its_pod_and_a_refused_second_container_do
     )
     found = simulated(pods, {"topologyManagerPolicy": "single-numa-node"})
     first, second = found.steps
-    assert [row.status for row in first.containers] == [Status.REFUSED, Status.SKIPPED]
-    assert [row.status for row in second.containers] == [Status.REFUSED, Status.PLACED]
+    assert [row.status for row in first.containers] == [ContainerStatus.REFUSED, ContainerStatus.SKIPPED]
+    assert [row.status for row in second.containers] == [ContainerStatus.REFUSED, ContainerStatus.PLACED]
     assert (found.totals.pods_partly, found.totals.pods_refused) == (1, 1)
 
 
@@ -109,7 +109,7 @@ def test_a_namespace_that_is_never_refused_runs_in_the_pool_with_the_reason() ->
     sets = {"topologyManagerPolicy": "single-numa-node", "neverRefuse": "[kube-system]"}
     found = simulated("- {pod: kube-system/a, cpu: 9, memory: 64Mi}\n", sets)
     (row,) = found.containers
-    assert row.status is Status.SHARED
+    assert row.status is ContainerStatus.SHARED
     (told,) = found.steps[0].containers
     assert told.refusal is not None
     assert told.refusal.reason == "TopologyAffinityError"

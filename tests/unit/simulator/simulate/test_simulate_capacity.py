@@ -10,7 +10,7 @@ from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import read_short
 from nri_plugin.simulator.simulate.rows import read_shape
 from nri_plugin.simulator.simulate.simulate import empty_node, more_that_fit, play, simulate
-from nri_plugin.simulator.simulate.simulation import Stage
+from nri_plugin.simulator.simulate.simulation import RefusalStage
 
 MACHINE = """\
 2 sockets, 1 NUMA node each, 2 L3 each, 3 cores each, SMT 2
@@ -85,7 +85,7 @@ def test_what_ends_the_row_is_told() -> None:
     played = play(machine(), read_short(PODS, "pods.yaml"), choose(machine().topology))
     _, full = more_that_fit(played.node, read_shape("cpu=1,memory=64Mi"))
     assert full is not None
-    assert (full.stage, full.reason) == (Stage.NODE, "OutOfcpu")
+    assert (full.stage, full.reason) == (RefusalStage.NODE, "OutOfcpu")
     _, narrow = more_that_fit(
         play(
             machine(),
@@ -95,7 +95,7 @@ def test_what_ends_the_row_is_told() -> None:
         read_shape("cpu=7,memory=64Mi"),
     )
     assert narrow is not None
-    assert (narrow.stage, narrow.reason) == (Stage.PLACEMENT, "TopologyAffinityError")
+    assert (narrow.stage, narrow.reason) == (RefusalStage.PLACEMENT, "TopologyAffinityError")
 
 
 def test_asking_changes_nothing() -> None:
@@ -125,7 +125,7 @@ def test_in_a_namespace_that_is_never_refused_a_row_ends_where_somebody_would_be
     assert found.capacity[0].fits == 1
     assert found.capacity[0].refusal is not None
     assert "default/big/big" in found.capacity[0].refusal.text
-    assert found.capacity[0].refusal.stage is Stage.PLACEMENT
+    assert found.capacity[0].refusal.stage is RefusalStage.PLACEMENT
 
 
 def test_of_very_many_shapes_the_most_frequent_and_those_asked_for_are_tried() -> None:

@@ -5,9 +5,9 @@ import pytest
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.source import machine_from
 from nri_plugin.simulator.scenario.steps import Run
-from nri_plugin.simulator.simulate.comparison import Order, ordered, other_orders, spread
+from nri_plugin.simulator.simulate.comparison import PodOrder, ordered, other_orders, spread
 from nri_plugin.simulator.simulate.config import choose
-from nri_plugin.simulator.simulate.plan import Plan, read_plan, read_short
+from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, read_short
 
 MACHINE = machine_from(b"2 sockets, 1 NUMA node each, 1 L3 each, 4 cores each\nmemory 4Gi each\n", "x", "x")
 PODS = """\
@@ -17,30 +17,30 @@ PODS = """\
 """
 
 
-def plan() -> Plan:
+def plan() -> PodPlan:
     return read_short(PODS, "p.yaml")
 
 
-def names(found: Plan) -> list[str]:
+def names(found: PodPlan) -> list[str]:
     return [step.pod.name for step in found.steps if isinstance(step, Run)]
 
 
 def test_the_order_of_the_file_is_kept_unless_another_is_asked_for() -> None:
-    assert ordered(plan(), Order.FILE, 0) == plan()
-    assert names(ordered(plan(), Order.LARGE_FIRST, 0)) == ["four", "three", "two-0", "two-1"]
-    assert names(ordered(plan(), Order.SMALL_FIRST, 0)) == ["two-0", "two-1", "three", "four"]
+    assert ordered(plan(), PodOrder.FILE, 0) == plan()
+    assert names(ordered(plan(), PodOrder.LARGE_FIRST, 0)) == ["four", "three", "two-0", "two-1"]
+    assert names(ordered(plan(), PodOrder.SMALL_FIRST, 0)) == ["two-0", "two-1", "three", "four"]
 
 
 def test_a_shuffle_has_all_pods_and_is_the_same_for_the_same_seed() -> None:
-    once, again = ordered(plan(), Order.SHUFFLE, 7), ordered(plan(), Order.SHUFFLE, 7)
+    once, again = ordered(plan(), PodOrder.SHUFFLE, 7), ordered(plan(), PodOrder.SHUFFLE, 7)
     assert names(once) == names(again)
     assert sorted(names(once)) == sorted(names(plan()))
-    assert len({tuple(names(ordered(plan(), Order.SHUFFLE, seed))) for seed in range(20)}) > 5
+    assert len({tuple(names(ordered(plan(), PodOrder.SHUFFLE, seed))) for seed in range(20)}) > 5
 
 
 def test_steps_that_depend_on_their_order_are_left_in_it() -> None:
     with pytest.raises(ConfigError, match="has steps that depend on their order"):
-        ordered(read_plan("devices"), Order.SHUFFLE, 0)
+        ordered(read_plan("devices"), PodOrder.SHUFFLE, 0)
 
 
 def test_orders_that_place_more_are_found() -> None:

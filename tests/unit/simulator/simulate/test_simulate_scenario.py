@@ -8,7 +8,7 @@ import pytest
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.scenario.steps import Run
-from nri_plugin.simulator.simulate.plan import Plan, read_plan, shipped_scenarios
+from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
 
 POD = "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: {cpu: 1, memory: 1Gi}}}]}\n"
 STEPS = "machine: laptop\nconfig: {reservedSystemCPUs: '0'}\nsteps:\n- run: a/b\n  containers: {c: {cpu: 1, memory: 1Gi}}\n"
@@ -19,14 +19,14 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-un
     """Reads a text as the file s.yaml."""
     monkeypatch.chdir(tmp_path)
 
-    def read(text: str | bytes, node: str = "") -> Plan:
+    def read(text: str | bytes, node: str = "") -> PodPlan:
         Path("s.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
         return read_plan("s.yaml", node)
 
     return read
 
 
-def names(found: Plan) -> list[str]:
+def names(found: PodPlan) -> list[str]:
     return [step.pod.key for step in found.steps if isinstance(step, Run)]
 
 

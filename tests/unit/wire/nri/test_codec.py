@@ -9,9 +9,9 @@ from nri_plugin.wire.nri.events import Adjustment
 from nri_plugin.wire.nri.messages import (
     Container,
     ContainerUpdate,
-    Device,
-    Field,
+    DeviceNode,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
@@ -118,7 +118,7 @@ def test_validation_request():
             CONTAINER,
             Adjustment(resources=Resources(cpus="3")),
             (ContainerUpdate("d", Resources(cpus="4")),),
-            {"c": FieldOwners({Field.CPUSetCPUs: "10-a"})},
+            {"c": FieldOwners({OwnedField.CPUSetCPUs: "10-a"})},
             ("10-a",),
         )
     )
@@ -148,9 +148,8 @@ def test_the_adjustment_of_a_new_container():
     message = created(
         events.CreateContainerResponse(
             Resources(cpus="0-3", mems="0"),
-            {"k": "v", "-old": ""},
-            {"A": "1"},
             (ContainerUpdate("d", Resources(cpus="4")),),
+            events.Adjustment(annotations={"k": "v", "-old": ""}, env={"A": "1"}),
         )
     )
     assert message.adjust.linux.resources.cpu == pb.LinuxCPU(cpus="0-3", mems="0")
@@ -259,7 +258,7 @@ def test_nothing_but_evictions_which_no_runtime_heeds_is_left_out(message, field
         Adjustment(oom_score_adj=1 << 70),
         Adjustment(io_priority=spec.IOPriority(1 << 40)),
         Adjustment(sysctl={"\udcff": "1"}),
-        Adjustment(devices=(Device("/dev/x", uid=-1),)),
+        Adjustment(devices=(DeviceNode("/dev/x", uid=-1),)),
         Adjustment(rlimits=(spec.Rlimit("RLIMIT_CORE", hard=-1),)),
         Adjustment(scheduler=spec.Scheduler(flags=(1 << 40,))),
     ],

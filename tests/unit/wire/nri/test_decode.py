@@ -7,9 +7,9 @@ from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
     ContainerUpdate,
-    Device,
-    Field,
+    DeviceNode,
     FieldOwners,
+    OwnedField,
     Pod,
     Resources,
 )
@@ -76,7 +76,7 @@ def test_every_field_of_a_container():
     message.linux.resources.hugepage_limits.add(page_size="2MB", limit=1 << 63)
     message.linux.resources.unified["memory.min"] = "1"
     assert decode.container(lean_container(message)) == Container(
-        id="i", pod_id="p", name="n", state=ContainerState.RUNNING, env=("PCIDEVICE_X=a", "PCIDEVICE_X=b"), devices=(Device("/dev/x", "c", 195, 255),), cdi_devices=("vendor.com/gpu=0",),
+        id="i", pod_id="p", name="n", state=ContainerState.RUNNING, env=("PCIDEVICE_X=a", "PCIDEVICE_X=b"), devices=(DeviceNode("/dev/x", "c", 195, 255),), cdi_devices=("vendor.com/gpu=0",),
         net_devices=("ens2f0", "ens2f1"),
         resources=Resources(None, -1, 100_000, "0-3", "0,1", None, (("2MB", 1 << 63),), {"memory.min": "1"}),
         oom_score_adj=-997, cgroups_path="/leaf", pid=7,
@@ -122,8 +122,8 @@ def test_owners_of_fields_and_of_their_entries():
     fields.compound[pb.Annotations].owners.update({"k1": "20-b", "k2": "10-a"})
     (owners,) = decode.field_owners(message).values()
     assert owners == FieldOwners(
-        {Field.CPUSetCPUs: "10-a", 99: "30-c"}, {Field.Annotations: {"k1": "20-b", "k2": "10-a"}}
+        {OwnedField.CPUSetCPUs: "10-a", 99: "30-c"}, {OwnedField.Annotations: {"k1": "20-b", "k2": "10-a"}}
     )
-    assert owners.owner(Field.CPUSetCPUs) == "10-a"
-    assert owners.owner(Field.Annotations, "k1") == "20-b"
-    assert owners.owner(Field.Env, "k1") == owners.owner(Field.Env) == ""
+    assert owners.owner(OwnedField.CPUSetCPUs) == "10-a"
+    assert owners.owner(OwnedField.Annotations, "k1") == "20-b"
+    assert owners.owner(OwnedField.Env, "k1") == owners.owner(OwnedField.Env) == ""

@@ -25,7 +25,7 @@ def test_the_example_answers_what_it_says():
     session = plugin["PluginSession"]("hints", "20", plugin["EventMask"].CREATE_CONTAINER)
     link = Link(CONTAINERD_2_1, session).establish()
     request = link.ask(CreateContainer(POD, CONTAINER))
-    assert session.respond(request.call, plugin["answer"](request.event), 0.0) == ""
+    assert session.respond(request.call, plugin["answer"](request.event), 0.0) is None
     (answered,) = link.to_runtime()
     assert answered.response.whole() == plugin["WANTED"]
     assert answered.owners["c1"].owner(pb.Mounts, "/etc/hints") == "20-hints"

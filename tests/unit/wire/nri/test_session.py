@@ -31,9 +31,9 @@ from nri_plugin.wire.nri.messages import (
     Resources,
 )
 from nri_plugin.wire.nri.mux import HEADER
-from nri_plugin.wire.nri.session import PluginSession, Stage
+from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.connection import Call, Reply
-from nri_plugin.wire.ttrpc.frame import Code, Status
+from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 from tests.protocol.peer import PINNING, RawPeer, plugin
 
 CREATE = pb.CreateContainerRequest(
@@ -108,7 +108,7 @@ def test_a_refused_registration_is_reported_with_its_reason():
     peer = RawPeer(plugin())
     peer.session.register(0.0)
     peer.hear()
-    peer.server.fail(1, Status(Code.UNKNOWN, "invalid plugin index"))
+    peer.server.fail(1, RPCStatus(Code.UNKNOWN, "invalid plugin index"))
     assert peer.session.receive_data(peer.wire(), 0.0) == [RegistrationRefused(2, "invalid plugin index")]
 
 
@@ -122,13 +122,13 @@ def test_nothing_but_configure_may_come_first(method):
     payload = pb.StateChangeEvent(event=1).SerializeToString() if method == "StateChange" else b""
     assert peer.say(method, payload) == []
     assert codes(peer.hear()) == [Code.FAILED_PRECONDITION]
-    assert peer.session.stage is Stage.REGISTERING
+    assert peer.session.stage is SessionStage.REGISTERING
 
 
 def test_a_second_configure_is_refused_and_changes_nothing(peer):
     assert peer.say("Configure", CONFIGURE) == []
     assert codes(peer.hear()) == [Code.FAILED_PRECONDITION]
-    assert peer.session.stage is Stage.READY
+    assert peer.session.stage is SessionStage.READY
 
 
 def test_events_may_come_without_synchronize():
@@ -191,7 +191,7 @@ def test_a_refused_configure_ends_the_session():
     peer.session.register(0.0)
     (request,) = peer.say("Configure", CONFIGURE)
     assert peer.session.refuse(request.call, Code.INTERNAL, "bad configuration", 0.0) is None
-    assert peer.session.stage is Stage.FAILED
+    assert peer.session.stage is SessionStage.FAILED
 
 
 # ----------------------------------------------------------------- synchronize
@@ -270,7 +270,7 @@ def test_a_lost_synchronize_asks_for_a_new_connection_at_once(how):
 
 
 def test_a_good_synchronize_leaves_nothing_to_watch(peer):
-    assert peer.session.stage is Stage.READY
+    assert peer.session.stage is SessionStage.READY
     assert peer.session.next_check(0.0) is None
     assert peer.session.overdue(1e9) is None
 
@@ -287,7 +287,7 @@ def test_a_refusal_reaches_the_runtime_and_the_session_goes_on(peer):
     (request,) = peer.say("CreateContainer", CREATE)
     assert peer.session.refuse(request.call, Code.UNKNOWN, "TopologyAffinityError: no", 0.0) is None
     (reply,) = peer.hear()
-    assert reply.status == Status(Code.UNKNOWN, "TopologyAffinityError: no")
+    assert reply.status == RPCStatus(Code.UNKNOWN, "TopologyAffinityError: no")
     assert peer.say("CreateContainer", CREATE)
     assert peer.session.overdue(0.5) is None
 
@@ -327,7 +327,11 @@ def test_a_late_answer_is_sent_and_then_the_end_is_expected(peer):
 
 def test_an_answer_that_is_too_long_becomes_an_error(peer):
     (request,) = peer.say("CreateContainer", CREATE)
-    why = str(peer.session.respond(request.call, CreateContainerResponse(env={"A": "x" * (4 << 20)}), 0.0))
+    why = str(
+        peer.session.respond(
+            request.call, CreateContainerResponse(adjustment=Adjustment(env={"A": "x" * (4 << 20)})), 0.0
+        )
+    )
     assert "over the limit of 4194304" in why
     assert codes(peer.hear()) == [Code.RESOURCE_EXHAUSTED]
     assert peer.session.overdue(0.0) is None
@@ -345,7 +349,7 @@ def test_what_this_runtime_drops_is_told_and_the_answer_is_sent(peer):
 def test_an_adjustment_nobody_could_apply_leaves_the_call_waiting(peer):
     (request,) = peer.say("CreateContainer", CREATE)
     with pytest.raises(LocalProtocolError, match="names nothing"):
-        peer.session.respond(request.call, CreateContainerResponse(env={"": "x"}), 0.0)
+        peer.session.respond(request.call, CreateContainerResponse(adjustment=Adjustment(env={"": "x"})), 0.0)
     assert peer.session.respond(request.call, EmptyResponse(), 0.0) is None
 
 
@@ -372,8 +376,8 @@ def test_unknown_methods_and_services_are_unimplemented(peer):
     assert peer.say("RunTheFuture") == []
     assert peer.say("Configure", service="nri.pkg.api.v2.Plugin") == []
     first, second = peer.hear()
-    assert first.status == Status(Code.UNIMPLEMENTED, "method RunTheFuture")
-    assert second.status == Status(Code.UNIMPLEMENTED, "service nri.pkg.api.v2.Plugin")
+    assert first.status == RPCStatus(Code.UNIMPLEMENTED, "method RunTheFuture")
+    assert second.status == RPCStatus(Code.UNIMPLEMENTED, "service nri.pkg.api.v2.Plugin")
 
 
 def test_a_streaming_call_is_unimplemented_and_the_session_goes_on(peer):
@@ -407,7 +411,7 @@ def test_unsolicited_updates(peer):
 def test_a_failed_update_call_carries_its_reason(peer):
     call = peer.session.update_containers(UPDATES, 0.0)
     (heard,) = peer.hear()
-    peer.server.fail(heard.stream_id, Status(Code.UNKNOWN, "failed to update"))
+    peer.server.fail(heard.stream_id, RPCStatus(Code.UNKNOWN, "failed to update"))
     assert peer.session.receive_data(peer.wire(), 0.0) == [UpdatesDone(call, error="failed to update")]
 
 
@@ -441,7 +445,7 @@ def test_the_end_finishes_updates_that_wait(peer):
 def test_the_end_is_no_error_and_comes_once(peer):
     assert peer.session.receive_data(b"", 0.0) == []
     assert peer.session.receive_data(b"", 0.0) == []
-    assert peer.session.stage is Stage.CLOSED
+    assert peer.session.stage is SessionStage.CLOSED
     assert peer.session.overdue(1e9) is None
 
 
@@ -458,7 +462,7 @@ def test_an_error_is_final(peer):
     with pytest.raises(RemoteProtocolError) as second:
         peer.say("CreateContainer", CREATE)
     assert first.value is second.value
-    assert peer.session.stage is Stage.CLOSED
+    assert peer.session.stage is SessionStage.CLOSED
 
 
 def test_bytes_after_the_end_are_an_error(peer):

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.wire.nri import decode, spec, tables
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.events import Adjustment
-from nri_plugin.wire.nri.messages import Container, Field, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, OwnedField, Pod, Resources
 from nri_plugin.wire.nri.tables import Table
 from tests.unit.wire.nri.samples import fill, fill_all, reachable
 
@@ -155,7 +155,7 @@ def test_enumerations_are_complete(ours, theirs):
 
 
 def test_owned_fields_are_spelled_and_numbered_as_in_the_protocol():
-    assert {field.name: field.value for field in Field} == {
+    assert {field.name: field.value for field in OwnedField} == {
         name: number for name, number in pb.Field.items() if number
     }
 

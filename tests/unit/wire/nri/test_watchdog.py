@@ -3,13 +3,13 @@
 import pytest
 
 from nri_plugin.wire.nri.events import Configure
-from nri_plugin.wire.nri.session import Watchdog
+from nri_plugin.wire.nri.session import SessionWatchdog
 
 OLD, NEW = Configure("", "containerd", "1.7.24"), Configure("", "containerd", "2.1.9", 5000, 2000)
 
 
 def watchdog(*, prelaunched=False):
-    return Watchdog(30.0, prelaunched=prelaunched)
+    return SessionWatchdog(30.0, prelaunched=prelaunched)
 
 
 def test_nothing_is_expected_at_first():

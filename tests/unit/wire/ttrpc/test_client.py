@@ -4,7 +4,7 @@ import pytest
 
 from nri_plugin.model.errors import LocalProtocolError
 from nri_plugin.wire.ttrpc.connection import ClientConnection
-from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, Response, Status, encode_response
+from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, ResponseEnvelope, RPCStatus, encode_response
 
 
 def test_an_oversize_request_of_ours_is_refused_and_uses_up_its_id():
@@ -66,9 +66,9 @@ def test_a_reply_that_cannot_be_decoded_fails_its_call():
 def test_a_status_with_a_code_nobody_named_is_kept():
     client = ClientConnection()
     client.call("s", "m", b"", 0.0)
-    data = encode_response(Response(Status(1234, "odd")))
+    data = encode_response(ResponseEnvelope(RPCStatus(1234, "odd")))
     (reply,) = client.receive_data(Frame(1, MessageType.RESPONSE, 0, data).encode())
-    assert reply.status == Status(1234, "odd")
+    assert reply.status == RPCStatus(1234, "odd")
 
 
 def test_stream_ids_run_out():

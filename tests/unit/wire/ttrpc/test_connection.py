@@ -1,7 +1,7 @@
 """The two ends of a connection against each other."""
 
 from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Reply, ServerConnection
-from nri_plugin.wire.ttrpc.frame import Code, Status
+from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 
 def test_a_call_and_its_reply():
@@ -27,5 +27,7 @@ def test_an_error_status_reaches_the_caller():
     client, server = ClientConnection(), ServerConnection()
     client.call("s", "m", b"", 0.0)
     server.receive_data(client.data_to_send(), 0.0)
-    server.fail(1, Status(Code.NOT_FOUND, "no such thing"))
-    assert client.receive_data(server.data_to_send()) == [Reply(1, Status(Code.NOT_FOUND, "no such thing"))]
+    server.fail(1, RPCStatus(Code.NOT_FOUND, "no such thing"))
+    assert client.receive_data(server.data_to_send()) == [
+        Reply(1, RPCStatus(Code.NOT_FOUND, "no such thing"))
+    ]

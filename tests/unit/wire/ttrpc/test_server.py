@@ -4,14 +4,14 @@ import pytest
 
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.wire.ttrpc import connection as server_module
-from nri_plugin.wire.ttrpc.connection import Call, Refused, ServerConnection
+from nri_plugin.wire.ttrpc.connection import Call, CallRefused, ServerConnection
 from nri_plugin.wire.ttrpc.frame import (
     Code,
     Frame,
     FrameReader,
     MessageType,
-    Request,
-    Status,
+    RequestEnvelope,
+    RPCStatus,
     decode_response,
     encode_request,
 )
@@ -19,7 +19,7 @@ from nri_plugin.wire.ttrpc.frame import (
 
 def request_frame(stream_id, timeout_ns=0, flags=0):
     return Frame(
-        stream_id, MessageType.REQUEST, flags, encode_request(Request("s", "m", b"p", timeout_ns))
+        stream_id, MessageType.REQUEST, flags, encode_request(RequestEnvelope("s", "m", b"p", timeout_ns))
     ).encode()
 
 
@@ -38,7 +38,7 @@ def test_ids_may_skip_values():
 def test_an_even_id_is_invalid(stream_id):
     server = ServerConnection()
     (refused,) = server.receive_data(request_frame(stream_id), 0.0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CallRefused)
     assert statuses(server) == [(stream_id, Code.INVALID_ARGUMENT)]
 
 
@@ -47,7 +47,7 @@ def test_an_id_that_is_not_above_the_last_is_invalid(second):
     server = ServerConnection()
     server.receive_data(request_frame(5), 0.0)
     (refused,) = server.receive_data(request_frame(second), 0.0)
-    assert refused == Refused(second, Status(Code.INVALID_ARGUMENT, refused.status.message))
+    assert refused == CallRefused(second, RPCStatus(Code.INVALID_ARGUMENT, refused.status.message))
     assert server.is_open(5)
 
 
@@ -55,7 +55,7 @@ def test_an_undecodable_request_is_invalid_and_the_connection_lives_on():
     server = ServerConnection()
     bad = Frame(1, MessageType.REQUEST, 0, b"\xff\xff").encode()
     refused, call = server.receive_data(bad + request_frame(3), 0.0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CallRefused)
     assert isinstance(call, Call)
     assert statuses(server) == [(1, Code.INVALID_ARGUMENT)]
 
@@ -100,14 +100,14 @@ def test_a_reply_can_be_given_once():
     with pytest.raises(LocalProtocolError, match="no call waits on stream 1"):
         server.reply(1)
     with pytest.raises(LocalProtocolError, match="no call waits on stream 1"):
-        server.fail(1, Status(2, ""))
+        server.fail(1, RPCStatus(2, ""))
 
 
 def test_failing_with_ok_is_refused_and_the_call_still_waits():
     server = ServerConnection()
     server.receive_data(request_frame(1), 0.0)
     with pytest.raises(LocalProtocolError, match="status OK"):
-        server.fail(1, Status(Code.OK))
+        server.fail(1, RPCStatus(Code.OK))
     assert server.is_open(1)
 
 

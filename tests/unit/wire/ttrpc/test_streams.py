@@ -5,8 +5,8 @@ import pytest
 from nri_plugin.model.errors import LocalProtocolError
 from nri_plugin.wire.ttrpc.connection import (
     Call,
+    CallRefused,
     ClientConnection,
-    Refused,
     Reply,
     ServerConnection,
     StreamEnd,
@@ -18,8 +18,8 @@ from nri_plugin.wire.ttrpc.frame import (
     Frame,
     FrameReader,
     MessageType,
-    Request,
-    Status,
+    RequestEnvelope,
+    RPCStatus,
     encode_request,
 )
 
@@ -102,8 +102,8 @@ def test_an_error_ends_a_stream_of_any_shape(pair):
     pair.client.open_stream("s", "m", b"", 0.0)
     pair.to_server()
     pair.server.send(1, b"one")
-    pair.server.fail(1, Status(Code.ABORTED, "no"))
-    assert pair.to_client() == [StreamMessage(1, b"one"), Reply(1, Status(Code.ABORTED, "no"))]
+    pair.server.fail(1, RPCStatus(Code.ABORTED, "no"))
+    assert pair.to_client() == [StreamMessage(1, b"one"), Reply(1, RPCStatus(Code.ABORTED, "no"))]
 
 
 def data(flags, payload=b"", stream_id=1):
@@ -124,7 +124,7 @@ def test_what_a_client_gets_wrong_is_invalid(pair, frames, why):
     pair.client.open_stream("s", "m", b"", 0.0)
     pair.to_server()
     *_, refused = pair.server.receive_data(b"".join(frames), 0.0)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, CallRefused)
     assert refused.status.code == Code.INVALID_ARGUMENT
     assert why in refused.status.message
     assert not pair.server.is_open(refused.stream_id)
@@ -147,9 +147,11 @@ def test_a_frame_without_message_and_without_end_is_nothing(pair):
 
 def test_streams_are_unimplemented_where_they_are_not_allowed():
     server = ServerConnection()
-    request = Frame(1, MessageType.REQUEST, Flags.REMOTE_OPEN, encode_request(Request("s", "m"))).encode()
+    request = Frame(
+        1, MessageType.REQUEST, Flags.REMOTE_OPEN, encode_request(RequestEnvelope("s", "m"))
+    ).encode()
     (refused,) = server.receive_data(request, 0.0)
-    assert refused.status == Status(Code.UNIMPLEMENTED, "streaming calls are not served here")
+    assert refused.status == RPCStatus(Code.UNIMPLEMENTED, "streaming calls are not served here")
 
 
 def test_messages_need_an_open_stream(pair):

@@ -6,6 +6,7 @@ import sys
 import time
 
 from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.events import Adjustment
 from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
 from nri_plugin.wire.nri.session import PluginSession
 
@@ -27,7 +28,7 @@ def answer(event):
     size = int(wishes["size"])
     return events.CreateContainerResponse(
         Resources(cpus="0-1", mems="0"),
-        env={"A": "x" * size} if size else {},
+        adjustment=Adjustment(env={"A": "x" * size}) if size else None,
         updates=halves if "dup" in wishes else (),
     )
 

@@ -1,34 +1,42 @@
-"""How well a pod would sit on a node: the scores of NodeResourceTopologyMatch, one node at a time.
+"""Filter and scores of the scheduler plugin NodeResourceTopologyMatch for one node at a time: a scalar twin.
 
-`cluster_scores` answers the same for all nodes of a cluster at once.
+The extender answers for all nodes of a cluster at once in columns; recorded answers of the plugin judge both, and
+laws compare them.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 
+from nri_plugin.extender.cluster import needs_no_filter, stays
+from nri_plugin.extender.cluster_scores import (
+    MAX_SCORE,
+    DistanceBonus,
+    Scoring,
+    Strategy,
+    Weights,
+    weight_of,
+    whole,
+)
 from nri_plugin.extender.nodes import (
     UNKNOWN_COST,
-    Costs,
     NodePolicy,
     NUMAZone,
     Zones,
     closest_set,
-    drain,
     fitting,
     is_free_of_charge,
     least_total,
-    lists_none,
     node_policy,
     numa_zones,
-    take_from_one,
 )
+from nri_plugin.extender.table import cost_table
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
-from nri_plugin.kube.pod_demand import Amounts, ContainerDemand, Kind, PodDemand, QoS
+from nri_plugin.kube.pod_demand import Amounts, PodDemand
 
-# ----------------------------------------------------------------------------------------------------
+ZoneScore = Callable[[Amounts, Amounts, Weights], int]
+
 # May a pod go to a node: the filter of NodeResourceTopologyMatch, one node at a time.
 #
 # Only the policy single-numa-node filters; the others never turn a pod away for its topology.
@@ -50,11 +58,6 @@ class Refusal:
     what: str
     name: str
     request: Amounts
-
-
-def needs_no_filter(pod: PodDemand) -> bool:
-    """Whether no node can be wrong for the pod: nothing of it is ever bound to a NUMA node."""
-    return pod.qos is QoS.BEST_EFFORT and not pod.asks_for_devices
 
 
 def refusal(
@@ -108,28 +111,11 @@ def _container_refusal(
     return None
 
 
-def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
-    """Whether what the container takes is gone for those after it."""
-    return container.kind is Kind.APP or (sidecars_stay and container.kind is Kind.SIDECAR)
-
-
-# ----------------------------------------------------------------------------------------------------
 # LeastAllocated, MostAllocated and BalancedAllocation of one zone, and of a node by its zones.
 #
 # A score is 0..100. Requests are compared exactly and divided in whole units, rounded up, as the scheduler does.
 #
 # Source: scheduler-plugins pkg/noderesourcetopology/{least_allocated,most_allocated,balanced_allocation,score}.go.
-
-
-MAX_SCORE = 100
-
-Weights = Mapping[str, int]
-ZoneScore = Callable[[Amounts, Amounts, Weights], int]
-
-
-def weight_of(weights: Weights, name: str) -> int:
-    """The configured weight; what is not configured, or below one, weighs one."""
-    return max(1, weights.get(name, 1))
 
 
 def least_allocated(request: Amounts, available: Amounts, weights: Weights) -> int:
@@ -142,7 +128,7 @@ def most_allocated(request: Amounts, available: Amounts, weights: Weights) -> in
     return _weighted(request, available, weights, lambda asked, have: asked * MAX_SCORE // have)
 
 
-def balanced_allocation(request: Amounts, available: Amounts, weights: Weights) -> int:  # noqa: ARG001 - one form
+def balanced_allocation(request: Amounts, available: Amounts, weights: Weights) -> int:
     """The more alike the shares of all resources, the better; weights do not matter.
 
     Differs: for a single resource the reference converts not-a-number; here it is balanced in itself.
@@ -186,14 +172,6 @@ def _worst_usable(score: ZoneScore, request: Amounts, zones: Zones, weights: Wei
     return min((s for s in (score(request, zone.available, weights) for zone in zones) if s), default=0)
 
 
-def whole(milli: int) -> int:
-    """Whole units, rounded up; what is below zero, as some exporters tell it, away from zero.
-
-    Source: k8s.io/apimachinery pkg/api/resource, `Quantity.Value`.
-    """
-    return -(-milli // 1000) if milli >= 0 else milli // 1000
-
-
 def _weighted(
     request: Amounts, available: Amounts, weights: Weights, share: Callable[[int, int], int]
 ) -> int:
@@ -210,8 +188,7 @@ def _share(amount: int, have: int) -> float:
     return whole(amount) / whole(have) if have else 1.0
 
 
-# ----------------------------------------------------------------------------------------------------
-# LeastNUMANodes: the fewer NUMA nodes a pod needs, and the closer they are, the higher the least_numa_score.
+# LeastNUMANodes: the fewer NUMA nodes a pod needs, and the closer they are, the higher the score.
 #
 # One NUMA node gives 94 when no other is closer to itself, else 88; two give 82 when they are the closest two, else
 # 76; and so on (with the default divisor 8). Works for all topology policies.
@@ -219,13 +196,6 @@ def _share(amount: int, have: int) -> float:
 # Source: scheduler-plugins pkg/noderesourcetopology/least_numa.go. Differs: zones are found by id also where ids have
 # gaps (the reference charges the wrong zone); sets are searched, not enumerated; the bonus for distance can be kept
 # for nodes that prefer close NUMA nodes, as the first design of the strategy has it.
-
-
-class DistanceBonus(StrEnum):
-    """Where close NUMA nodes least_numa_score higher: always, or where the node says `prefer-closest-numa-nodes`."""
-
-    ALWAYS = "always"
-    PREFER_CLOSEST = "prefer-closest-numa-nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +209,7 @@ class Needed:
 def least_numa_score(
     pod: PodDemand, how: NodePolicy, zones: Zones, bonus: DistanceBonus = DistanceBonus.ALWAYS
 ) -> int:
-    """The least_numa_score of a node, 0..100; 0 when the pod fits in no set of its NUMA nodes."""
+    """The score of a node, 0..100; 0 when the pod fits in no set of its NUMA nodes."""
     requests = [pod.effective] if how.is_pod_scope else [one.requests for one in pod.containers]
     most, is_closest = 0, bonus is DistanceBonus.ALWAYS or how.prefers_closest
     for request in requests:
@@ -255,7 +225,7 @@ def least_numa_score(
 
 
 def normalised(count: int, max_numa_nodes: int, *, is_closest: bool) -> int:
-    """The least_numa_score of a number of NUMA nodes."""
+    """The score of a number of NUMA nodes."""
     unit = MAX_SCORE // max_numa_nodes
     return MAX_SCORE - count * unit + (unit // 2 if is_closest else 0)
 
@@ -277,11 +247,6 @@ def nodes_needed(zones: Zones, request: Amounts, *, is_guaranteed: bool) -> Need
     return Needed(found.positions, found.total <= limit)
 
 
-def cost_table(zones: Zones) -> Costs:
-    """Distances by position; what is not told counts as farthest."""
-    return tuple(tuple(_cost(one, other) for other in zones) for one in zones)
-
-
 def average_distance(zones: Zones, positions: tuple[int, ...]) -> float:
     """Mean over all ordered pairs, self included."""
     total = sum(_cost(zones[one], zones[other]) for one in positions for other in positions)
@@ -292,38 +257,11 @@ def _cost(one: NUMAZone, other: NUMAZone) -> int:
     return one.costs.get(other.id, UNKNOWN_COST)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-class Strategy(StrEnum):
-    """What is liked; the values are those of the scheduler plugin's `scoringStrategy.type`."""
-
-    LEAST_NUMA_NODES = "LeastNUMANodes"
-    LEAST_ALLOCATED = "LeastAllocated"
-    MOST_ALLOCATED = "MostAllocated"
-    BALANCED_ALLOCATION = "BalancedAllocation"
-
-
 ZONE_SCORES: Mapping[Strategy, ZoneScore] = {
     Strategy.LEAST_ALLOCATED: least_allocated,
     Strategy.MOST_ALLOCATED: most_allocated,
     Strategy.BALANCED_ALLOCATION: balanced_allocation,
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Scoring:
-    """What an administrator chose.
-
-    Attributes:
-        strategy: what is liked.
-        weights: of resources, for LeastAllocated and MostAllocated.
-        bonus: where distance counts, for LeastNUMANodes.
-    """
-
-    strategy: Strategy = Strategy.LEAST_NUMA_NODES
-    weights: Mapping[str, int] = field(default_factory=dict)
-    bonus: DistanceBonus = DistanceBonus.ALWAYS
 
 
 def score(pod: PodDemand, topology: NodeResourceTopology | None, scoring: Scoring) -> int:
@@ -336,3 +274,45 @@ def score(pod: PodDemand, topology: NodeResourceTopology | None, scoring: Scorin
     if scoring.strategy is Strategy.LEAST_NUMA_NODES:
         return least_numa_score(pod, how, zones, scoring.bonus)
     return node_score(ZONE_SCORES[scoring.strategy], pod, how, zones, scoring.weights)
+
+
+# NUMA nodes, and taking from them
+
+
+def lists_none(zones: Zones, names: Iterable[str]) -> bool:
+    """Whether no zone lists any of the names."""
+    return not any(name in zone.available for zone in zones for name in names)
+
+
+def take_from_one(
+    zones: Zones, numa_id: int, request: Amounts, *, is_guaranteed: bool
+) -> tuple[Zones, Sequence[str]]:
+    """The zones after one NUMA node gave the request, and the names of what went below zero."""
+    taken = {
+        name: amount
+        for name, amount in request.items()
+        if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed)
+    }
+    after = tuple(_less(zone, taken) if zone.id == numa_id else zone for zone in zones)
+    short = [
+        name for zone in after if zone.id == numa_id for name in taken if zone.available.get(name, 0) < 0
+    ]
+    return after, short
+
+
+def drain(zones: Zones, positions: Sequence[int], request: Amounts) -> Zones:
+    """The zones after those at `positions` gave the request together, each all it has before the next."""
+    left = {name: amount for name, amount in request.items() if amount}
+    after = list(zones)
+    for position in positions:
+        zone = zones[position]
+        given = {name: min(left[name], have) for name, have in zone.available.items() if name in left}
+        given = {name: max(0, amount) for name, amount in given.items()}
+        after[position] = _less(zone, given)
+        left = {name: amount - given.get(name, 0) for name, amount in left.items()}
+    return tuple(after)
+
+
+def _less(zone: NUMAZone, amounts: Amounts) -> NUMAZone:
+    available = {name: have - amounts.get(name, 0) for name, have in zone.available.items()}
+    return replace(zone, available=available)
