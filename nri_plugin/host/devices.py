@@ -335,11 +335,11 @@ class DeviceLocator:
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
         """
         try:
-            return self._resources(container, _DeviceSearch(self))
+            return self._resources(container, _SysfsSearch(self))
         except _TooManyError:
             return None
 
-    def _resources(self, container: Container, search: "_DeviceSearch") -> tuple[DeviceResource, ...]:
+    def _resources(self, container: Container, search: "_SysfsSearch") -> tuple[DeviceResource, ...]:
         by_class, is_privileged = self._by_class(container, search), _is_privileged(container)
         others = search.found(self._of_interfaces(container.net_devices))
         if not is_privileged:
@@ -357,7 +357,7 @@ class DeviceLocator:
                 named.setdefault(place.kind, []).append(place)
         return tuple(_resource(name, places) for name, places in named.items() if places)
 
-    def _by_class(self, container: Container, search: "_DeviceSearch") -> dict[str, list[DeviceLocation]]:
+    def _by_class(self, container: Container, search: "_SysfsSearch") -> dict[str, list[DeviceLocation]]:
         """The devices behind CDI names by their class, by the numbers their nodes have in the container."""
         by_path = {node.path: node for node in container.devices}
         found: dict[str, list[DeviceLocation]] = {}
@@ -450,7 +450,7 @@ class _TooManyError(Exception):
     """A container has more devices than are looked at."""
 
 
-class _DeviceSearch:
+class _SysfsSearch:
     """Looks devices up for one container, each device number once, up to the bounds."""
 
     def __init__(self, locator: DeviceLocator) -> None:
