@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Answer, Observer
+from nri_plugin.agent.outcome import Observer, RequestReply
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -163,15 +164,15 @@ class Bench:
             node,
             state or State(),
             decide=decide,  # type: ignore[arg-type]
-            effects=Effects(self.cgroups),
-            checkpoint=self.checkpoint,
+            cpusets=CpusetWriter(self.cgroups),
+            checkpoint=CheckpointSaver(self.checkpoint, state or State(), self.log),
             log=self.log,
             clock=self.clock,
             observe=observe,
         )
         self._calls = 0
 
-    def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> Answer:
+    def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> RequestReply:
         """Let the handler answer; the journal gets an `answer` or `refuse`."""
         self._calls += 2
         deadline = None if time_left is None else self.clock.now + time_left

@@ -197,8 +197,8 @@ def launcher(yield_s: float) -> str:
     return f"""\
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from nri_plugin.agent import turn
-turn.YIELD_S = {yield_s}
+from nri_plugin.agent import serving_lease
+serving_lease.YIELD_S = {yield_s}
 from nri_plugin.__main__ import main
 sys.exit(main())
 """

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from nri_plugin.agent.agent import Identity
+from nri_plugin.agent.agent import PluginIdentity
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.runtime_link import Backoff, RuntimeAbsentError, RuntimeLink
+from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.transport import ReconnectBackoff, RuntimeAbsentError
 from nri_plugin.process.loop import Loop
 from nri_plugin.simulator.runtime.profile import (
     CONTAINERD_2_1,
@@ -48,7 +49,7 @@ class Rig:
         bench: Bench,
         *,
         profile: RuntimeProfile = CONTAINERD_2_1,
-        identity: Identity | None = None,
+        identity: PluginIdentity | None = None,
         prepare: Callable[[str], Handler] | None = None,
         config: str = "",
         launched_as: tuple[str, str] | None = None,
@@ -63,7 +64,7 @@ class Rig:
         self.synchronizes = True
         self.listed: tuple[tuple[Pod, ...], tuple[Container, ...]] = ((), ())
         self.loop = Loop(bench.clock)
-        identity = identity or Identity("nri-pin", "90")
+        identity = identity or PluginIdentity("nri-pin", "90")
         self.link = RuntimeLink(
             self.loop,
             open_socket=self._open,
@@ -72,7 +73,7 @@ class Rig:
             prepare=prepare,
             can_reconnect=launched_as is None,
             log=bench.log,
-            backoff=Backoff(draw=lambda: 0.0),
+            backoff=ReconnectBackoff(draw=lambda: 0.0),
         )
 
     @property

@@ -16,7 +16,7 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import build_handler
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer
@@ -157,7 +157,7 @@ class JudgedAgent:
             RecordingFile(str(self.record)),
         )
         # Written at once: what a thread has not written yet would not be judged.
-        keepers = [DirectKeeper(file, self.log, self.timers.clock) for file in files]
+        keepers = [DirectSink(file, self.log, self.timers.clock) for file in files]
         recorder = Recorder(keepers, self.timers, self.log)
         self.handler: Handler = build_handler(loaded, self.log, self.timers.clock, history=recorder)
         self.handler._inform._client = self.client  # type: ignore[attr-defined]

@@ -7,7 +7,7 @@ from nri_plugin.agent.handler import ended_pods, untold_removal
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State

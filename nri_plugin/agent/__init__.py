@@ -1,1 +1,1 @@
-"""`nri-pin run`: answers the runtime, writes cgroups, keeps the checkpoint."""
+"""`nri-pin run`: answer the runtime, write cgroups, save the checkpoint. Begin to read in `handler.py`."""

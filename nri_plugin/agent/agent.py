@@ -1,10 +1,14 @@
-"""`nri-pin run` and the start by the runtime itself: from words and environment to a loop that runs for ever.
+"""`nri-pin run` and the start by the runtime: from arguments and environment to a loop that runs until it is stopped.
 
-There are three starts. An ordinary agent connects to the runtime's socket, and again whenever the connection ends. An
-agent that the runtime starts has an open socket on a descriptor, an environment of three variables, no arguments and
-nobody who reads standard error; the runtime never starts it again before its own restart. When it ends, its
-supervisor (`nri_plugin.agent.supervisor`) starts the third kind: an ordinary agent with the name, index and configuration
-that the runtime gave to the first.
+There are three starts:
+
+* `run_external`: an ordinary agent connects to the runtime's socket, and again whenever the connection ends.
+* `serve_given_connection`: the runtime starts the agent with an open socket, three environment variables and no
+  arguments. Nobody reads its standard error. The runtime starts it once, until its own restart.
+* `run_as_successor`: when that agent ends, its supervisor (`nri_plugin.agent.supervisor`) starts an ordinary agent with
+  the same name, index and configuration.
+
+`watched_handler` puts handler and watches together.
 """
 
 import gc
@@ -19,23 +23,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
-from nri_plugin.agent.checkpoint_keeper import look_by_the_clock
-from nri_plugin.agent.handler import EndedPodsWatch, Handler
+from nri_plugin.agent.checkpoint_saver import look_by_the_clock
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.recorder import build_recorder
-from nri_plugin.agent.rivals import FailedCreations, Rivals, kubelet_policy, warn_of_kubelet
-from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink, adopt, connect
+from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
+from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
 from nri_plugin.agent.startup import Reload, build_handler
 from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
-from nri_plugin.agent.turn import EXIT_YIELDED, Turn
-from nri_plugin.agent.watches import keep_kernel_side, look_after, look_on
+from nri_plugin.agent.transport import adopt, connect
+from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import ConfigError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, set_up
-from nri_plugin.process.loop import Loop, Watchdog
+from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
 from nri_plugin.wire.nri.events import Configure
 from nri_plugin.wire.nri.messages import EventMask
@@ -76,8 +81,8 @@ class Closing(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
-    """What the agent registers as; `descriptor` is the runtime's socket where the runtime started the agent."""
+class PluginIdentity:
+    """The name and index under which the agent registers; `descriptor` is the runtime's socket where it gave one."""
 
     name: str
     index: str
@@ -102,7 +107,7 @@ def main(argv: Sequence[str]) -> int:
             sys.stdout.write(HELP)
             return EXIT_STOPPED
         if not argv and not os.environ.keys().isdisjoint({"NRI_PLUGIN_SOCKET", LIFE}):
-            return run_launched(arguments, os.environ)
+            return run_for_runtime(arguments, os.environ)
         return run_external(arguments)
     except ConfigError as error:
         complain(error)
@@ -129,7 +134,7 @@ def run_external(arguments: Arguments) -> int:
 def serve(
     config: Config,
     load_again: Callable[[], Config],
-    identity: Identity,
+    identity: PluginIdentity,
     *,
     record: str = "",
     life: Life | None = None,
@@ -159,18 +164,18 @@ def serve(
 
     lock = RuntimeLock(config.nri_socket)
     # An agent with a supervisor gives way to the next one that the runtime starts, which has a supervisor of its own.
-    turn = Turn(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
+    lease = ServingLease(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
 
-    def take_turn() -> None:
+    def take_lease() -> None:
         # An agent that waits answers probes, too. The modules for that load slowly, so they load before it connects.
         serve_http(config, log, loop, link, monitoring)
-        turn.begin()
+        lease.begin()
 
-    return run(loop, link, Reload(load_again, link, log), log, take_turn, turn, life)
+    return run(loop, link, Reload(load_again, link, log), log, take_lease, lease, life)
 
 
 def new_monitoring(config: Config) -> "Monitoring | None":
-    """The page of what the agent does; without an address what that needs is not even loaded."""
+    """Return the metrics; without an address their library is not loaded."""
     if config.metrics_bind_address is None:
         return None
     from nri_plugin.agent.metrics import Monitoring
@@ -195,7 +200,7 @@ def watched_handler(
     watchers = Watchers(feed, monitoring)
     history = build_recorder(config, record, loop, log)
     handler = build_handler(config, log, loop.clock, watchers, history)
-    look_by_the_clock(loop, handler.look_at_checkpoint)
+    look_by_the_clock(loop, lambda: handler.checkpoint.look(handler.state))
     if monitoring is not None:
         monitoring.follow_checkpoint(handler)
         monitoring.follow_state(handler, link)
@@ -203,20 +208,20 @@ def watched_handler(
     ended.start()
     watchers.also = (ended,)
     if config.observe:
-        watch = look_on(config, log, handler, loop, feed)
+        watch = watch_observed(config, log, handler, loop, feed)
         if monitoring is not None:
             monitoring.follow_observed(watch)
     else:
         count = monitoring.count_quota if monitoring else lambda _noticed_by: None
-        keeper = keep_kernel_side(config, log, handler, loop, count)
-        drift = look_after(config, log, handler, loop, feed, watchers.drifted, keeper)
+        settings = reconcile_kernel_settings(config, log, handler, loop, count)
+        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings)
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row
-        rivals = Rivals(log, loop.clock, monitoring.count_rival if monitoring else None, failures)
-        watchers.also = (ended, drift, rivals, *((keeper,) if keeper else ()))
+        owners = OtherOwners(log, loop.clock, monitoring.count_other_owner if monitoring else None, failures)
+        watchers.also = (ended, drift, owners, *((settings,) if settings else ()))
         warn_of_kubelet(log, kubelet_policy())
         if monitoring is not None:
-            monitoring.follow(drift, keeper)
+            monitoring.follow(drift, settings)
     serve_status(config, log, handler, feed, lambda: link.runtime)
     return handler
 
@@ -239,14 +244,14 @@ def serve_http(
         return
     from nri_plugin.agent.runtime_link import probe_pages
     from nri_plugin.process.http_pages import Routes
-    from nri_plugin.process.http_server import Place, Server
+    from nri_plugin.process.http_server import ListenAddress, Server
 
     probes = probe_pages(loop, link)
     if config.health_probe_bind_address is not None:
-        place = Place("healthProbeBindAddress", config.health_probe_bind_address, "probes")
+        place = ListenAddress("healthProbeBindAddress", config.health_probe_bind_address, "probes")
         Server(place, Routes(probes), log, keeps_trying=True)
     if monitoring is not None and config.metrics_bind_address is not None:
-        place = Place("metricsBindAddress", config.metrics_bind_address, "metrics")
+        place = ListenAddress("metricsBindAddress", config.metrics_bind_address, "metrics")
         Server(place, Routes({"/metrics": monitoring.page(), **probes}), log, keeps_trying=True)
 
 
@@ -270,7 +275,7 @@ def run(
     reload: Reload,
     log: logging.Logger,
     begin: Callable[[], None],
-    turn: Closing,
+    lease: Closing,
     life: Life | None = None,
 ) -> int:
     """Serve until stopped, then give up the right to serve.
@@ -281,7 +286,7 @@ def run(
         reload: on SIGHUP.
         log: for the end.
         begin: called once, when signals are heard.
-        turn: the right to serve.
+        lease: the right to serve.
         life: the connection to the supervisor.
 
     Raises:
@@ -298,7 +303,7 @@ def run(
     watchdog = None
     try:
         begin()
-        watchdog = Watchdog(loop, log)
+        watchdog = LoopWatchdog(loop, log)
         code = loop.run()
     finally:
         if watchdog is not None:
@@ -306,7 +311,7 @@ def run(
         link.close()
         if link.handler is not None:
             link.handler.close()
-        turn.close()  # last: whoever waits for it begins with the checkpoint that was just finished
+        lease.close()  # last: the next agent begins with the finished checkpoint
         loop.close()
     if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
         life.quit()
@@ -323,7 +328,7 @@ def give_signs_of_life(loop: Loop, life: Life, log: logging.Logger) -> None:
             say(
                 log,
                 logging.WARNING,
-                "the agent's supervisor has ended; should the agent end, only a restart of the runtime brings it back",
+                "the agent's supervisor has ended; if the agent ends, only a restart of the runtime starts it again",
             )
 
     beat()
@@ -346,13 +351,13 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
     loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
 
 
-def checked_identity(config: Config) -> Identity:
-    """What we register as.
+def checked_identity(config: Config) -> PluginIdentity:
+    """Return the configured name and index.
 
     Raises:
         ConfigError: the runtime would refuse it.
     """
-    identity = Identity(config.plugin_name, config.plugin_index)
+    identity = PluginIdentity(config.plugin_name, config.plugin_index)
     try:
         identity.session()
     except LocalProtocolError as error:
@@ -361,7 +366,7 @@ def checked_identity(config: Config) -> Identity:
 
 
 def complain(error: NriPinError) -> None:
-    """The error where somebody reads it: among the log lines once there are any, else on standard error."""
+    """Report the error where it is read: in the log once there is one, else on standard error."""
     log = logging.getLogger(LOGGER_NAME)
     if log.handlers:
         say(log, logging.ERROR, "cannot start", err=error)
@@ -371,11 +376,7 @@ def complain(error: NriPinError) -> None:
         sys.stderr.write(visible("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)])))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The two starts of an agent that belongs to the runtime: by the runtime itself, and by its supervisor afterwards.
-
-
-def run_launched(arguments: Arguments, environment: Mapping[str, str]) -> int:
+def run_for_runtime(arguments: Arguments, environment: Mapping[str, str]) -> int:
     """Run the agent that the runtime started, or the one that takes its place; returns its exit code.
 
     Raises:
@@ -383,16 +384,16 @@ def run_launched(arguments: Arguments, environment: Mapping[str, str]) -> int:
     """
     life = given_life(environment)
     if life is not None and "NRI_PLUGIN_SOCKET" not in environment:
-        return run_returned(arguments, environment, life)
+        return run_as_successor(arguments, environment, life)
     try:
-        return run_prelaunched(arguments, environment, life)
+        return serve_given_connection(arguments, environment, life)
     except ConfigError:
         if life is not None:
             life.quit()  # an agent that comes back would have the same configuration
         raise
 
 
-def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: Life | None) -> int:
+def serve_given_connection(arguments: Arguments, environment: Mapping[str, str], life: Life | None) -> int:
     """Serve the one connection the runtime handed over; it also brings the configuration.
 
     Raises:
@@ -401,7 +402,7 @@ def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: 
     log = set_up("info", "text", Path(DEFAULT_DIR))
     loop = Loop()
     identity = given_identity(environment, log)
-    start = PrelaunchedStart(arguments, log, loop, life)
+    start = RuntimeStart(arguments, log, loop, life)
     link = RuntimeLink(
         loop,
         open_socket=partial(adopt, identity.descriptor or 0),
@@ -419,8 +420,8 @@ def run_prelaunched(arguments: Arguments, environment: Mapping[str, str], life: 
     return run(loop, link, Reload(start.load, link, log), log, begin, start, life)
 
 
-class PrelaunchedStart:
-    """Makes the handler when the runtime has told the configuration."""
+class RuntimeStart:
+    """Makes the handler when the runtime has sent the configuration."""
 
     def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop, life: Life | None) -> None:
         self._arguments = arguments
@@ -428,7 +429,7 @@ class PrelaunchedStart:
         self._loop = loop
         self._life = life
         self._text = ""
-        self._turn: Turn | None = None
+        self._turn: ServingLease | None = None
         self.link: RuntimeLink
 
     def load(self) -> Config:
@@ -463,7 +464,9 @@ class PrelaunchedStart:
         def wait(reason: str) -> None:
             self.link.waits_for = reason
 
-        self._turn = Turn(lock, config.state_dir, self._loop, self._log, begin, wait, is_replaceable=False)
+        self._turn = ServingLease(
+            lock, config.state_dir, self._loop, self._log, begin, wait, is_replaceable=False
+        )
         serve_http(config, self._log, self._loop, self.link, monitoring)
         self._turn.demand()
         return self.link.handler
@@ -474,7 +477,7 @@ class PrelaunchedStart:
             self._turn.close()
 
 
-def run_returned(arguments: Arguments, environment: Mapping[str, str], life: Life) -> int:
+def run_as_successor(arguments: Arguments, environment: Mapping[str, str], life: Life) -> int:
     """Take the place of an agent that the runtime started and that ended; the same as that one to the runtime.
 
     Raises:
@@ -509,7 +512,7 @@ def given_life(environment: Mapping[str, str]) -> Life | None:
 
 
 def given_drop_in(environment: Mapping[str, str]) -> str:
-    """What the runtime handed over to the agent before this one; empty when it ended too soon."""
+    """Return the configuration that the runtime gave to the former agent; empty when it ended too soon."""
     number = environment.get(CONFIG, "")
     if not number.isdecimal():
         return ""
@@ -518,8 +521,8 @@ def given_drop_in(environment: Mapping[str, str]) -> str:
         return file.read()
 
 
-def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Identity:
-    """What the runtime calls the agent; a name it would not take from others is no reason to give up here.
+def given_identity(environment: Mapping[str, str], log: logging.Logger) -> PluginIdentity:
+    """Return the name and index that the runtime gave; one that it would refuse is replaced by the default.
 
     Raises:
         ConfigError: the socket is no descriptor number.
@@ -530,7 +533,7 @@ def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Ident
             "NRI_PLUGIN_SOCKET", f"expected the number of an open socket such as 3, found {number}"
         )
     descriptor = None if number is None else int(number)
-    identity = Identity(
+    identity = PluginIdentity(
         environment.get("NRI_PLUGIN_NAME", "nri-pin"), environment.get("NRI_PLUGIN_IDX", "90"), descriptor
     )
     try:
@@ -542,5 +545,5 @@ def given_identity(environment: Mapping[str, str], log: logging.Logger) -> Ident
             "registering under the default name; the runtime goes by the file name",
             err=error,
         )
-        return Identity("nri-pin", "90", descriptor)
+        return PluginIdentity("nri-pin", "90", descriptor)
     return identity

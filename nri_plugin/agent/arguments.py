@@ -1,4 +1,4 @@
-"""The words after `nri-pin run`, read by hand: an argument library would cost every start more than this file."""
+"""The arguments of `nri-pin run`. They are parsed by hand: an argument library would make every start slower."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -71,11 +71,11 @@ NAMES = (CONFIG, RECORD, *FLAGS, "--help")
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What the command line says.
+    """The parsed command line.
 
     Attributes:
         config: path of the configuration file.
-        flags: by name: what is said instead of the file.
+        flags: values by name; they replace those of the file.
         record: file to record to; empty for none.
         wants_help: print the help and leave.
     """
@@ -86,7 +86,7 @@ class Arguments:
     wants_help: bool = False
 
     def load(self) -> Config:
-        """The configuration in the file, with everything the command line says.
+        """Return the configuration of the file, with the flags of the command line.
 
         Raises:
             ConfigError: anything in either is wrong.

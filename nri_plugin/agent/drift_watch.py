@@ -1,8 +1,9 @@
-"""Notices who else writes our cgroups, and puts them right: at once by watches, in the end by a slow sweep.
+"""Drift: cgroups whose cpuset is not the desired one are repaired, at once by watches, in the end by a slow sweep.
 
-The watch hears of values that are written; the sweep finds what no watch hears of: effective sets that shrank with a
-parent, files that vanished, watches that could not be had. Everything runs in the loop's thread in slices of a
-millisecond or two, so that a container that starts never waits for thousands of others to be looked at.
+The kernel's watches report written values. The sweep finds the rest: effective sets that shrank with a parent, files that
+vanished, cgroups for which there is no watch. `Pacing` backs off where somebody else writes again after every repair.
+Everything runs in the loop's thread in slices of a millisecond or two, so that no container waits for thousands of
+others.
 """
 
 import logging
@@ -12,23 +13,20 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.drift import Cause, CpusetsObserved, Drift, Observed, Target, drifts, targets
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize
-
-# ----------------------------------------------------------------------------------------------------
-# One drift and what became of it: what those who count and tell are given.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftReport:
-    """A cgroup that was found to say something else than it should, and one try to put it right.
+    """A cgroup that differed from the desired cpuset, and one repair.
 
     Attributes:
         number: counts all since the agent began.
@@ -37,10 +35,10 @@ class DriftReport:
         name: `namespace/pod/container`, or the slice.
         found: the CPUs that were written to it; None where it had no cpuset files.
         effective: what its processes ran on.
-        desired: what they should run on.
-        cause: what it looks like.
+        desired: the CPUs they should run on.
+        cause: the likely cause.
         noticed_by: `watch` or `sweep`.
-        round: how often in a row this cgroup was put right; from 4 on somebody fights us.
+        round: how often in a row this cgroup was repaired; from 4 on another writer undoes each repair.
         is_fight: that.
         next_after_s: should it drift again, it is left as it is for so long.
         error: why it could not be put right; empty when it was.
@@ -64,11 +62,9 @@ class DriftReport:
 Reporter = Callable[[DriftReport], None]
 
 
-# ----------------------------------------------------------------------------------------------------
-# When a cgroup that drifted again may be put right again: at once, then ever later, never in step with who fights us.
-#
-# Whoever writes again after every repair is as stubborn as we are. Each further round waits longer, up to minutes, so
-# that neither side burns the node's time, and the cgroup is put right again in the end when the other stops.
+# A writer that writes again after every repair never gives up either. Each further round waits longer, up to minutes, so
+# that neither side burns the node's time. The cgroup is repaired in the end when the other writer stops. Jitter keeps
+# both from running in step.
 
 
 Key = TypeVar("Key")
@@ -76,7 +72,7 @@ Key = TypeVar("Key")
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 300.0
 CALM_S = 60.0
-"""Whoever has left it alone for so long, and longer than the last pause twice, begins anew."""
+"""A cgroup that nobody wrote for so long, and for longer than twice the last pause, begins at round 1."""
 
 FIGHT_ROUNDS = 4
 """A runtime that puts back its stored value once or twice is no fight."""
@@ -98,7 +94,7 @@ class Round:
 
     @property
     def is_fight(self) -> bool:
-        """Whether somebody puts back what we change, again and again."""
+        """Return whether somebody undoes every repair."""
         return self.number >= FIGHT_ROUNDS
 
     @property
@@ -150,20 +146,17 @@ def _is_calm(latest: Round, now: float) -> bool:
     return now - latest.at > max(CALM_S, 2 * latest.pause_s)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 SWEEP_PAUSE_S = 5.0
 """Between two sweeps; each reads two small files a container, 40 us."""
 
 FIRST_SWEEP_S = 1.0
-"""A runtime that is there has told what exists by then, and what that changed is written."""
+"""A running runtime has sent Synchronize by then, and its writes are done."""
 
 SLICE = 32
 """Cgroups looked at without a break: a millisecond or two."""
 
 CONFIRM_S = 0.2
-"""What comes in two steps looks like drift between them: such causes are looked at twice."""
+"""A change in two steps looks like drift between them, so such causes are confirmed."""
 
 DOUBTFUL = frozenset({Cause.NARROWED_ABOVE, Cause.NEVER_SET})
 """Effective sets come a little after what makes them so, and a file is emptied by some before it is written."""
@@ -173,15 +166,15 @@ FOLLOW_S = 0.05
 
 
 class DriftWatch:
-    """Looks after all cgroups that are ours to say.
+    """Watches the cpusets of all containers and slices that the agent writes.
 
     Args:
-        handler: knows what should be, and writes.
+        handler: has the state, and writes.
         loop: where it runs.
         log: one line a repair.
-        watch: tells who was written to; None where the kernel has none left for us.
+        watch: reports cgroups that were written; None where the kernel has no watch left.
         machine_moved: looks whether the machine changed, which is no drift; returns whether it did.
-        report: told of every repair.
+        report: called with every repair.
         draw: jitter of the pauses.
     """
 
@@ -204,16 +197,16 @@ class DriftWatch:
         self._waiting: dict[Target, str] = {}
         self._doubted: dict[Target, float] = {}
         self._count = 0
-        self._no_watch = Reminder()
+        self._no_watch = LogRateLimit()
 
     def start(self) -> None:
-        """Begin; what Synchronize puts right is not ours to find."""
+        """Begin after Synchronize, which repairs by itself."""
         if self._watch is not None:
             self._loop.watch(self._watch, self._noticed)
         self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: containers may have come or gone; after Synchronize nothing is known of any."""
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Follow an outcome: containers may have come or gone; after Synchronize every cgroup is looked at."""
         if isinstance(outcome.event, Synchronize):
             self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)
         elif outcome.decision.state is not outcome.before:
@@ -231,11 +224,11 @@ class DriftWatch:
 
     @property
     def waiting(self) -> int:
-        """Cgroups known to be drifted that are left so until their pause is over."""
+        """Cgroups that have drifted and are left so until their pause is over."""
         return len(self._waiting)
 
     def _follow(self) -> None:
-        """Look after those that are there now, and let go of those that are not."""
+        """Watch the cgroups that exist now, and forget the others."""
         now_there = targets(self._handler.node, self._handler.state)
         for gone in self._known.keys() - now_there.keys():
             self._let_go(gone)
@@ -278,9 +271,9 @@ class DriftWatch:
         try:
             self._put_right(batch)
         except NriPinError as error:
-            say(self._log, logging.ERROR, "drift not put right", err=error)
+            say(self._log, logging.ERROR, "drift not repaired", err=error)
         except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
-            say_trace(self._log, "internal error, drift not put right")
+            say_trace(self._log, "internal error, drift not repaired")
 
     def _put_right(self, batch: dict[Target, str]) -> None:
         found = self._drifted(batch)
@@ -317,7 +310,7 @@ class DriftWatch:
     def _observed(self, target: Target) -> Observed | None:
         try:
             self._ensure_watched(target)
-            return self._handler.observe(target)
+            return self._handler.cpusets.observe(target)
         except HostError as error:
             say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
             return None
@@ -327,7 +320,7 @@ class DriftWatch:
         if self._watch is None:
             return
         try:
-            self._watch.add(target, self._handler.directories(target))
+            self._watch.add(target, self._handler.cpusets.directories(target.cgroup))
         except HostError as error:
             if self._no_watch.is_due(error.detail, self._loop.clock()):
                 say(self._log, logging.WARNING, "drift is noticed by the sweep only", err=error)
@@ -380,15 +373,15 @@ def _path(target: Target) -> str:
 
 
 def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> str:
-    """Why the cgroup is still not what it should be; empty when it is, or is gone."""
+    """Return why the cgroup still differs from the desired one; empty when it does not, or is gone."""
     target = drift.observed.target
     try:
-        after = handler.observe(target)
+        after = handler.cpusets.observe(target)
     except HostError as error:
         return str(error)
     if after is None or (after.cpus == after.effective == drift.desired):
         return ""
-    directories = handler.directories(target)
+    directories = handler.cpusets.directories(target.cgroup)
     refused = [error for error in errors if any(error.path.startswith(one) for one in directories)]
     if refused or errors:
         return str((refused or errors)[0])

@@ -1,7 +1,21 @@
-"""One event from decision to answer, in the one order that keeps every promise.
+"""One request of the runtime, from its bytes to the reply and what comes after it. Start to read here.
 
-decide -> check independently -> save -> write cgroups -> answer -> read back. The state in memory changes only when all
-that had to succeed did: a refused container leaves memory, checkpoint and cgroups as they were.
+     1 receive    `RuntimeConnection.receive`: read the socket; the session turns bytes into events     I/O
+     2 inform     what the runtime does not say: devices, facts of the pod                             I/O, bounded
+     3 decide     `core.engine.decide`: state and event in, a decision out                              pure
+     4 check      the independent validator judges the whole decision                                  pure
+     5 save       append to the checkpoint, before anything follows from the decision                   I/O
+     6 write      the cpusets that must be right before the answer                                     I/O
+     7 keep       only now is the new state the state of the agent
+     8 account    one log line, the recording, counters; repair what an earlier write did not reach
+     9 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
+    10 read back  compare what the kernel made of the writes, after the answer is out                   I/O
+
+`runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve` and `send`. Everything runs
+in one thread. Other watches of the agent wait for timers of the same loop and so work between two requests.
+
+Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
+checkpoint and cgroups as they were.
 """
 
 import logging
@@ -10,148 +24,180 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nri_plugin.agent.checkpoint_keeper import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointKeeper, CheckpointStore
-from nri_plugin.agent.cpusets import Effects, WriteError
+from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
+from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
-    Answer,
-    History,
     LineLevels,
     Observer,
-    Outcome,
-    condensed,
-    counted,
+    RequestOutcome,
+    RequestReply,
+    decision_fields,
     empty_response,
-    granted,
     name_of,
-    who,
 )
+from nri_plugin.agent.recorder import Recorder
+from nri_plugin.agent.transport import Transport
 from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import CpusetsObserved, Observed, OwnEvent, Target, drifts
-from nri_plugin.core.validator import new_violations
-from nri_plugin.model.errors import HostError, InvariantError, NriPinError
+from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
+from nri_plugin.model.errors import HostError, LocalProtocolError, NriPinError
 from nri_plugin.model.options import Node
-from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
-from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     EmptyResponse,
     NRIEvent,
+    NRIResponse,
     PostCreateContainer,
     PostStartContainer,
-    RemoveContainer,
     RemovePodSandbox,
     Request,
+    SessionEvent,
     StartContainer,
+    Synchronize,
 )
 from nri_plugin.wire.nri.messages import Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Pods that are over although nobody told us.
-#
-# A runtime that was restarted tells nothing any more of the end of older pods, nor of containers that had
-# ended before. What such a pod was promised would be held until the next Synchronize. But the kubelet makes
-# a pod's cgroup before anything else of the pod and removes it after everything else: it is the witness.
-
-
-LOOK_PAUSE_S = 10.0
-"""Between two looks; whoever is refused for want of CPUs makes us look at once."""
-
-SOON_S = 0.5
-"""From the removal of a pod's last container to a look: where the pod is over its cgroup goes about then."""
-
-
-def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
-    """Pods whose cgroup is gone, of those that were promised something or that only their end would remove."""
-    holders = dict.fromkeys(pod_of(key) for key in state.allocations)
-    lived_in = {record.pod_uid for record in state.containers.values()}
-    left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)
-    pods = (state.pods[uid] for uid in {**holders, **dict.fromkeys(left)} if uid in state.pods)
-    return [pod for pod in pods if pod.cgroup_parent and is_removed(CgroupRef(pod.cgroup_parent))]
-
-
-def untold_removal(pod: PodRecord) -> RemovePodSandbox:
-    """What the runtime should have told."""
-    return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
-
-
-class EndedPodsWatch:
-    """Releases what ended pods hold: by the clock, and soon after the last container of a pod was removed.
-
-    Args:
-        release: looks once and releases; see `Handler.release_ended`.
-        loop: has the clock.
-    """
-
-    def __init__(self, release: Callable[[], bool], loop: Loop) -> None:
-        self._release, self._loop = release, loop
-
-    def start(self, pause_s: float = LOOK_PAUSE_S) -> None:
-        """Look after `pause_s` and by the clock from then on."""
-        self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
-
-    def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: a pod without a container, whose end may go untold, may be over."""
-        if not isinstance(outcome.event, RemoveContainer):
-            return
-        record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
-        pod = after.pods.get(record.pod_uid) if record else None
-        if pod is not None and not pod.run_seen and not after.containers_of(pod.uid):
-            self.start(SOON_S)
-
-    def _look(self) -> None:
-        self._release()
-        self.start()
-
-
-# ----------------------------------------------------------------------------------------------------
-
+from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
+CODE_UNKNOWN = 2
+"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
-"""Events that may be the first ones of a container that was created while nobody listened."""
+"""Events that may be the first ones of a container that was created while the agent was away."""
+
+
+class RuntimeConnection:
+    """One connection to the runtime: steps 1 and 9.
+
+    Attributes:
+        checks: cpusets to read back once everything is sent.
+        synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
+    """
+
+    def __init__(
+        self, session: PluginSession, transport: Transport, log: logging.Logger, clock: Callable[[], float]
+    ) -> None:
+        self.session, self.transport = session, transport
+        self.checks: list[EffectiveCheck] = []
+        self.synchronized_at: float | None = None
+        self._log, self._clock = log, clock
+
+    def receive(self) -> tuple[list[SessionEvent], bool]:
+        """Read what has arrived; return its events, and whether the runtime has closed the connection.
+
+        Raises:
+            RemoteProtocolError: these bytes are no ttrpc or no NRI.
+        """
+        data = self.transport.receive()
+        if data == b"":
+            return [], False
+        # A closed connection is no bytes to the session, which judges whether a message was cut off.
+        return self.session.receive_data(data or b"", self._clock()), data is None
+
+    def reply(self, request: Request, reply: RequestReply) -> None:
+        """Queue the reply to a request."""
+        if reply.refusal:
+            self._tell(request, self.refuse(request, reply.refusal))
+        else:
+            self.respond(request, reply.response)
+        self.checks += reply.checks
+
+    def respond(self, request: Request, response: NRIResponse) -> None:
+        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
+        session = self.session
+        try:
+            problem = session.respond(request.call, response, self._clock())
+        except LocalProtocolError as error:
+            why = f"internal error: {error}"
+            self._tell(request, why)
+            self.refuse(request, why)
+            return
+        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
+            text, event = "the runtime drops part of the answer", name_of(request.event)
+            say(self._log, logging.WARNING, text, event=event, err=problem.text)
+        elif problem is not None:
+            self._tell(request, problem.text)
+
+    def refuse(self, request: Request, why: str) -> str:
+        """Queue an error; return why that was not possible, empty when it was."""
+        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
+        return problem.text if problem is not None else ""
+
+    def send(self) -> bool:
+        """Send what is queued; return whether all of it is out.
+
+        Raises:
+            RemoteProtocolError: the runtime does not read its answers.
+        """
+        self.transport.send(self.session.data_to_send())
+        return not self.transport.has_unsent
+
+    def _tell(self, request: Request, problem: str) -> None:
+        if problem:
+            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
 
 
 @dataclass(slots=True)
-class Flow:
-    """How far one event has come."""
+class RequestFlow:
+    """What is known about one request, each fact worked out once.
 
-    known: NRIEvent | InformedCreate | UnsavedStart
+    Attributes:
+        request: the event with its deadline.
+        op: names the request in log lines.
+        began: when, on the monotonic clock.
+        before: the state at its arrival.
+        base: the state that was decided on: `before` without the pods that turned out to be over.
+        known: the event with everything that was found out about it.
+        decision: the bare state `before` until something is decided.
+        decide_s: seconds the decision took.
+        failed: something other than policy went wrong: a bug, a file, a cgroup.
+    """
+
+    request: Request
+    op: str
+    began: float
     before: State
+    base: State
+    known: NRIEvent | InformedCreate | UnsavedStart
     decision: Decision
     decide_s: float = 0.0
     failed: bool = False
 
+    @property
+    def event(self) -> NRIEvent:
+        """The event as the runtime sent it."""
+        return self.request.event
+
 
 class Handler:
-    """Answers events; owns the state.
+    """Handles requests and owns the state: steps 2 to 8 and 10.
 
     Args:
         node: the node decisions are made for.
-        state: what is remembered.
+        state: what is allocated.
         decide: the engine.
-        effects: where cgroups are written.
+        cpusets: the only way to the cpusets of cgroups.
         checkpoint: where the state is saved.
         log: for one line per decision.
-        clock: seconds, monotonic, the one deadlines are in.
-        describe: told of every new node; what readers of the checkpoint have to know of it is stored there.
+        clock: seconds, monotonic; deadlines are on the same clock.
+        describe: called with every new node; it stores what readers of the checkpoint have to know of it.
         inform: adds to an event what else is known; by default nothing.
-        observe: told of every outcome, once its answer is ready.
-        history: keeps what happened.
+        observe: called with every outcome, once its answer is ready.
+        history: records what happened.
 
     Attributes:
         checkpoint: what is saved of the state.
+        cpusets: the only way to the cpusets of cgroups.
         marks: fields of the line of every decision.
-        new_effects: makes `effects` for another tree.
+        writer: makes `cpusets` for another tree.
     """
 
     marks: ClassVar[Mapping[str, object]] = {}
-    new_effects: ClassVar[type[Effects]] = Effects
+    writer: ClassVar[type[CpusetWriter]] = CpusetWriter
 
     def __init__(
         self,
@@ -159,24 +205,20 @@ class Handler:
         state: State,
         *,
         decide: Decide,
-        effects: Effects,
-        checkpoint: CheckpointStore | CheckpointKeeper,
+        cpusets: CpusetWriter,
+        checkpoint: CheckpointSaver,
         log: logging.Logger,
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
         inform: Inform | None = None,
         observe: Observer | None = None,
-        history: History | None = None,
+        history: Recorder | None = None,
     ) -> None:
         self.node = node
         self.state = state
         self._decide = decide
-        self._effects = effects
-        self.checkpoint = (
-            checkpoint
-            if isinstance(checkpoint, CheckpointKeeper)
-            else CheckpointKeeper(checkpoint, state, log)
-        )
+        self.cpusets = cpusets
+        self.checkpoint = checkpoint
         self._log = log
         self._clock = clock
         self._describe = describe
@@ -185,254 +227,91 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
 
-    def change_node(self, node: Node, effects: Effects | None = None) -> None:
-        """Decide for `node` from the next event on, and write where that says; what was promised stays."""
-        self.node = node
-        self._effects = effects or self._effects
-        if self._history is not None:
-            self._history.changed(node, self.state)
-        if self._describe is not None:
-            self._describe(node)
-            self.checkpoint.outdate()
+    # ------------------------------------------------------------ the steps in their order
 
-    def handle(self, request: Request) -> Answer:
-        """Decide and carry out one event; never raises."""
-        began, op, before = self._clock(), new_op(), self.state
-        flow = Flow(request.event, before, Decision(before))
-        self._effects.outcomes.clear()
-        answer = self._answered(request, flow, op)
-        took_s = self._clock() - began
-        self._tell(request.event, before, flow.decision, answer, op=op, took_us=round(took_s * 1e6))
-        if self._history is not None:
-            self._history.decided(
-                self.node,
-                flow.before,
-                flow.known,
-                flow.decision,
-                refusal=answer.refusal,
-                failed=flow.failed,
-                op=op,
-                took_us=round(took_s * 1e6),
-            )
-        self._write_stale()
-        if self._observe is not None:
-            self._report(
-                Outcome(
-                    node=self.node,
-                    event=request.event,
-                    before=before,
-                    decision=flow.decision,
-                    refusal=answer.refusal,
-                    failed=flow.failed,
-                    decide_s=flow.decide_s,
-                    total_s=took_s,
-                ),
-                self._observe,
-            )
-        return answer
+    def serve(self, connection: RuntimeConnection, request: Request) -> None:
+        """Handle a request and queue its reply; the caller sends it, then calls `read_back`."""
+        reply = self.handle(request)
+        if isinstance(request.event, Synchronize) and not reply.failed:
+            connection.synchronized_at = self._clock()
+        # Step 9: from here on the runtime goes on with the container.
+        connection.reply(request, reply)
 
-    def _answered(self, request: Request, flow: Flow, op: str) -> Answer:
+    def handle(self, request: Request) -> RequestReply:
+        """Steps 2 to 8 of one request; never raises."""
+        event, before = request.event, self.state
+        flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
+        self.cpusets.outcomes.clear()
         try:
+            # Step 2: it waits for the exporter for a bounded share of the time that is left.
             flow.known, asked = self._inform(self.node, request), self._clock()
+            # Step 3: pure; the engine sees the state as it is now.
             self._decide_on(flow)
             flow.decide_s = self._clock() - asked
-            return self._carry_out(request, flow, op)
+            reply = self._carry_out(flow)
         except NriPinError as error:
-            flow.failed = True
-            return self._failed(request.event, error, str(error), op)
+            reply = self._failed(flow, error, str(error))
         except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
-            flow.failed = True
-            say_trace(self._log, "internal error", op=op, event=name_of(request.event))
-            why = f"internal error: {type(error).__name__}: {error}"
-            return self._failed(request.event, error, why, op)
+            say_trace(self._log, "internal error", op=flow.op, event=name_of(event))
+            reply = self._failed(flow, error, f"internal error: {type(error).__name__}: {error}")
+        self._account(flow, reply)
+        return reply
 
-    def _decide_on(self, flow: Flow) -> None:
-        """Decide; nobody is refused for what is held by pods that are over."""
+    def _decide_on(self, flow: RequestFlow) -> None:
+        """Step 3: decide; a container is not refused for CPUs of pods that are over."""
         flow.decision = self._decide(self.node, self.state, flow.known)
         if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
             return
-        if self.release_ended():
-            flow.before = self.state
+        if self.release_ended():  # each end is a request of its own
+            flow.base = self.state
             flow.decision = self._decide(self.node, self.state, flow.known)
 
-    def release_ended(self) -> bool:
-        """Release what pods hold that are over although nobody told; returns whether there were any."""
-        ended = ended_pods(self.state, self._effects.is_removed)
-        for pod in ended:
-            say(
-                self._log,
-                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
-                "a pod is over and the runtime did not tell, its cgroup is gone",
-                pod=f"{pod.namespace}/{pod.name}",
-            )
-            self.handle(Request(0, None, untold_removal(pod)))
-        return bool(ended)
-
-    def _report(self, outcome: Outcome, observe: Observer) -> None:
-        """Tell who counts; what goes wrong there costs nothing but a line."""
-        try:
-            observe(outcome)
-        except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
-            say_trace(self._log, "outcome not counted", event=name_of(outcome.event))
-
-    def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
-        """Compare what the kernel made of our writes; to be called once the answer is out."""
-        for check in checks:
-            try:
-                observed = self._effects.read_effective(check.target)
-            except HostError as error:
-                say(
-                    self._log,
-                    logging.WARNING,
-                    "effective cpuset unreadable",
-                    container=check.container_id,
-                    err=error,
-                )
-                continue
-            if observed is not None and observed != check.cpus:
-                say(
-                    self._log,
-                    logging.WARNING,
-                    "effective cpuset differs from what was promised",
-                    container=check.container_id,
-                    desired=check.cpus,
-                    observed=observed,
-                )
-
-    def observe(self, target: Target) -> Observed | None:
-        """A cgroup as it is, None when it is gone; see `Effects.observe`.
+    def _carry_out(self, flow: RequestFlow) -> RequestReply:
+        """Steps 4 to 7.
 
         Raises:
-            HostError: unreadable.
+            InvariantError: the decision would break something that was sound.
+            CheckpointError: it allocates something, and that cannot be saved.
+            WriteError: a cpuset could not be written.
         """
-        return self._effects.observe(target)
-
-    def directories(self, target: Target) -> list[str]:
-        """Directories with its cpuset files.
-
-        Raises:
-            HostError: its name leaves the tree.
-        """
-        return self._effects.directories(target.cgroup)
-
-    def read_effective(self, cgroup: CgroupRef) -> CPUSet | None:
-        """The CPUs the kernel grants; see `Effects.read_effective`.
-
-        Raises:
-            HostError: unreadable.
-        """
-        return self._effects.read_effective(cgroup)
-
-    def _remember(self, state: State) -> None:
-        """Let `state` be what is promised, and save it."""
-        self.state = state
-        self.keep_saved()
-
-    def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
-        """Decide and write what follows from what we noticed ourselves; what failed comes back.
-
-        Promises never change by it; the node they are told for may have.
-
-        Raises:
-            InvariantError: the decision would break a promise; nothing was written.
-        """
-        decision = self._decide(self.node, self.state, event)
-        violations = new_violations(self.node, self.state, event, decision)
-        if violations:
-            raise InvariantError(violations, decision.steps)
-        if self._history is not None:
-            self._history.decided(self.node, self.state, event, decision)
-        self.keep_saved()
-        return decision, list(self._effects.attempt(decision.writes))
-
-    def _write_stale(self) -> None:
-        """Put right, before the answer, cgroups that a write did not reach at this event or an earlier one.
-
-        Nobody is widened by what was once meant for it: what is observed is compared with the state of now, and who
-        runs on too much is narrowed first. Where it fails again, the next event tries again, and so does the sweep.
-        """
-        failed = self._effects.unwritten
-        if not failed:
-            return
-        stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
-        failed.clear()
-        observed = []
-        for target in stale:
-            with suppress(HostError):
-                observed.append(self._effects.observe(target))
-        event = CpusetsObserved(tuple(one for one in observed if one is not None))
-        if not drifts(self.node, self.state, event.observed):
-            return
-        try:
-            self.put_right(event)
-        except NriPinError as error:
-            say(self._log, logging.ERROR, "cpuset not put right", err=error)
-
-    def keep_saved(self) -> None:
-        """Save what the memory holds where the checkpoint holds something else."""
-        self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
-
-    def look_at_checkpoint(self) -> None:
-        """By the clock: see that the checkpoint is there and holds what the memory holds."""
-        self.checkpoint.look(self.state)
-
-    def close(self) -> None:
-        """Let checkpoint and history be finished."""
-        self.checkpoint.close(self.state)
-        if self._history is not None:
-            self._history.close()
-
-    def _carry_out(self, request: Request, flow: Flow, op: str) -> Answer:
-        event, decision = request.event, flow.decision
-        if decision.refusal is not None:
-            return Answer(refusal=str(decision.refusal))
-        self._validate(event, decision)
-        self._save(request, decision.state)
-        if (
-            self.checkpoint.trouble
-            and isinstance(event, STARTS)
-            and self._is_only_here(event, decision.state)
-        ):
-            flow.known = UnsavedStart(event, self.checkpoint.trouble)
-            decision = flow.decision = self._decide(self.node, self.state, flow.known)
-            self._validate(event, decision)
-            self._save(request, decision.state)
-        self._write(request, decision, op)
-        self.state = decision.state
+        if flow.decision.refusal is not None:
+            return RequestReply(refusal=str(flow.decision.refusal))
+        # Step 4: before anything outside of memory knows of the decision.
+        checked = check(self.node, self.state, flow.event, flow.decision)
+        # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime has.
+        self._save(flow)
+        if self._is_unsaved_start(flow):
+            # Only memory holds the allocation of this container, so a restart would take the CPUs that the runtime
+            # has on record. The second decision lets it run on those.
+            flow.known = UnsavedStart(flow.event, self.checkpoint.trouble)  # type: ignore[arg-type]
+            flow.decision = self._decide(self.node, self.state, flow.known)
+            checked = check(self.node, self.state, flow.event, flow.decision)
+            self._save(flow)
+        # Step 6: shared containers leave the CPUs before the answer gives them to the new container.
+        self._write(flow, checked)
+        # Step 7: nothing can fail any more.
+        self.state = flow.decision.state
         self.checkpoint.tell_unsaved(self.state)
-        bare = isinstance(decision.response, EmptyResponse)
-        return Answer(empty_response(event) if bare else decision.response, checks=decision.checks)
+        response = flow.decision.response
+        bare = isinstance(response, EmptyResponse)
+        return RequestReply(empty_response(flow.event) if bare else response, checks=flow.decision.checks)
 
-    def _validate(self, event: NRIEvent, decision: Decision) -> None:
-        violations = new_violations(self.node, self.state, event, decision)
-        if violations:
-            raise InvariantError(violations, decision.steps)
-
-    def _is_only_here(
-        self, event: PostCreateContainer | StartContainer | PostStartContainer, after: State
-    ) -> bool:
-        """Whether the event is the first one of a container, and the runtime has other CPUs on record than `after`."""
-        record = after.containers.get(event.container.id)
-        held = after.allocation_of(record) if record is not None else None
-        is_first = event.container.id not in self.state.containers
-        return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
-
-    def _save(self, request: Request, state: State) -> None:
-        """Save `state` before anything follows from it.
+    def _save(self, flow: RequestFlow) -> None:
+        """Step 5: save the decided state.
 
         Raises:
-            CheckpointError: it could not be saved, and the event would make an allocation that nobody could find
-                after a restart.
+            CheckpointError: it could not be saved, and the event would make an allocation that no restart could find.
         """
+        state = flow.decision.state
         is_new = makes_allocations(self.state, state)
         hurries = self.checkpoint.trouble and not is_new
-        time_s = self._time_to_save(request)
+        time_s = self._time_to_save(flow.request)
         error = self.checkpoint.save(state, min(time_s, IN_TROUBLE_S) if hurries else time_s)
-        if error is not None and is_new and not self._serves_unsaved(request.event, state):
+        if error is not None and is_new and not self._serves_unsaved(flow.event, state):
             raise error
 
     def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
-        """Whether allocations that cannot be saved are kept in memory.
+        """Return whether allocations that cannot be saved are kept in memory.
 
         A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
         runtimes forget at their own restart those that an update gave it.
@@ -444,68 +323,224 @@ class Handler:
         return not (is_resize and isinstance(event, REFUSABLE))
 
     def _time_to_save(self, request: Request) -> float:
-        """Seconds: half of what is left of the request's time, the other half is needed to refuse and be heard."""
+        """Return half of the seconds that are left: the other half is needed to refuse in time."""
         if request.deadline is None:
             return DEFAULT_SAVE_S
         return max(0.0, (request.deadline - self._clock()) / 2)
 
-    def _write(self, request: Request, decision: Decision, op: str) -> None:
-        """Write all or none where the event can be refused, else as much as can be.
+    def _is_unsaved_start(self, flow: RequestFlow) -> bool:
+        """Return whether the first event of a container finds CPUs that neither checkpoint nor runtime has."""
+        event, after = flow.event, flow.decision.state
+        if not self.checkpoint.trouble or not isinstance(event, STARTS):
+            return False
+        record = after.containers.get(event.container.id)
+        held = after.allocation_of(record) if record is not None else None
+        is_first = event.container.id not in self.state.containers
+        return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
+
+    def _write(self, flow: RequestFlow, checked: CheckedWrites) -> None:
+        """Step 6: write all or none where the event can be refused, else as much as can be.
 
         Raises:
             WriteError: it failed, and cgroups and checkpoint are again what they were.
         """
-        event = request.event
+        event, op = flow.event, flow.op
         if not isinstance(event, (*REFUSABLE, StartContainer)):
-            for error in self._effects.attempt(decision.writes):
+            for error in self.cpusets.attempt(checked):
                 say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
             return
         try:
-            self._effects.carry_out(decision.writes)
+            self.cpusets.apply(checked)
         except WriteError as error:
-            self._take_back(request, error.done, op)
+            self._take_back(flow, error.done)
             raise
 
-    def _take_back(self, request: Request, done: Sequence[CpusetWrite], op: str) -> None:
-        for error in self._effects.undo(self.node, self.state, done):
-            say(self._log, logging.ERROR, "cpuset not put back", op=op, err=error)
-        self.checkpoint.save(self.state, self._time_to_save(request))
+    def _take_back(self, flow: RequestFlow, done: Sequence[CpusetWrite]) -> None:
+        for error in self.cpusets.undo(self.node, self.state, done):
+            say(self._log, logging.ERROR, "cpuset not put back", op=flow.op, err=error)
+        self.checkpoint.save(self.state, self._time_to_save(flow.request))
 
-    def _failed(self, event: NRIEvent, error: Exception, why: str, op: str) -> Answer:
+    def _failed(self, flow: RequestFlow, error: Exception, why: str) -> RequestReply:
+        """Return the reply where a step failed: a refusal if possible, else one that changes nothing."""
+        flow.failed = True
+        event = flow.event
         # A start whose own cpuset could not be put right would run on CPUs that belong to others.
         if isinstance(event, REFUSABLE) or (
             isinstance(event, StartContainer) and isinstance(error, WriteError)
         ):
-            return Answer(refusal=why)
-        say(self._log, logging.ERROR, "event not acted on", op=op, event=name_of(event), err=why)
-        return Answer(empty_response(event), failed=True)
+            return RequestReply(refusal=why)
+        say(self._log, logging.ERROR, "event not acted on", op=flow.op, event=name_of(event), err=why)
+        return RequestReply(empty_response(event), failed=True)
 
-    def _tell(
-        self, event: NRIEvent, before: State, decision: Decision, answer: Answer, *, op: str, took_us: int
-    ) -> None:
-        changed = self.state is not before
-        level = self._levels.level_of(event, answer.refusal, self._clock(), changed=changed)
+    def _account(self, flow: RequestFlow, reply: RequestReply) -> None:
+        """Step 8: log, record, repair stale cgroups, count."""
+        total_s, event = self._clock() - flow.began, flow.event
+        took_us = round(total_s * 1e6)
+        level = self._levels.level_of(
+            event, reply.refusal, self._clock(), changed=self.state is not flow.before
+        )
         if self._log.isEnabledFor(level):
-            fields = {**who(event), **granted(answer.response), **counted(self._effects.outcomes)}
-            steps = condensed(decision.steps)
-            text = "refused" if answer.refusal else "decided"
+            fields = decision_fields(event, reply.response, self.cpusets.outcomes, flow.decision.steps)
             say(
                 self._log,
                 level,
-                text,
-                op=op,
+                "refused" if reply.refusal else "decided",
+                op=flow.op,
                 event=name_of(event),
                 **self.marks,
                 **fields,
-                exact="no" if "inexact-hint" in decision.steps else None,
-                steps=steps,
                 took_us=took_us,
-                err=answer.refusal,
+                err=reply.refusal,
             )
+        # The recorder only notes the event; a timer of the loop writes it after the answer.
+        if self._history is not None:
+            self._history.decided(
+                self.node,
+                flow.base,
+                flow.known,
+                flow.decision,
+                refusal=reply.refusal,
+                failed=flow.failed,
+                op=flow.op,
+                took_us=took_us,
+            )
+        # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
+        self._write_stale()
+        if self._observe is not None:
+            outcome = RequestOutcome(
+                node=self.node,
+                event=event,
+                before=flow.before,
+                decision=flow.decision,
+                refusal=reply.refusal,
+                failed=flow.failed,
+                decide_s=flow.decide_s,
+                total_s=total_s,
+            )
+            try:
+                self._observe(outcome)
+            except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
+                say_trace(self._log, "outcome not counted", event=name_of(event))
+
+    def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
+        """Step 10: compare effective cpusets with the desired ones, once the answer is out."""
+        for one in checks:
+            try:
+                observed = self.cpusets.read_effective(one.target)
+            except HostError as error:
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "effective cpuset unreadable",
+                    container=one.container_id,
+                    err=error,
+                )
+                continue
+            if observed is not None and observed != one.cpus:
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "effective cpuset differs from the desired one",
+                    container=one.container_id,
+                    desired=one.cpus,
+                    observed=observed,
+                )
+
+    # ------------------------------------------------------------ what others ask of the state's owner
+
+    def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
+        """Decide for `node` from the next event on; allocations stay."""
+        self.node = node
+        self.cpusets = cpusets or self.cpusets
+        if self._history is not None:
+            self._history.changed(node, self.state)
+        if self._describe is not None:
+            self._describe(node)
+            self.checkpoint.outdate()
+
+    def release_ended(self) -> bool:
+        """Release allocations of pods whose end was not reported; return whether there were any."""
+        ended = ended_pods(self.state, self.cpusets.is_removed)
+        for pod in ended:
+            say(
+                self._log,
+                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
+                "a pod has ended and the runtime did not report it, its cgroup is gone",
+                pod=f"{pod.namespace}/{pod.name}",
+            )
+            self.handle(Request(0, None, untold_removal(pod)))
+        return bool(ended)
+
+    def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
+        """Decide and write for an event that the agent noticed itself; return the writes that failed.
+
+        Allocations never change by it; the node may have changed.
+
+        Raises:
+            InvariantError: the validator refuses the decision; nothing was written.
+        """
+        decision = self._decide(self.node, self.state, event)
+        checked = check(self.node, self.state, event, decision)
+        if self._history is not None:
+            self._history.decided(self.node, self.state, event, decision)
+        self.keep_saved()
+        return decision, list(self.cpusets.attempt(checked))
+
+    def _write_stale(self) -> None:
+        """Repair, before the answer, cgroups that a write of this or an earlier event did not reach.
+
+        The failed write is not repeated: the cgroup is compared with the state of now, and narrowing comes first. Where
+        it fails again, the next event and the sweep try again.
+        """
+        failed = self.cpusets.unwritten
+        if not failed:
+            return
+        stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
+        failed.clear()
+        observed = []
+        for target in stale:
+            with suppress(HostError):
+                observed.append(self.cpusets.observe(target))
+        event = CpusetsObserved(tuple(one for one in observed if one is not None))
+        if not drifts(self.node, self.state, event.observed):
+            return
+        try:
+            self.put_right(event)
+        except NriPinError as error:
+            say(self._log, logging.ERROR, "cpuset not repaired", err=error)
+
+    def keep_saved(self) -> None:
+        """Save the state where the checkpoint holds another one."""
+        self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
+
+    def close(self) -> None:
+        """Finish checkpoint and recording."""
+        self.checkpoint.close(self.state)
+        if self._history is not None:
+            self._history.close()
+
+    def _remember(self, state: State) -> None:
+        """Take over `state`, and save it."""
+        self.state = state
+        self.keep_saved()
+
+
+def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
+    """Return pods whose cgroup is gone and that hold an allocation, or that only their end would remove."""
+    holders = dict.fromkeys(pod_of(key) for key in state.allocations)
+    lived_in = {record.pod_uid for record in state.containers.values()}
+    left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)
+    pods = (state.pods[uid] for uid in {**holders, **dict.fromkeys(left)} if uid in state.pods)
+    return [pod for pod in pods if pod.cgroup_parent and is_removed(CgroupRef(pod.cgroup_parent))]
+
+
+def untold_removal(pod: PodRecord) -> RemovePodSandbox:
+    """Return the event that the runtime should have sent."""
+    return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
 
 
 def makes_allocations(before: State, after: State) -> bool:
-    """Whether somebody holds something in `after` that it did not hold in `before`; a release makes nothing."""
+    """Return whether an allocation in `after` is new or changed; a release makes none."""
     return before.allocations is not after.allocations and any(
         before.allocations.get(key) != held for key, held in after.allocations.items()
     )

@@ -1,6 +1,13 @@
-"""Keeps quotas, sandboxes and partitions as the state has them: soon after every change, and by a slow sweep.
+"""Reconciles what the kernel holds beside the cpusets of containers: CPU quotas, sandboxes and partitions.
 
-Nothing of this is in the way of an answer: a failure is said and tried again.
+`core.kernel_settings` derives the desired settings from the state. `KernelSettingsReconciler` writes them soon after
+every change, and a slow sweep looks at all of them. It works in slices, between which the runtime is answered. No answer
+waits for it: a failure costs a log line and another try.
+
+Quotas need more, because the kubelet writes a pod's quota back once a second for as long as a resize is pending.
+`QuotaReconciler` hears of such a write by inotify and undoes it in the next round of the loop. It never backs off.
+Instead the work is bounded: after each round it does not listen for `DEAF_S`, however many cgroups others write. A look
+after every update of the runtime, and the sweep, find quotas that no watch reports.
 """
 
 import logging
@@ -9,24 +16,23 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Literal, Protocol
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.kernel_settings import (
     NO_QUOTA,
     Partition,
     QuotaWrite,
     partitions,
-    promised,
     quotas,
     sandboxes,
 )
-from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_watch import CgroupWatch
-from nri_plugin.host.partitions import Partitions
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import HostError, InvariantError, NriPinError
+from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import CgroupRef, State
-from nri_plugin.process.logs import Reminder, Repeats, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, Repeats, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import (
     PostUpdateContainer,
@@ -36,17 +42,6 @@ from nri_plugin.wire.nri.events import (
     UpdatePodSandbox,
 )
 from nri_plugin.wire.nri.messages import Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Keeps exclusive containers and their pods without a CFS quota, whoever writes one back.
-#
-# A write by somebody else is reported by inotify and undone in the next turn of the loop. The kubelet writes a pod's
-# quota once a second for as long as a resize is pending, so lifting it never backs off. The work is bounded instead:
-# after each round nothing is listened to for `DEAF_S`, however often and to however many cgroups others write.
-#
-# Two more ways find what no watch reports, for example where the kernel has no watch left: a look after every update
-# that the runtime was asked for, and the sweep of `KernelSideKeeper`.
-
 
 DEAF_S = 0.05
 """Between two rounds, so that a quota is gone within 100 ms and an endless writer costs 20 short rounds a second."""
@@ -79,15 +74,15 @@ class QuotaFiles(Protocol):
         """Where its quota files are."""
 
 
-class QuotaKeeper:
+class QuotaReconciler:
     """Writes quotas where they are not as wanted.
 
     Args:
         files: the quotas.
-        watch: reports who was written to; None where the kernel gives no watch.
+        watch: reports cgroups that were written; None where the kernel gives no watch.
         loop: where it runs.
-        log: a line for each quota that is changed first, and for each one that somebody writes back.
-        counted: told of every quota that somebody wrote back and that was lifted again.
+        log: a line for the first change of each quota, and for each one that another writer puts back.
+        counted: called for every quota that was written back and lifted again.
 
     Attributes:
         lifted: cgroups without the CPU quota they would have; may be read by any thread.
@@ -109,7 +104,7 @@ class QuotaKeeper:
         self._due: dict[CgroupRef, NoticedBy] = {}
         self._updated: set[str] = set()
         self._written_back: Repeats[CgroupRef] = Repeats()
-        self._trouble, self._no_watch = Reminder(), Reminder()
+        self._trouble, self._no_watch = LogRateLimit(), LogRateLimit()
         self.lifted = 0
 
     @property
@@ -123,10 +118,10 @@ class QuotaKeeper:
             self._loop.watch(self._watch, self._noticed)
 
     def doubt_all(self) -> None:
-        """The next `keep` also looks at those that were right when they were looked at last."""
+        """The next `reconcile` also looks at those that were right when they were looked at last."""
         self._unsure |= self._wanted.keys()
 
-    def keep(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
+    def reconcile(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
         """Make these quotas as wanted and let go of all others; one step for each cgroup that is looked at."""
         former, self._wanted = self._wanted, {one.target: one.quota_us for one in wanted}
         for gone in former.keys() - self._wanted.keys():
@@ -143,7 +138,7 @@ class QuotaKeeper:
         self._loop.set_timer("quotas updated", self._loop.clock() + UPDATE_S, self._look_at_updated)
 
     def _noticed(self) -> None:
-        """Look at what was written, and listen again a little later; that includes what we write ourselves."""
+        """Look at the written quotas, and listen again a little later; our own writes are among them."""
         if self._watch is None:
             return
         changed = self._watch.read()
@@ -208,7 +203,7 @@ class QuotaKeeper:
                 say(self._log, logging.WARNING, UNWATCHED, err=error)
 
     def _tell(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
-        """A quota that comes back is told once, not once a second; the counter has every one.
+        """A quota that comes back is logged once, not once a second; the counter has every one.
 
         It is no warning: the kubelet and systemd do so in the ordinary course of things, and it is undone.
         """
@@ -224,32 +219,29 @@ class QuotaKeeper:
                 say(self._log, logging.INFO, text, cgroup=cgroup, noticed_by=noticed_by)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 SWEEP_PAUSE_S = 10.0
 """Between two looks at everything."""
 
 FOLLOW_S = 0.05
-"""What follows from an event is looked at this soon after it; a burst is one change."""
+"""From an event to the reconciliation of its consequences; a burst is one change."""
 
 UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePodSandbox)
-"""Who asks for one has written, or lets the runtime write, quotas."""
+"""The kubelet writes quotas, or lets the runtime write them, when it asks for one of these."""
 
 SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
-PARTITION_STAYS = "a partition could not be ended or mended: its CPUs may be kept from whom they belong to"
+PARTITION_STAYS = "a partition could not be ended or mended: the owners of its CPUs may not get them"
 
 MOST_SWEEPS = 30
-"""What the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
+"""A partition that the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedPartition:
     """A partition that the kernel did not grant.
 
     Attributes:
-        partition: what it was asked for.
-        trouble: its words.
+        partition: the partition.
+        trouble: the kernel's answer.
         pause: sweeps from one try to the next.
         left: how many of them are still to come.
     """
@@ -260,16 +252,15 @@ class Refused:
     left: int = 1
 
 
-class KernelSideKeeper:
-    """Writes what `nri_plugin.core.kernel_settings` says, where it is not so; in slices, between which the runtime is answered.
+class KernelSettingsReconciler:
+    """Writes the settings of `nri_plugin.core.kernel_settings` where they differ, in slices.
 
     Args:
         handler: knows the state.
         loop: where it runs.
         log: a line for what changes, and for what fails.
-        cgroups: the cpusets.
+        writer: of sandboxes and partitions.
         cpu_quotas: None where the node has none that we see.
-        own_domains: partitions.
 
     The counts may be read by any thread.
     """
@@ -279,18 +270,18 @@ class KernelSideKeeper:
         handler: Handler,
         loop: Loop,
         log: logging.Logger,
-        cgroups: Cgroups,
-        cpu_quotas: QuotaKeeper | None,
-        own_domains: Partitions,
+        writer: PartitionWriter,
+        cpu_quotas: QuotaReconciler | None,
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
-        self._cgroups, self._quotas, self._domains = cgroups, cpu_quotas, own_domains
+        self._writer, self._quotas = writer, cpu_quotas
         self._former: State | None = handler.state  # an agent that ended may have made partitions for these
-        self._refused: dict[CgroupRef, Refused] = {}
+        self._reconciled = handler.state
+        self._refused: dict[CgroupRef, RefusedPartition] = {}
         self._steps: Iterator[None] = iter(())
         self._is_due = False
         self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
-        self._trouble = Reminder()
+        self._trouble = LogRateLimit()
 
     @property
     def lifted(self) -> int:
@@ -305,7 +296,7 @@ class KernelSideKeeper:
     @property
     def partitions(self) -> int:
         """Partitions that are made."""
-        return len(self._domains)
+        return len(self._writer)
 
     @property
     def refused(self) -> int:
@@ -316,10 +307,10 @@ class KernelSideKeeper:
         """Begin the sweep, and to listen."""
         if self._quotas is not None:
             self._quotas.start()
-        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+        self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome: what follows from it is written soon after the answer."""
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Take note of an outcome: its consequences are written soon after the answer."""
         if isinstance(outcome.event, Synchronize):
             self._former = self._former or self._handler.state
             self.look_again()
@@ -332,81 +323,84 @@ class KernelSideKeeper:
         """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
         if not self._is_due:
             self._is_due = True
-            self._loop.set_timer("kernel side", self._loop.clock() + FOLLOW_S, self._begin)
+            self._loop.set_timer("kernel settings", self._loop.clock() + FOLLOW_S, self._begin)
 
     def _sweep(self) -> None:
-        """Everything is looked at, also what was right before; a look that is under way comes after it anew."""
+        """Look at everything again, also at settings that were right before."""
         self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
         if self._quotas is not None:
             self._quotas.doubt_all()
         for one in self._refused.values():
             one.left -= 1
         self._begin()
-        self._loop.set_timer("kernel side sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+        self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def _begin(self) -> None:
-        """Look at the state as it is now; what was done before is not done again."""
+        """Begin with the state as it is now; settings that are done are passed over."""
         self._is_due = False
-        self._steps = self._keep()
+        self._steps = self._reconcile()
         self._go_on()
 
     def _go_on(self) -> None:
         try:
             taken = sum(1 for _ in islice(self._steps, SLICE))
         except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
-            say_trace(self._log, "internal error while quotas, sandboxes and partitions were put right")
+            say_trace(self._log, "internal error while quotas, sandboxes and partitions were reconciled")
             return
         if taken == SLICE:
-            self._loop.set_timer("kernel side slice", self._loop.clock(), self._go_on)
+            self._loop.set_timer("kernel settings slice", self._loop.clock(), self._go_on)
 
-    def _keep(self) -> Iterator[None]:
-        """A step is a file or a few."""
+    def _reconcile(self) -> Iterator[None]:
+        """Yield after each step, which is a file or a few."""
         node, state = self._handler.node, self._handler.state
+        self._reconciled = state
         pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
-        domains = {one.target: one for one in partitions(node, state)}
-        self._end_domains(self._domains, domains)  # before a sandbox gets their CPUs
-        yield from self._keep_sandboxes(pool, rest)
-        yield from self._make_domains(self._domains, domains)
+        wanted = {one.target: one for one in partitions(node, state)}
+        # A partition ends before a sandbox gets its CPUs: a sibling with one of them would make it invalid.
+        self._end_partitions(wanted)
+        yield from self._write_sandboxes(pool, rest)
+        # Sandboxes leave the CPUs of a partition before it is made, for the same reason.
+        yield from self._make_partitions(node, state, wanted)
         if self._quotas is not None:
-            yield from self._quotas.keep(quotas(node, state))
+            yield from self._quotas.reconcile(quotas(node, state))
 
-    def _end_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> None:
+    def _end_partitions(self, wanted: dict[CgroupRef, Partition]) -> None:
         if self._former is not None:
-            known = dict(promised(self._former)) | dict(promised(self._handler.state))
-            for trouble in ours.adopt(known.items()):
+            for trouble in self._writer.adopt(self._former, self._handler.state):
                 self._say(PARTITION_STAYS, trouble)
             self._former = None
-        online, now_s = self._handler.node.topology.online, self._loop.clock()
-        for trouble in (*ours.end_others(wanted), *ours.mend(online, now_s)):
+        for trouble in self._writer.end_others(self._handler.node, wanted, self._loop.clock()):
             self._say(PARTITION_STAYS, trouble)
 
-    def _make_domains(self, ours: Partitions, wanted: dict[CgroupRef, Partition]) -> Iterator[None]:
-        """What was refused is tried again by the sweep, and said when the kernel's words change."""
+    def _make_partitions(
+        self, node: Node, state: State, wanted: dict[CgroupRef, Partition]
+    ) -> Iterator[None]:
+        """Make partitions; the sweep tries refused ones again, and a changed reason is logged."""
         for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
             del self._refused[ref]
         waiting = {ref for ref, one in self._refused.items() if one.left > 0}
         due = {ref: one for ref, one in wanted.items() if ref not in waiting}
-        for settled in ours.make(due):
+        for settled in self._writer.make(node, state, due):
             one, refused = settled.partition, self._refused.get(settled.partition.target)
             if not settled.trouble:
                 self._refused.pop(one.target, None)
-                self._tell_domain(logging.INFO, "partition made", one)
+                self._tell_partition(logging.INFO, "partition made", one)
             elif refused is not None and refused.trouble == settled.trouble:
                 refused.pause = refused.left = min(2 * refused.pause, MOST_SWEEPS)
             else:
-                self._refused[one.target] = Refused(one, settled.trouble)
-                self._tell_domain(
+                self._refused[one.target] = RefusedPartition(one, settled.trouble)
+                self._tell_partition(
                     logging.WARNING, "no partition, it has an ordinary cpuset", one, err=settled.trouble
                 )
             yield
 
-    def _tell_domain(self, level: int, text: str, one: Partition, **fields: object) -> None:
+    def _tell_partition(self, level: int, text: str, one: Partition, **fields: object) -> None:
         say(self._log, level, text, container=one.container_id, cpus=one.cpus, kind=one.kind, **fields)
 
-    def _keep_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
+    def _write_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
         """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
 
-        One that is not ours to keep any more is left with the pool of now, which is every CPU where nobody pins.
+        A sandbox that needs no cpuset any more gets the current pool, which is every CPU where nothing is pinned.
         """
         done = self._sandboxes_done
         for ref in done.keys() - wanted.keys():
@@ -421,14 +415,20 @@ class KernelSideKeeper:
                 yield
 
     def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
+        node, state = self._handler.node, self._handler.state
         try:
-            self._cgroups.write_cpus(ref, cpus)
+            self._writer.write_sandbox(node, state, ref, cpus)
         except HostError as error:
             self._say(SANDBOX_STAYS, error)
             return False
+        except InvariantError as error:
+            # The pool of an earlier slice may hold CPUs that are exclusive by now; the next round has the new pool.
+            if state is self._reconciled:
+                self._say(SANDBOX_STAYS, error)
+            return False
         return True
 
-    def _say(self, text: str, error: HostError) -> None:
+    def _say(self, text: str, error: NriPinError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):
             say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
 

@@ -1,7 +1,7 @@
 """Counters of the agent, under the kubelet's names where the kubelet has one.
 
-Children are bound once: the runtime's thread only adds. What can be read off the state is no counter, see
-`metrics_state`.
+Labelled children are bound once, so that the thread that answers the runtime only adds. Values that follow from the
+state are gauges in `metrics_state`. Loaded only where `metricsBindAddress` is set.
 
 Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go; the `kubelet_` prefix is kept so that
 dashboards and alerts only change the job.
@@ -19,15 +19,15 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointStore
+from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import KernelSideKeeper, NoticedBy
-from nri_plugin.agent.metrics_state import Admission, Alignment, StateGauges, admission_of
+from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
+from nri_plugin.agent.metrics_state import Admission, ContainerAlignment, StateGauges, admission_of
 from nri_plugin.agent.observing import KINDS, ObservedWatch
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.other_owners import OwnerEvidence
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
-from nri_plugin.agent.rivals import Evidence
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.core.drift import Cause
 from nri_plugin.model.state import State
@@ -163,13 +163,13 @@ class Metrics:
             "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", ("cause",), registry=add
         )
         self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
-        rivals = Counter(
+        other_owners = Counter(
             "nri_pin_rival_pins_total",
             "Signs of somebody else who gives CPUs to containers, by where they were seen.",
             ("seen_at",),
             registry=add,
         )
-        self.rival_pins = {evidence: rivals.labels(evidence) for evidence in Evidence}
+        self.other_pins = {evidence: other_owners.labels(evidence) for evidence in OwnerEvidence}
         self.drift_fights = Gauge(
             "nri_pin_drift_fights",
             "Cgroups that somebody else changes back after every repair.",
@@ -213,7 +213,7 @@ class Metrics:
         )
 
     def unsaved_allocations(self, count: Callable[[], float]) -> None:
-        """Show what `count` says at the moment of a scrape."""
+        """Show the value of `count` at the moment of a scrape."""
         gauge = Gauge(
             "nri_pin_unsaved_allocations",
             "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
@@ -234,7 +234,7 @@ class Metrics:
             registry=self.registry,
         )
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
         name = type(outcome.event).__name__
         event = name if name in self._hook_s else "other"
@@ -248,7 +248,7 @@ class Metrics:
             self._count_admission(outcome, admission)
 
     def drifted(self, report: DriftReport) -> None:
-        """Count one drift and what became of it."""
+        """Count one drift and its repair."""
         self._drift_causes[report.cause].inc()
         (self._unrepaired if report.error else self._repaired)[report.noticed_by].inc()
 
@@ -260,7 +260,7 @@ class Metrics:
         """Count one save."""
         self._checkpoint_s.observe(seconds)
 
-    def _count_admission(self, outcome: Outcome, admission: Admission) -> None:
+    def _count_admission(self, outcome: RequestOutcome, admission: Admission) -> None:
         self._admissions.inc()
         self._admission_ms.observe(outcome.decide_s * 1e3)
         error = admission.refused_by
@@ -278,8 +278,8 @@ class Metrics:
         self._aligned.add(admission.aligned)
 
 
-def result_of(outcome: Outcome) -> str:
-    """The label `result`: failed when something other than policy said no."""
+def result_of(outcome: RequestOutcome) -> str:
+    """Return the label `result`: failed when the reason is not policy."""
     if outcome.failed:
         return "failed"
     return "refused" if outcome.refusal else "answered"
@@ -290,11 +290,11 @@ class AlignmentCounts(Collector):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._counts = {Alignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
+        self._counts = {ContainerAlignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
         # The kubelet knows no failure to stay in one uncore cache: it is a preference.
-        del self._counts[Alignment("container", "uncore_cache", ok=False)]
+        del self._counts[ContainerAlignment("container", "uncore_cache", ok=False)]
 
-    def add(self, rises: Iterable[Alignment]) -> None:
+    def add(self, rises: Iterable[ContainerAlignment]) -> None:
         """Count each of `rises`."""
         for rise in rises:
             with self._lock:
@@ -331,22 +331,18 @@ def exposition(registry: CollectorRegistry) -> bytes:
     return text
 
 
-# ----------------------------------------------------------------------------------------------------
-# What the agent counts and shows as metrics; loaded only where `metricsBindAddress` asks for it.
-
-
 class Monitoring:
-    """Counters from the first event on, a page once there is somebody to answer for.
+    """Counters from the first event on; gauges once there is a handler.
 
     Attributes:
-        registry: what is counted and shown.
+        registry: all metrics of the agent.
     """
 
     def __init__(self) -> None:
         self._metrics = Metrics()
         self.registry = self._metrics.registry
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
         self._metrics(outcome)
 
@@ -358,26 +354,26 @@ class Monitoring:
         """Count one question to the exporter."""
         self._metrics.asked(result)
 
-    def count_rival(self, evidence: Evidence) -> None:
-        """Count a sign of somebody else who pins CPUs."""
-        self._metrics.rival_pins[evidence].inc()
+    def count_other_owner(self, evidence: OwnerEvidence) -> None:
+        """Count evidence of another CPU manager."""
+        self._metrics.other_pins[evidence].inc()
 
     def count_quota(self, noticed_by: NoticedBy) -> None:
         """Count a CPU quota that somebody wrote back."""
         self._metrics.quotas_written_back[noticed_by].inc()
 
-    def follow(self, drift: DriftWatch, keeper: KernelSideKeeper | None = None) -> None:
-        """Show what is looked after, beside cpusets too, and what is fought over."""
+    def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
+        """Show the watched cgroups, those that somebody else changes back, and the kernel settings."""
         self._metrics.drift_watches.set_function(
-            lambda: drift.watches + (keeper.watches if keeper is not None else 0)
+            lambda: drift.watches + (reconciler.watches if reconciler is not None else 0)
         )
         self._metrics.drift_fights.set_function(lambda: drift.fights)
         self._metrics.drift_waiting.set_function(lambda: drift.waiting)
-        if keeper is None:
+        if reconciler is None:
             return
-        self._metrics.quotas_lifted.set_function(lambda: keeper.lifted)
-        self._metrics.partitions.set_function(lambda: keeper.partitions)
-        self._metrics.partitions_refused.set_function(lambda: keeper.refused)
+        self._metrics.quotas_lifted.set_function(lambda: reconciler.lifted)
+        self._metrics.partitions.set_function(lambda: reconciler.partitions)
+        self._metrics.partitions_refused.set_function(lambda: reconciler.refused)
 
     def follow_checkpoint(self, handler: Handler) -> None:
         """Show what only the memory holds."""
@@ -394,7 +390,7 @@ class Monitoring:
         return _TimedStore(store, self._metrics.checkpoint_took)
 
     def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
-        """Show what the handler has allocated."""
+        """Show the allocations of the handler."""
         self.registry.register(
             StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
         )

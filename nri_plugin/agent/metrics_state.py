@@ -1,4 +1,6 @@
-"""Gauges read off the state at the moment of a scrape: a frozen value, so no lock and no copy.
+"""Values that follow from the state: gauges at a scrape, and the kubelet's counters for one created container. Pure.
+
+A state is frozen, so a scrape in another thread needs no lock and no copy.
 
 Source: `kubelet_cpu_manager_*` as kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go, initializeMetrics.
 """
@@ -10,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nri_plugin import __version__
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
@@ -20,8 +22,7 @@ from nri_plugin.model.state import Allocation, Phase, State
 from nri_plugin.policy.alignment import by_cache, by_numa_node, is_in_one_cache
 from nri_plugin.wire.nri.events import CreateContainer
 
-# ----------------------------------------------------------------------------------------------------
-# What one created container adds to the kubelet's resource manager counters; pure.
+# The kubelet's resource manager counters.
 #
 # Source: kubelet v1.36 pkg/kubelet/metrics/metrics.go for names and labels; topologymanager/scope_*.go and
 # cpumanager/policy_static.go, memorymanager/policy_static.go for when they are raised.
@@ -34,7 +35,7 @@ CPU_REFUSALS = (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS, RefusalKind.UNCORE_
 
 
 @dataclass(frozen=True, slots=True)
-class Alignment:
+class ContainerAlignment:
     """One rise of `container_aligned_compute_resources_count`, or of its failure count.
 
     Attributes:
@@ -54,13 +55,13 @@ class Admission:
 
     Attributes:
         refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
-        allocation: what it was promised now; None for the shared pool, a refusal or an earlier promise.
+        allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
         aligned: rises of the alignment counters.
     """
 
     refused_by: AdmissionRefusal | None
     allocation: Allocation | None
-    aligned: tuple[Alignment, ...]
+    aligned: tuple[ContainerAlignment, ...]
 
     @property
     def asked_for_cpus(self) -> bool:
@@ -83,7 +84,7 @@ class Admission:
         return self.refused_by is not None and self.refused_by.kind is RefusalKind.MEMORY
 
 
-def admission_of(outcome: Outcome) -> Admission | None:
+def admission_of(outcome: RequestOutcome) -> Admission | None:
     """What `outcome` counts for; None for other events and for containers that are only started again."""
     event, decision = outcome.event, outcome.decision
     if not isinstance(event, CreateContainer) or _is_known(outcome, event):
@@ -96,39 +97,36 @@ def admission_of(outcome: Outcome) -> Admission | None:
     return Admission(error, allocation, tuple(_aligned(outcome, error, allocation)))
 
 
-def _is_known(outcome: Outcome, event: CreateContainer) -> bool:
+def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
     records = outcome.before.containers_of(pod_uid(event.pod))
     return any(record.name == event.container.name and not record.unplaced for record in records)
 
 
 def _aligned(
-    outcome: Outcome, error: AdmissionRefusal | None, allocation: Allocation | None
-) -> Iterator[Alignment]:
+    outcome: RequestOutcome, error: AdmissionRefusal | None, allocation: Allocation | None
+) -> Iterator[ContainerAlignment]:
     options = outcome.node.options
     if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         yield from _aligned_to_node(outcome, error)
     cpus = allocation.cpus if allocation else CPUSet()
     if options.full_pcpus_only and (cpus or (error is not None and error.kind in CPU_REFUSALS)):
-        yield Alignment("container", "physical_cpu", ok=bool(cpus))
+        yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
     if cpus and is_in_one_cache(outcome.node.topology, cpus):
-        yield Alignment("container", "uncore_cache")
+        yield ContainerAlignment("container", "uncore_cache")
 
 
-def _aligned_to_node(outcome: Outcome, error: AdmissionRefusal | None) -> Iterator[Alignment]:
+def _aligned_to_node(outcome: RequestOutcome, error: AdmissionRefusal | None) -> Iterator[ContainerAlignment]:
     """Only single-numa-node guarantees it; a pod counts once, with its first container."""
     scope = outcome.node.options.topology_manager_scope
     is_counted = scope is TopologyManagerScope.CONTAINER or "pod-scope" in outcome.decision.steps
     if error is not None and error.kind is RefusalKind.TOPOLOGY_AFFINITY:
-        yield Alignment(scope, "numa_node", ok=False)
+        yield ContainerAlignment(scope, "numa_node", ok=False)
     elif error is None and not outcome.refusal and is_counted:
-        yield Alignment(scope, "numa_node")
-
-
-# ----------------------------------------------------------------------------------------------------
+        yield ContainerAlignment(scope, "numa_node")
 
 
 class StateGauges(Collector):
-    """What is free, promised and broken up.
+    """Available, allocated and fragmented resources.
 
     Args:
         current: the node and state decisions are made from now; two reads of frozen values.

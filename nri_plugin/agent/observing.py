@@ -1,7 +1,8 @@
-"""An agent that only looks on: it decides, logs and counts, and changes nothing.
+"""An agent that only observes: it decides, logs and counts, and changes nothing.
 
-Every answer is the one of a plugin that does nothing; no cgroup is written; what it would have promised is kept in a
-file of its own. A container that it would have refused runs all the same, so it goes on as one that found no place.
+Every answer is that of a plugin that does nothing. No cgroup is written. A checkpoint of its own holds the allocations
+that it would have made. A container that it would have refused runs nevertheless, and counts as one without an
+allocation.
 """
 
 import logging
@@ -9,13 +10,13 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
-from nri_plugin.agent.cpusets import CgroupFiles, Effects
-from nri_plugin.agent.handler import Flow, Handler
-from nri_plugin.agent.outcome import Answer, empty_response
+from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
+from nri_plugin.agent.handler import Handler, RequestFlow
+from nri_plugin.agent.outcome import RequestReply, empty_response
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import ContainerRecord, State
@@ -32,52 +33,49 @@ KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELS
 """What a container would have been given, and whether it runs on just that."""
 
 
-class NoEffects(Effects):
-    """Looks at cgroups and writes none."""
+class CpusetReader(CpusetWriter):
+    """Reads cgroups and writes none."""
 
-    def __init__(self, cgroups: CgroupFiles | None) -> None:
-        super().__init__(cgroups)
-
-    def carry_out(self, writes: Sequence[CpusetWrite]) -> None:
+    def apply(self, checked: CheckedWrites) -> None:
         """Nothing."""
 
-    def attempt(self, writes: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
+    def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
         """Nothing, which cannot fail."""
         return iter(())
 
-    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[HostError]:  # noqa: ARG002
+    def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[NriPinError]:  # noqa: ARG002
         """Nothing was done."""
         return iter(())
 
 
 class ObservingHandler(Handler):
-    """Answers as a plugin that does nothing, and remembers what it would have answered."""
+    """Answers as a plugin that does nothing, and keeps the state that its decisions would have made."""
 
     marks: ClassVar[Mapping[str, object]] = {"observed": "yes"}
-    new_effects: ClassVar[type[Effects]] = NoEffects
+    writer: ClassVar[type[CpusetWriter]] = CpusetReader
     _going_on: Decision | None = None
 
-    def handle(self, request: Request) -> Answer:
+    def handle(self, request: Request) -> RequestReply:
         """Decide one event and carry out nothing; never raises."""
-        answer = super().handle(request)
+        reply = super().handle(request)
         going_on, self._going_on = self._going_on, None
-        if going_on is not None and answer.refusal:
+        if going_on is not None and reply.refusal:
             self._remember(going_on.state)
-        return Answer(empty_response(request.event), failed=answer.failed)
+        return RequestReply(empty_response(request.event), failed=reply.failed)
 
-    def _decide_on(self, flow: Flow) -> None:
+    def _decide_on(self, flow: RequestFlow) -> None:
         super()._decide_on(flow)
         if flow.decision.refusal is not None and isinstance(flow.known, CreateContainer | InformedCreate):
             self._going_on = unrefused(self.node, self.state, flow.known)
 
 
 class ObservedWatch:
-    """Compares what containers run on with what they would have been given, by the clock.
+    """Compares by the clock the CPUs of running containers with those they would have been given.
 
     Args:
-        handler: knows what they would have been given, and looks at cgroups.
+        handler: has the state, and reads cgroups.
         loop: has the clock.
-        log: says who runs elsewhere, once for each pair of sets, and the sums now and then.
+        log: one line for each container that runs elsewhere, once for each pair of sets; sums now and then.
 
     Attributes:
         counts: running containers by `KINDS`.
@@ -152,7 +150,7 @@ class ObservedWatch:
 
     def _effective(self, record: ContainerRecord) -> CPUSet | None:
         try:
-            return self._handler.read_effective(record.cgroup)
+            return self._handler.cpusets.read_effective(record.cgroup)
         except HostError as error:
             say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
             return None

@@ -1,13 +1,11 @@
-"""One event, over: what those who count, watch and record are told of it."""
+"""The result of one request: its reply, its outcome for counters and recordings, and its log line."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Protocol
 
-from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import OwnEvent
+from nri_plugin.core.decision import Decision, EffectiveCheck
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
@@ -29,10 +27,6 @@ from nri_plugin.wire.nri.events import (
     ValidateContainerAdjustmentResponse,
 )
 
-# ----------------------------------------------------------------------------------------------------
-# What a request is answered with, and the answer that changes nothing.
-
-
 EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
     (CreateContainer, CreateContainerResponse()),
     (UpdateContainer, UpdateContainerResponse()),
@@ -43,8 +37,8 @@ EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What to send: `refusal` when it says something, else `response`; `checks` once it is out.
+class RequestReply:
+    """The reply to send: `refusal` when it is not empty, else `response`; `checks` are read back once it is out.
 
     `failed`: nothing came of the event, and this is only the answer that harms nobody.
     """
@@ -60,18 +54,15 @@ def empty_response(event: NRIEvent) -> NRIResponse:
     return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What came of one event.
+class RequestOutcome:
+    """The outcome of one event.
 
     Attributes:
         node: decided for.
         event: the event.
         before: the state it met.
-        decision: what was decided; the bare state `before` when deciding failed.
+        decision: the decision; the bare state `before` when deciding failed.
         refusal: why it was refused, empty when it was not.
         failed: something other than policy went wrong: a bug, a file, a cgroup.
         decide_s: seconds the decision took.
@@ -88,36 +79,8 @@ class Outcome:
     total_s: float
 
 
-Observer = Callable[[Outcome], None]
+Observer = Callable[[RequestOutcome], None]
 """Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
-
-
-class History(Protocol):
-    """Who records what happened; told by the thread that answers the runtime, and quick. See `recorder.py`."""
-
-    def decided(
-        self,
-        node: Node,
-        before: State,
-        event: NRIEvent | InformedCreate | UnsavedStart | OwnEvent,
-        decision: Decision,
-        *,
-        refusal: str = "",
-        failed: bool = False,
-        op: str = "",
-        took_us: int = 0,
-    ) -> None:
-        """Keep an event and what came of it."""
-
-    def changed(self, node: Node, state: State) -> None:
-        """Keep that another node is decided for."""
-
-    def close(self) -> None:
-        """Write what waits, and end."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# What the log line of a decision says: about whom, what was given, by which steps, what was written; how loud it is.
 
 
 LONGEST_STEPS = 500
@@ -142,7 +105,7 @@ class LineLevels:
         """The level.
 
         Args:
-            event: what was decided.
+            event: the event.
             refusal: why it was refused; empty when it was not.
             now: seconds, monotonic.
             changed: whether the state is another one now.
@@ -172,7 +135,20 @@ def condensed(steps: Iterable[str]) -> str:
     return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
 
 
-def who(event: NRIEvent) -> dict[str, object]:
+def decision_fields(
+    event: NRIEvent, response: NRIResponse, outcomes: Mapping[WriteOutcome, int], steps: Sequence[str]
+) -> dict[str, object]:
+    """Return the fields of a decision's line: its pod and container, what was given, written and gone through."""
+    return {
+        **_subject(event),
+        **_given(response),
+        **_written(outcomes),
+        "exact": "no" if "inexact-hint" in steps else None,
+        "steps": condensed(steps),
+    }
+
+
+def _subject(event: NRIEvent) -> dict[str, object]:
     """Whom the event is about."""
     if isinstance(event, Synchronize):
         return {"pods": len(event.pods), "containers": len(event.containers)}
@@ -186,8 +162,8 @@ def who(event: NRIEvent) -> dict[str, object]:
     return fields
 
 
-def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
-    """Cgroups that were written, that already said so, and that are not there."""
+def _written(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
+    """Return the counts of cgroups that were written, already right, and missing."""
     names = {
         "writes": WriteOutcome.WRITTEN,
         "checked": WriteOutcome.UNCHANGED,
@@ -196,7 +172,7 @@ def counted(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
     return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
 
 
-def granted(response: NRIResponse) -> dict[str, object]:
+def _given(response: NRIResponse) -> dict[str, object]:
     """What a created container gets."""
     resources = getattr(response, "resources", None)
     return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

@@ -1,4 +1,11 @@
-"""What else is known of a container that is about to be created: asked for before the decision, within bounds."""
+"""Facts of a container that the runtime does not report: its devices, and the pod's object. Step 2 of a request.
+
+`PodFactsLookup` asks the exporter over a socket (`PodResourcesClient`), and finds devices in sysfs where the exporter
+does not answer. The runtime waits meanwhile, and so does every pod of the node: one question, one time limit, no second
+try. A late fact never delays an answer.
+
+The protocol and the form of facts are in `nri_plugin.core.decision`.
+"""
 
 import logging
 import socket
@@ -23,10 +30,6 @@ from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import CreateContainer, NRIEvent, Request, Synchronize
 from nri_plugin.wire.nri.messages import Container, Pod
-
-# ----------------------------------------------------------------------------------------------------
-# Reads a pod's facts as the exporter sends them; see `nri_plugin.core.decision` for the form.
-
 
 _Text = Annotated[str, Meta(min_length=1, max_length=bounds.NAME_CHARS)]
 _Amount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -64,7 +67,7 @@ class _Facts(Struct):
 
 
 def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
-    """The facts that `data`, a JSON object, says.
+    """Decode the facts in `data`, a JSON object.
 
     Raises:
         ValueError: they are not of the form that is agreed on.
@@ -84,19 +87,13 @@ def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Asks the exporter what it knows of a container and its pod; see `nri_plugin.core.decision` for the protocol.
-#
-# The runtime waits meanwhile, and so does every pod of the node: one question, one limit, no second try.
-
-
 MOST_ENTRIES = 1024
 """Of a list in an answer; a container has a few dozen devices."""
 
 _BLOCK_BYTES = 8192
 
 _Name = Annotated[str, Meta(pattern=r"^[!-~]{1,256}$")]
-"""What is printed in refusals and logs: visible ASCII, as Kubernetes has it."""
+"""Names in refusals and logs are visible ASCII, as in Kubernetes."""
 
 LARGEST_NODE = 1023
 """Source: Linux, NODES_SHIFT is at most 10."""
@@ -117,14 +114,14 @@ class _Entry(Struct):
 _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
 
 
-class _Answer(Struct):
+class _AnswerLine(Struct):
     devices: _Entries | None = None
     pod_devices: _Entries = []
     facts: msgspec.Raw = msgspec.Raw()
 
 
 class NoAnswerError(HostError):
-    """The exporter said nothing that can be used.
+    """The exporter sent no usable answer.
 
     Attributes:
         late: it took too long; asking it again soon would hold up the next container as well.
@@ -148,7 +145,7 @@ class PodResourcesClient:
         self._clock = clock
 
     def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:
-        """What the exporter knows of the container and its pod.
+        """Return the exporter's facts of the container and its pod.
 
         Without `devices` it need not ask the kubelet, and answers at once.
 
@@ -169,7 +166,7 @@ class PodResourcesClient:
         return self._read(event, line)
 
     def _line(self, sock: socket.socket, until: float) -> bytes:
-        """What comes before the first newline.
+        """Return the bytes before the first newline.
 
         Raises:
             TimeoutError: it is not there by `until`.
@@ -195,7 +192,7 @@ class PodResourcesClient:
 
     def _read(self, event: CreateContainer, line: bytes) -> ExporterAnswer:
         try:
-            answer = msgspec.json.decode(line, type=_Answer)
+            answer = msgspec.json.decode(line, type=_AnswerLine)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
@@ -263,20 +260,17 @@ def _totals(entry: _Entry) -> dict[NodeMask, int]:
     return known
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 EXPORTER_LIMIT_S = 0.1
 """An exporter that has the answer gives it in a millisecond; without one there is another way."""
 
 SHARE_OF_TIME = 0.25
-"""Of what is left of the request's time, when that is shorter."""
+"""Of the time that is left for the request, when that is shorter."""
 
 LATE_PAUSE_S = 5.0
 """An exporter that was late is not asked again for so long: a hanging one must not slow down every container."""
 
 MOST_PODS_SAID = 1024
-"""Pods whose cuts are remembered as said; a node has fewer."""
+"""Pods whose cuts are remembered as logged; a node has fewer."""
 
 NOTHING = ExporterAnswer()
 
@@ -285,15 +279,15 @@ RESULTS = ("answered", "unknown", "failed", "paused")
 the exporter was not asked because it had been late."""
 
 
-class Informant:
-    """Finds out what the runtime does not say of containers.
+class PodFactsLookup:
+    """Adds facts to the creation of a container.
 
     Args:
-        locator: finds devices by what the runtime says and the host's sysfs; None where devices do not count.
-        client: asks the exporter, which knows what the kubelet has given, and the pod's object.
+        locator: finds devices in the runtime's message and the host's sysfs; None where devices give no hints.
+        client: asks the exporter, which knows the devices that the kubelet gave, and the pod's object.
         log: the reasons for going without the exporter, at debug level.
         clock: seconds, monotonic, the one deadlines are in.
-        count: told of each result.
+        count: called with each result.
 
     Attributes:
         outcomes: how often each of `RESULTS` came.
@@ -317,7 +311,7 @@ class Informant:
         self._cuts = CutLog(log)
 
     def __call__(self, node: Node, request: Request) -> NRIEvent | InformedCreate:
-        """The event to decide on; nobody is asked what would change nothing."""
+        """Return the event to decide on; the exporter is asked only for facts that could change the decision."""
         event = request.event
         self._cuts.tell(event)
         if not isinstance(event, CreateContainer):
@@ -339,7 +333,7 @@ class Informant:
         return self._locator.resources(event.container) if self._locator else ()
 
     def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> ExporterAnswer:
-        """What the exporter knows; nothing when it does not answer in time."""
+        """Return the exporter's facts; nothing when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self._count("paused")
@@ -387,7 +381,7 @@ class CutLog:
         self._said: OrderedDict[str, frozenset[Cut]] = OrderedDict()
 
     def tell(self, event: NRIEvent) -> None:
-        """Say what of the event's pods and containers was left out, as far as it was not said before."""
+        """Log the parts of the event's pods and containers that were left out, each once."""
         if isinstance(event, Synchronize):
             pods = {pod.id: pod for pod in event.pods}
             for pod in event.pods:
@@ -431,9 +425,9 @@ def _asks_for_hints(node: Node) -> bool:
 
 
 def _facts_count(node: Node, event: CreateContainer) -> bool:
-    """Whether the pod's facts could change anything: somebody may get CPUs or memory to itself.
+    """Whether the pod's facts could change the decision: a container may get exclusive CPUs or memory.
 
-    By its cgroup a pod is Guaranteed, or nobody knows what it is; or an annotation that is heard may make its
+    By its cgroup a pod is Guaranteed, or of unknown QoS class; or an annotation that is heard may make its
     containers exclusive.
     """
     options, pod = node.options, event.pod

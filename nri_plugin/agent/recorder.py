@@ -1,7 +1,7 @@
-"""Keeps what happened: every event that was decided, written after its answer is out.
+"""Records every event that was decided, after its answer is out.
 
-A recording never hurts: it is written by the loop once the runtime has been answered, in memory at once, on a disk by a
-thread of its own; and what cannot be written is said once and lost.
+A recording delays no container. The loop writes it once the runtime has its answer: at once to a file system in memory,
+by a thread of its own to a disk. A line that cannot be written is lost, and the first loss is logged.
 """
 
 import logging
@@ -19,7 +19,8 @@ from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
+from nri_plugin.process.loop import Loop
 from nri_plugin.recording.file import (
     DIRECTORY,
     BoundedRecording,
@@ -40,19 +41,10 @@ MOST_WAITING_BYTES = 4 << 20
 CLOSE_S = 1.0
 
 
-class Timers(Protocol):
-    """The part of the loop that is needed."""
-
-    clock: Callable[[], float]
-
-    def set_timer(self, name: str, when: float | None, action: Callable[[], None]) -> None:
-        """Run `action` once at `when`."""
-
-
-class Keeper(Protocol):
+class RecordingSink(Protocol):
     """Takes lines and never fails."""
 
-    def keep(self, data: bytes, before: Situation) -> None:
+    def append(self, data: bytes, before: Situation) -> None:
         """Write a line."""
 
     def close(self) -> None:
@@ -81,26 +73,26 @@ class _Happened:
 
 
 class Recorder:
-    """Told of what happened by the thread that answers the runtime; writes when that is done.
+    """Takes events from the thread that answers the runtime, and writes them when that is done.
 
     Args:
-        keepers: where it is written.
+        sinks: where it is written.
         loop: runs the writing, once it has answered.
-        log: says what goes wrong.
+        log: takes failures.
         observing: nothing of it is carried out.
         now: the time of day.
     """
 
     def __init__(
         self,
-        keepers: Sequence[Keeper],
-        loop: Timers,
+        sinks: Sequence[RecordingSink],
+        loop: Loop,
         log: logging.Logger,
         *,
         observing: bool = False,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self._keepers = keepers
+        self._sinks = sinks
         self._loop = loop
         self._log = log
         self._observing = observing
@@ -119,13 +111,13 @@ class Recorder:
         op: str = "",
         took_us: int = 0,
     ) -> None:
-        """Keep an event and what came of it; those that decide nothing are passed over."""
+        """Keep an event and its outcome; events that decide nothing are passed over."""
         if type(event) in RECORDED:
             happened = _Happened(self._now(), node, before, event, decision, refusal, failed, op, took_us)
             self._remember(happened)
 
     def changed(self, node: Node, state: State) -> None:
-        """Keep that another node is decided for."""
+        """Keep that decisions are made for another node from now on."""
         self._remember(_Happened(self._now(), node, state))
 
     def flush(self) -> None:
@@ -135,31 +127,31 @@ class Recorder:
             for one in waiting:
                 before = Situation(one.node, one.before, one.at, self._observing)
                 data = one.line()
-                for keeper in self._keepers:
-                    keeper.keep(data, before)
+                for sink in self._sinks:
+                    sink.append(data, before)
         except Exception:  # noqa: BLE001 - a mistake in a recording is no reason to leave a container waiting
             say_trace(self._log, "internal error, part of the recording is lost")
 
     def close(self) -> None:
         """Write what waits, and end."""
         self.flush()
-        for keeper in self._keepers:
-            keeper.close()
+        for sink in self._sinks:
+            sink.close()
 
     def _remember(self, happened: _Happened) -> None:
         self._waiting.append(happened)
         self._loop.set_timer("record", 0.0, self.flush)
 
 
-class DirectKeeper:
-    """Writes at once; pauses after a failure, which is said once."""
+class DirectSink:
+    """Writes at once; pauses after a failure, which is logged once."""
 
     def __init__(self, file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> None:
         self._file, self._log, self._clock = file, log, clock
-        self._trouble = Reminder()
+        self._trouble = LogRateLimit()
         self._paused_until = float("-inf")
 
-    def keep(self, data: bytes, before: Situation) -> None:
+    def append(self, data: bytes, before: Situation) -> None:
         """Write a line; lost while it pauses."""
         if self._clock() < self._paused_until:
             return
@@ -181,18 +173,18 @@ class DirectKeeper:
         self._file.close()
 
 
-class QueuedKeeper:
+class QueuedSink:
     """Hands lines to a thread, for a disk that may stall; what does not fit into the queue is lost."""
 
-    def __init__(self, keeper: DirectKeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, sink: DirectSink) -> None:
+        self._sink = sink
         self._queue: queue.SimpleQueue[tuple[bytes, Situation, bool] | None] = queue.SimpleQueue()
         self._put_bytes = self._done_bytes = 0
         self._lost = False
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
         self._thread.start()
 
-    def keep(self, data: bytes, before: Situation) -> None:
+    def append(self, data: bytes, before: Situation) -> None:
         """Queue a line."""
         if self._put_bytes - self._done_bytes > MOST_WAITING_BYTES:
             self._lost = True
@@ -210,36 +202,36 @@ class QueuedKeeper:
         while (item := self._queue.get()) is not None:
             data, before, lost = item
             if lost:
-                self._keeper.lose()
-            self._keeper.keep(data, before)
+                self._sink.lose()
+            self._sink.append(data, before)
             self._done_bytes += len(data)
-        self._keeper.close()
+        self._sink.close()
 
 
-def keeper_of(file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> Keeper:
+def open_sink(file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> RecordingSink:
     """Writes to `file`: at once where it is in memory, else by a thread."""
-    direct = DirectKeeper(file, log, clock)
+    direct = DirectSink(file, log, clock)
     try:
-        return direct if is_in_memory(file.path) else QueuedKeeper(direct)
+        return direct if is_in_memory(file.path) else QueuedSink(direct)
     except HostError:
-        return QueuedKeeper(direct)  # the slower way is the safe one
+        return QueuedSink(direct)  # the slower way is the safe one
 
 
-def build_recorder(config: Config, record: str, loop: Timers, log: logging.Logger) -> Recorder | None:
-    """Who keeps what happens: the bounded history, and the file of `--record`; None where neither is wanted.
+def build_recorder(config: Config, record: str, loop: Loop, log: logging.Logger) -> Recorder | None:
+    """Return the recorder of the bounded history and of the file of `--record`; None where neither is wanted.
 
     Raises:
         ConfigError: that file cannot be written.
     """
-    keepers = []
+    sinks = []
     if config.history_bytes:
         directory = os.path.join(config.state_dir, DIRECTORY)
-        keepers.append(keeper_of(BoundedRecording(directory, config.history_bytes), log, loop.clock))
+        sinks.append(open_sink(BoundedRecording(directory, config.history_bytes), log, loop.clock))
     if record:
         file = RecordingFile(os.path.abspath(record))
         try:
             file.check()
         except HostError as error:
             raise ConfigError("--record", str(error)) from None
-        keepers.append(keeper_of(file, log, loop.clock))
-    return Recorder(keepers, loop, log, observing=config.observe) if keepers else None
+        sinks.append(open_sink(file, log, loop.clock))
+    return Recorder(sinks, loop, log, observing=config.observe) if sinks else None

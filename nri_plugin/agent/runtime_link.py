@@ -1,184 +1,43 @@
-"""The connection to the runtime: made, kept, lost and made again, and every request on it answered.
+"""The life of the connection to the runtime: connect, register, wait for bytes, notice a loss, connect again.
 
-It ends only when it is told to, when the runtime refuses its name, or, started by the runtime itself, when that
-connection ends (the runtime opens no second one; the supervisor starts an agent that connects itself). Everything runs
-in one thread.
+`handler.py` handles the requests that arrive. The link ends when it is told to, or when the runtime refuses the name of
+the plugin. An agent that the runtime started also ends with its connection: the runtime opens no second one, and the
+supervisor starts an agent that connects itself. Everything runs in one thread.
+
+At the end of the file: the probes of the kubelet.
 """
 
 import logging
-import random
 import socket
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Answer, empty_response, name_of
-from nri_plugin.core.decision import EffectiveCheck
+from nri_plugin.agent.handler import Handler, RuntimeConnection
+from nri_plugin.agent.outcome import empty_response
+from nri_plugin.agent.transport import LONGEST_PAUSE_S, ReconnectBackoff, Transport
 from nri_plugin.model.errors import (
     HostError,
-    LocalProtocolError,
     NriPinError,
     ProtocolError,
-    RemoteProtocolError,
 )
-from nri_plugin.process.http_pages import Page, probe
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.decode import Hears
 from nri_plugin.wire.nri.events import (
     Configure,
     ConfigureResponse,
     EmptyResponse,
-    NRIResponse,
     Registered,
     RegistrationRefused,
     Request,
     SessionEvent,
     Shutdown,
-    Synchronize,
 )
-from nri_plugin.wire.nri.session import AnswerProblem, AnswerProblemKind, PluginSession
+from nri_plugin.wire.nri.session import PluginSession
 
-# ----------------------------------------------------------------------------------------------------
-# The socket to the runtime: how it is got, read and written, and how long to wait before the next try.
-
-
-READ_BYTES = 64 << 10
-"""One read; a socket buffer holds about 200 kB, and a first allocation of more costs longer than a second read."""
-
-MAX_UNSENT_BYTES = 16 << 20
-"""Answers a peer may leave unread; four of the largest there can be (`RemoteProtocolError` beyond)."""
-
-CONNECT_S = 2.0
-"""A connection to a socket of this machine is made at once or stands behind a queue that does not move."""
-
-FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
-
-
-class RuntimeAbsentError(HostError):
-    """Nobody listens at the runtime's socket: it is down, or the path is wrong."""
-
-
-def connect(path: str) -> socket.socket:
-    """A fresh connection to the runtime.
-
-    Raises:
-        RuntimeAbsentError: there is no socket, or nobody behind it.
-        HostError: it may not be opened.
-    """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    sock.settimeout(CONNECT_S)
-    try:
-        sock.connect(path)
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        sock.close()
-        detail = f"{words(error)}; is the container runtime running, with NRI enabled"
-        raise RuntimeAbsentError(path, detail) from None
-    except OSError as error:
-        sock.close()
-        raise HostError(path, words(error)) from None
-    return sock
-
-
-def adopt(descriptor: int) -> socket.socket:
-    """The connection the runtime opened before it started us, closed in programs we start.
-
-    Raises:
-        HostError: the descriptor is not an open socket.
-    """
-    try:
-        sock = socket.socket(fileno=descriptor)
-        sock.set_inheritable(False)
-    except OSError as error:
-        detail = f"not the socket the runtime promised: {words(error)}"
-        raise HostError(f"file descriptor {descriptor}", detail) from None
-    return sock
-
-
-def words(error: OSError) -> str:
-    """What went wrong, in lower case."""
-    return (error.strerror or str(error)).lower()
-
-
-class Transport:
-    """A non-blocking socket with a bounded queue of what could not be sent yet."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self.sock = sock
-        self._unsent = bytearray()
-        self._buffer = bytearray(READ_BYTES)
-        self._view = memoryview(self._buffer)
-
-    @property
-    def has_unsent(self) -> bool:
-        """Whether something waits until the socket is writable."""
-        return bool(self._unsent)
-
-    def receive(self) -> bytes | None:
-        """What has arrived: empty when nothing has, None when the peer closed or reset the connection."""
-        try:
-            count = self.sock.recv_into(self._buffer)
-        except (BlockingIOError, InterruptedError):
-            return b""
-        except OSError:
-            return None
-        return bytes(self._view[:count]) if count else None
-
-    def send(self, data: bytes) -> None:
-        """Send now what the socket takes and keep the rest for `send(b"")` later.
-
-        A closed connection is not an error here: the next `receive` tells.
-
-        Raises:
-            RemoteProtocolError: the peer does not read and the queue is full.
-        """
-        self._unsent += data
-        while self._unsent:
-            try:
-                sent = self.sock.send(self._unsent)
-            except (BlockingIOError, InterruptedError):
-                break
-            except OSError:
-                self._unsent.clear()
-                break
-            del self._unsent[:sent]
-        if len(self._unsent) > MAX_UNSENT_BYTES:
-            raise RemoteProtocolError(
-                f"the runtime left {len(self._unsent)} bytes of answers unread, more than {MAX_UNSENT_BYTES}"
-            )
-
-    def close(self) -> None:
-        """Close the socket."""
-        self.sock.close()
-
-
-class Backoff:
-    """Pauses between tries to connect: none, then 0.1 s doubling to 5 s, each shortened by up to a quarter.
-
-    The jitter keeps the plugins of one runtime from coming back in step.
-    """
-
-    def __init__(self, draw: Callable[[], float] = random.random) -> None:
-        self._draw = draw
-        self._tries = 0
-
-    def next_pause(self) -> float:
-        """Seconds to wait before the next try."""
-        self._tries += 1
-        if self._tries == 1:
-            return 0.0
-        whole = min(FIRST_PAUSE_S * 2.0 ** min(self._tries - 2, 16), LONGEST_PAUSE_S)
-        return whole * (1 - self._draw() / 4)
-
-    def reset(self) -> None:
-        """A session came about: the next loss is retried at once."""
-        self._tries = 0
-
-
-# ----------------------------------------------------------------------------------------------------
+if TYPE_CHECKING:
+    from nri_plugin.process.http_pages import Page
 
 
 EXIT_STOPPED = 0
@@ -187,19 +46,6 @@ EXIT_CONFIGURATION = 2
 HEALTHY_S = 1.0
 """A session that served this long is replaced at once when it ends; a shorter one with growing pauses."""
 
-CODE_UNKNOWN = 2
-"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
-
-
-@dataclass(slots=True)
-class Connection:
-    """One connection and what belongs to it."""
-
-    session: PluginSession
-    transport: Transport
-    checks: list[EffectiveCheck] = field(default_factory=list)
-    synchronized_at: float | None = None
-
 
 class RuntimeLink:
     """Connects, registers, answers, reconnects.
@@ -207,7 +53,7 @@ class RuntimeLink:
     Args:
         loop: where it runs.
         open_socket: a fresh connection; raises HostError when there is none.
-        new_session: a session for it; told whose annotations are heard.
+        new_session: makes a session, from the predicate of namespaces whose annotations are read.
         handler: answers events.
         prepare: makes the handler where none is given, from the configuration text the runtime sends; None while
             another agent serves the runtime, raises NriPinError when the agent cannot run with the configuration.
@@ -229,7 +75,7 @@ class RuntimeLink:
         handler: Handler | None = None,
         can_reconnect: bool = True,
         log: logging.Logger,
-        backoff: Backoff | None = None,
+        backoff: ReconnectBackoff | None = None,
     ) -> None:
         self.handler = handler
         self.waits_for = ""
@@ -239,20 +85,20 @@ class RuntimeLink:
         self._prepare = prepare
         self._can_reconnect = can_reconnect
         self._log = log
-        self._backoff = backoff or Backoff()
-        self._connection: Connection | None = None
-        self._absence = Reminder()
-        self._loss = Reminder()
+        self._backoff = backoff or ReconnectBackoff()
+        self._connection: RuntimeConnection | None = None
+        self._absence = LogRateLimit()
+        self._loss = LogRateLimit()
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether the runtime has told what exists and been answered; safe to ask from any thread."""
+        """Whether Synchronize was answered; safe to ask from any thread."""
         connection = self._connection
         return connection is not None and connection.synchronized_at is not None
 
     @property
     def runtime(self) -> Configure | None:
-        """Who asks, as it introduced itself; None until it has told what exists. Safe from any thread."""
+        """The runtime as it introduced itself; None before its Synchronize. Safe to read from any thread."""
         connection = self._connection
         if connection is None or connection.synchronized_at is None:
             return None
@@ -268,7 +114,9 @@ class RuntimeLink:
             self._is_absent(error)
             return
         self._absence.forget()
-        connection = self._connection = Connection(self._new_session(self._hears), Transport(sock))
+        connection = self._connection = RuntimeConnection(
+            self._new_session(self._hears), Transport(sock), self._log, self._loop.clock
+        )
         self._loop.watch(sock, self._readable)
         connection.session.register(self._loop.clock())
         self._guarded(connection, self._flush)
@@ -327,7 +175,7 @@ class RuntimeLink:
         if self._connection is not None:
             self._guarded(self._connection, self._flush)
 
-    def _guarded(self, connection: Connection, work: Callable[[Connection], None]) -> None:
+    def _guarded(self, connection: RuntimeConnection, work: Callable[[RuntimeConnection], None]) -> None:
         """Run `work`; whatever a peer made go wrong costs the connection and nothing else."""
         try:
             work(connection)
@@ -340,27 +188,27 @@ class RuntimeLink:
             if self._connection is connection:
                 self._arm_watchdog(connection)
 
-    def _receive(self, connection: Connection) -> None:
-        data = connection.transport.receive()
-        if data == b"":
-            return
-        for event in connection.session.receive_data(data or b"", self._loop.clock()):
+    def _receive(self, connection: RuntimeConnection) -> None:
+        events, is_closed = connection.receive()
+        for event in events:
             self._react(connection, event)
             if self._connection is not connection:
                 return
-        self._flush(connection)
-        if data is None:
+            # Each reply leaves before the next event is handled: the runtime waits for them one by one.
+            self._flush(connection)
+        if not events:
+            self._flush(connection)  # the session may have something to say by itself
+        if is_closed and self._connection is connection:
             self._lose("the runtime closed it")
 
-    def _flush(self, connection: Connection) -> None:
-        connection.transport.send(connection.session.data_to_send())
-        is_all_out = not connection.transport.has_unsent
+    def _flush(self, connection: RuntimeConnection) -> None:
+        is_all_out = connection.send()
         self._loop.watch(connection.transport.sock, self._readable, None if is_all_out else self._writable)
         if is_all_out and connection.checks and self.handler is not None:
             checks, connection.checks = connection.checks, []
             self.handler.read_back(checks)
 
-    def _arm_watchdog(self, connection: Connection) -> None:
+    def _arm_watchdog(self, connection: RuntimeConnection) -> None:
         self._loop.set_timer("watchdog", connection.session.next_check(self._loop.clock()), self._check)
 
     def _check(self) -> None:
@@ -375,7 +223,7 @@ class RuntimeLink:
 
     # ------------------------------------------------------------------- events
 
-    def _react(self, connection: Connection, event: SessionEvent) -> None:
+    def _react(self, connection: RuntimeConnection, event: SessionEvent) -> None:
         if isinstance(event, Request):
             self._answer(connection, event)
         elif isinstance(event, Registered):
@@ -391,31 +239,28 @@ class RuntimeLink:
             self.close()
             self._loop.stop(EXIT_CONFIGURATION)
 
-    def _answer(self, connection: Connection, request: Request) -> None:
+    def _answer(self, connection: RuntimeConnection, request: Request) -> None:
         event = request.event
         if isinstance(event, Configure):
             self._configure(connection, request, event)
         elif isinstance(event, Shutdown):
-            say(self._log, logging.INFO, "the runtime says goodbye")
-            self._respond(connection, request, EmptyResponse())
-        elif self.handler is None and self._prepare is not None:
+            say(self._log, logging.INFO, "the runtime asked this plugin to shut down")
+            connection.respond(request, EmptyResponse())
+        elif self.handler is not None:
+            self.handler.serve(connection, request)
+        elif self._prepare is not None:
             # An empty answer would let a runtime that requires this plugin create the container unpinned.
             self._lose("another agent still serves the runtime")
-        elif self.handler is None:
-            self._respond(connection, request, empty_response(event))
         else:
-            answer = self.handler.handle(request)
-            if isinstance(event, Synchronize) and not answer.failed:
-                connection.synchronized_at = self._loop.clock()
-            self._send(connection, request, answer)
+            connection.respond(request, empty_response(event))
 
-    def _configure(self, connection: Connection, request: Request, event: Configure) -> None:
+    def _configure(self, connection: RuntimeConnection, request: Request, event: Configure) -> None:
         try:
             if self.handler is None and self._prepare is not None:
                 self.handler = self._prepare(event.config)
         except NriPinError as error:
             say(self._log, logging.ERROR, "cannot run", err=error)
-            connection.session.refuse(request.call, CODE_UNKNOWN, str(error), self._loop.clock())
+            connection.refuse(request, str(error))
             self._flush(connection)
             self.close()
             self._loop.stop(EXIT_CONFIGURATION)
@@ -429,48 +274,7 @@ class RuntimeLink:
             nri=event.nri_version,
             request_timeout_ms=event.request_timeout_ms or None,
         )
-        self._respond(connection, request, ConfigureResponse())
-
-    def _send(self, connection: Connection, request: Request, answer: Answer) -> None:
-        if answer.refusal:
-            self._told(
-                request,
-                connection.session.refuse(request.call, CODE_UNKNOWN, answer.refusal, self._loop.clock()),
-            )
-        else:
-            self._respond(connection, request, answer.response)
-        connection.checks += answer.checks
-        self._flush(connection)
-
-    def _respond(self, connection: Connection, request: Request, response: NRIResponse) -> None:
-        session = connection.session
-        try:
-            problem = session.respond(request.call, response, self._loop.clock())
-            if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
-                self._warn_of_loss(request, problem.text)
-            else:
-                self._told(request, problem)
-        except LocalProtocolError as error:
-            why = f"internal error: {error}"
-            self._not_sent(request, why)
-            session.refuse(request.call, CODE_UNKNOWN, why, self._loop.clock())
-        self._flush(connection)
-
-    def _warn_of_loss(self, request: Request, loss: str) -> None:
-        say(
-            self._log,
-            logging.WARNING,
-            "the runtime drops part of the answer",
-            event=name_of(request.event),
-            err=loss,
-        )
-
-    def _told(self, request: Request, problem: AnswerProblem | None) -> None:
-        if problem is not None:
-            self._not_sent(request, problem.text)
-
-    def _not_sent(self, request: Request, why: str) -> None:
-        say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=why)
+        connection.respond(request, ConfigureResponse())
 
 
 def plugin_id(session: PluginSession) -> str:
@@ -478,16 +282,17 @@ def plugin_id(session: PluginSession) -> str:
     return f"{session.plugin_index}-{session.plugin_name}"
 
 
-# ----------------------------------------------------------------------------------------------------
-# The agent's answers to the kubelet's probes; nothing of metrics is loaded for them.
+# The kubelet's probes. They load nothing of metrics.
 
 
 ALIVE_WITHIN_S = 5.0
 """The loop that answers the runtime comes round in microseconds; a checkpoint on a slow disk holds it for a second."""
 
 
-def probe_pages(loop: Loop, link: RuntimeLink) -> Mapping[str, Callable[[], Page]]:
-    """`/healthz` and `/readyz`."""
+def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Page]]":
+    """Return `/healthz` and `/readyz`; their module is loaded only where an address asks for them."""
+    from nri_plugin.process.http_pages import probe
+
     return {
         "/healthz": probe("alive", lambda: lifeless(loop, link)),
         "/readyz": probe("ready", lambda: unready(link)),
@@ -509,7 +314,7 @@ def unready(link: RuntimeLink) -> str:
 
 
 def comes_round(loop: Loop) -> bool:
-    """Whether the loop runs what it is given, soon."""
+    """Return whether the loop runs a posted call soon."""
     seen = threading.Event()
     loop.post(seen.set)
     return seen.wait(ALIVE_WITHIN_S)

@@ -1,29 +1,25 @@
-"""From a configuration to a handler that can answer: the machine, the cgroups, the checkpoint, the lock.
+"""From a configuration to a handler that can answer: the machine, the cgroup tree, the checkpoint. And again at SIGHUP.
 
-All that can be wrong with them is found here, before the runtime is told of us.
+Errors in any of them show here, before the agent registers.
 """
 
-import fcntl
 import logging
-import os
 from collections.abc import Callable, Container
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Protocol
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper, CheckpointStore, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, CheckpointWriter
 from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
-from nri_plugin.agent.outcome import History, Outcome
-from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
-from nri_plugin.agent.runtime_link import RuntimeLink, words
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
+from nri_plugin.agent.recorder import Recorder
+from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
-    LOCK_FILE,
     OBSERVED_FILE_NAME,
     CheckpointFile,
     Origin,
@@ -36,12 +32,12 @@ from nri_plugin.config.checks import HOST_MOUNT
 from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_providers
 from nri_plugin.core.engine import decide
 from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.devices import DeviceLocator, NICHelper
-from nri_plugin.host.partitions import with_isolated
+from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
-from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
@@ -51,7 +47,7 @@ MOST_TOLD = 10
 
 
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
-    """Say what is allowed and yet seldom meant."""
+    """Warn of settings that are allowed and seldom meant."""
     threads = {len(cpus) for _, cpus in node.topology.cores}
     if node.options.full_pcpus_only and len(threads) > 1:
         say(
@@ -70,7 +66,7 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
 
 
 def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
-    """Say which promises this configuration would not have made; they are kept, whoever does not like that restarts."""
+    """Warn of allocations that this configuration would not have made. They are kept."""
     found = unsatisfied(node, state)
     for sentence in found[:MOST_TOLD]:
         say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
@@ -83,26 +79,26 @@ def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
 
 
 def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former: Container[str] = ()) -> None:
-    """Say on which NUMA nodes more memory is allocated than there is; `former` sentences were said before."""
+    """Warn of NUMA nodes with more memory allocated than there is; `former` sentences were logged before."""
     for sentence in overcommitted(state, allocatable_memory(node)):
         if sentence not in former:
             say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
 
 
 class Watcher(Protocol):
-    """Who counts what the handler does; see `nri_plugin.agent.metrics`."""
+    """Counts what the handler does; see `nri_plugin.agent.metrics`."""
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Be told of an outcome."""
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Count an outcome."""
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """`store`, its saves measured."""
 
     def drifted(self, report: DriftReport) -> None:
-        """Be told of a drift and what became of it."""
+        """Count a drift and its repair."""
 
     def asked(self, result: str) -> None:
-        """Be told what became of a question to the exporter."""
+        """Count the result of a question to the exporter."""
 
 
 def build_handler(
@@ -110,7 +106,7 @@ def build_handler(
     log: logging.Logger,
     clock: Callable[[], float],
     watcher: Watcher | None = None,
-    history: History | None = None,
+    history: Recorder | None = None,
 ) -> Handler:
     """Everything a handler needs, for this configuration on this machine.
 
@@ -126,11 +122,11 @@ def build_handler(
             "keys of the KubeletConfiguration that do not concern placement are passed over",
             keys=",".join(config.passed_over),
         )
-    cgroups = open_cgroups(config.cgroup_root, log)
-    node = build_node(config, cgroups)
+    tree = find_tree(config.cgroup_root, log)
+    node = build_node(config, tree)
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
-    node = with_others_partitions(node, cgroups, state)
+    node = with_others_partitions(node, tree, state)
     describe(file, node)
     say(
         log,
@@ -153,9 +149,9 @@ def build_handler(
     if config.observe:
         say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
     else:
-        lift_floor(cgroups, node, state, log)
+        lift_floor(tree, node, state, log)
     store = open_store(file, state)
-    keeper = CheckpointKeeper(
+    saver = CheckpointSaver(
         watcher.timed(store) if watcher else store,
         state,
         log,
@@ -163,57 +159,57 @@ def build_handler(
         directory=config.state_dir,
     )
     if file.found is not None and file.found != file.facts:
-        keeper.outdate()
-    warn_of_state_directory(config.state_dir, keeper, log)
+        saver.outdate()
+    warn_of_state_directory(config.state_dir, saver, log)
     kind = ObservingHandler if config.observe else Handler
     return kind(
         node,
         state,
         decide=decide,
-        effects=kind.new_effects(cgroups),
-        checkpoint=keeper,
+        cpusets=kind.writer.on(tree),
+        checkpoint=saver,
         log=log,
         clock=clock,
         describe=partial(describe, file),
-        inform=build_informant(config, log, clock, watcher.asked if watcher else None),
+        inform=build_lookup(config, log, clock, watcher.asked if watcher else None),
         observe=watcher,
         history=history,
     )
 
 
-def warn_of_state_directory(path: str, keeper: CheckpointKeeper, log: logging.Logger) -> None:
-    """Say who else may change the directory, and find out now whether anything can be saved there."""
+def warn_of_state_directory(path: str, saver: CheckpointSaver, log: logging.Logger) -> None:
+    """Warn if other users may change the directory, and find out whether the checkpoint can be saved there."""
     danger = unsafe(path)
     if danger:
         say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
     trouble = removed_mount(path) or unwritable(path)
     if trouble:
-        keeper.doubt(f"{path}: {trouble}")
+        saver.doubt(f"{path}: {trouble}")
 
 
-def build_informant(
+def build_lookup(
     config: Config,
     log: logging.Logger,
     clock: Callable[[], float],
     count: Callable[[str], None] | None = None,
-) -> Informant:
-    """Who finds out what the runtime does not say; no devices where they are not to count.
+) -> PodFactsLookup:
+    """Return the lookup of pod facts and devices; without devices where they give no hints.
 
     Raises:
         HostError: `nicLocality: netlink` and its helper process does not work.
     """
     client = PodResourcesClient(config.exporter_socket, clock)
-    return Informant(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
+    return PodFactsLookup(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
 
 
 def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
-    # The host's proc is not mounted beside its sys, but what a driver says there is the same in our own.
+    # The host's proc is not mounted beside its sys, but a driver shows the same in our own.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
     if config.nic_locality != "netlink":
         return DeviceLocator(files, own)
     helper = NICHelper(clock)
-    helper.start()  # before the runtime is told of us: its library loads slowly
+    helper.start()  # before the agent registers: its library loads slowly
     return DeviceLocator(files, own, helper)
 
 
@@ -222,7 +218,7 @@ def describe(file: CheckpointFile, node: Node) -> None:
     file.facts = NodeFacts.of(node)
 
 
-def build_node(config: Config, cgroups: Cgroups | None) -> Node:
+def build_node(config: Config, tree: CpusetTree | None) -> Node:
     """The node decisions are made for.
 
     Raises:
@@ -231,28 +227,28 @@ def build_node(config: Config, cgroups: Cgroups | None) -> Node:
         HostError: the machine cannot be read.
     """
     node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
-    if cgroups is None:
+    if tree is None:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
     # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
-    return replace(node, options=replace(node.options, pool_floor=False)) if cgroups.version == 1 else node
+    return replace(node, options=replace(node.options, pool_floor=False)) if tree.version == 1 else node
 
 
-def with_others_partitions(node: Node, cgroups: Cgroups | None, state: State) -> Node:
+def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) -> Node:
     """The node with CPUs in isolated partitions of others counted among those that the kernel isolates.
 
     Raises:
         HostError: the kernel's list of them cannot be read.
     """
-    if cgroups is None:
+    if tree is None:
         return node
-    topology = with_isolated(node.topology, cgroups.tree.directory, state.exclusive)
+    topology = with_isolated(node.topology, tree.directory, state.exclusive)
     return replace(node, topology=topology)
 
 
-def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
-    """The cgroup tree; None, said loudly, where there is none."""
+def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
+    """Return the cgroup tree; None, with a warning, where there is none."""
     try:
-        return Cgroups.open(root)
+        return find_cpuset_tree(root)
     except HostError as error:
         say(
             log,
@@ -265,7 +261,7 @@ def open_cgroups(root: str, log: logging.Logger) -> Cgroups | None:
 
 
 def load_state(file: CheckpointFile, log: logging.Logger) -> State:
-    """What was promised before; what cannot be used is set aside and said, and the runtime's list fills the gap."""
+    """Return the saved state. A damaged checkpoint is moved aside, and the runtime's list fills the gap."""
     loaded = file.load()
     if loaded.reason:
         source = (
@@ -324,101 +320,6 @@ def warn_of_slow_protobuf(log: logging.Logger) -> None:
         )
 
 
-class StateDirInUseError(CheckpointError):
-    """Another process works on the state directory."""
-
-
-def lock_state_dir(state_dir: str) -> int:
-    """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
-
-    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
-    Which agent serves a runtime is another question: see `RuntimeLock`.
-
-    Args:
-        state_dir: made when it is missing.
-
-    Raises:
-        UnusableDirectoryError: it cannot be made or written to.
-        StateDirInUseError: another agent has it.
-    """
-    path = Path(state_dir) / LOCK_FILE
-    try:
-        Path(state_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise unusable_state_dir(state_dir, error) from None
-    if not _locks(descriptor):
-        holder = _holder(descriptor)
-        os.close(descriptor)
-        raise StateDirInUseError(
-            str(path),
-            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
-            "hand out the same CPUs",
-        )
-    with suppress(OSError):  # a full disk: the lock holds without the number
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
-
-
-def holds_state_dir(lock: int, state_dir: str) -> bool:
-    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
-    with suppress(OSError):
-        return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
-    return False
-
-
-def lock_where_possible(state_dir: str) -> int | None:
-    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
-
-    The lock of a directory that other users may change says nothing: any of them can hold it.
-
-    Raises:
-        StateDirInUseError: another agent has it.
-    """
-    try:
-        return lock_state_dir(state_dir)
-    except StateDirInUseError:
-        if unsafe(state_dir):
-            return None
-        raise
-    except UnusableDirectoryError:
-        return None  # said once there is a log, by the keeper of the checkpoint
-
-
-class UnusableDirectoryError(CheckpointError):
-    """No lock can be had in the state directory, because of the directory and not of another agent."""
-
-
-def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
-    """Why the lock in it cannot be had, and what to do."""
-    if isinstance(error, PermissionError) and os.geteuid() != 0:
-        return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
-    if isinstance(error, FileExistsError | NotADirectoryError):
-        return UnusableDirectoryError(
-            state_dir, f"{words(error)}, but a directory is needed; give another with --state-dir or stateDir"
-        )
-    return UnusableDirectoryError(
-        state_dir, f"{words(error)}; give another directory with --state-dir or stateDir"
-    )
-
-
-def _locks(descriptor: int) -> bool:
-    with suppress(BlockingIOError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
-def _holder(descriptor: int) -> str:
-    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-    return f" (process {text})" if text.isdigit() else ""
-
-
-# ----------------------------------------------------------------------------------------------------
-# SIGHUP: the configuration is read again and taken over as a whole, or not at all.
-
-
 class Reload:
     """SIGHUP: a new configuration as a whole, or the old one and a line that says why."""
 
@@ -434,8 +335,8 @@ class Reload:
             return
         try:
             config = self._read()
-            cgroups = open_cgroups(config.cgroup_root, self._log)
-            node = with_others_partitions(build_node(config, cgroups), cgroups, handler.state)
+            tree = find_tree(config.cgroup_root, self._log)
+            node = with_others_partitions(build_node(config, tree), tree, handler.state)
         except NothingConfiguredError as error:
             say(
                 self._log,
@@ -455,10 +356,10 @@ class Reload:
         except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
             say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
             return
-        handler.change_node(node, handler.new_effects(cgroups))
+        handler.change_node(node, handler.writer.on(tree))
         is_observing = isinstance(handler, ObservingHandler)
         if not is_observing:
-            lift_floor(cgroups, node, handler.state, self._log)
+            lift_floor(tree, node, handler.state, self._log)
         handler.checkpoint.serves = config.serves_unsaved
         self._log.setLevel(config.log_level.upper())
         say(

@@ -1,13 +1,13 @@
-"""Reads the agent's status socket: once, or for as long as the agent lives and again when it comes back.
+"""The line of the agent's status socket, and its readers: once, or for as long as the agent lives.
 
-What the agent tells on its status socket: one JSON object on a line, made by one side and read by the other.
+The agent writes one JSON object on a line:
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
 
-A line holds everything: who missed some is right again with the next. CPUs and NUMA nodes are kernel lists; the rows
-of pods, containers and allocations are those of the checkpoint.
+A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
+The rows of pods, containers and allocations are those of the checkpoint.
 """
 
 import logging
@@ -22,8 +22,8 @@ from msgspec import Struct
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
-    PodRow,
+    SavedContainer,
+    SavedPod,
     allocation_from,
     allocation_row,
     container_from,
@@ -62,7 +62,7 @@ class RefusalRow(Struct, frozen=True):
 
 
 class DriftRow(Struct, frozen=True):
-    """A cgroup that said something else than it should, and one try to put it right; see `DriftReport`.
+    """A cgroup that differed from the desired cpuset, and one repair; see `DriftReport`.
 
     Attributes:
         number: counts all drifts since the agent began; tells a new one from one already seen.
@@ -74,7 +74,7 @@ class DriftRow(Struct, frozen=True):
         cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
         noticed_by: `watch` or `sweep`.
         round: how often in a row it was put right.
-        is_fight: somebody puts back what we change.
+        is_fight: somebody undoes every repair.
         error: why it could not be put right, empty when it was.
     """
 
@@ -96,7 +96,7 @@ class LostRow(Struct, frozen=True):
     """A container whose exclusive CPUs are not all online.
 
     Attributes:
-        lost: those that are not; they stay promised.
+        lost: those that are not; they stay allocated.
         runs_on: what it has instead: the rest, or the shared pool when nothing is left.
     """
 
@@ -110,8 +110,8 @@ class RuntimeRow(Struct, frozen=True):
     """The container runtime that the agent answers, as it introduced itself.
 
     Attributes:
-        nri: the version of its NRI library, told since 0.12.
-        request_timeout_ms: told since 0.7, else 0; so is the other.
+        nri: the version of its NRI library, since 0.12.
+        request_timeout_ms: since 0.7, else 0; so is the other.
     """
 
     name: str
@@ -129,8 +129,8 @@ class StatusRow(Struct, frozen=True):
     machine: TopologyRow
     options: dict[str, Any]
     reserved: str
-    pods: tuple[PodRow, ...]
-    containers: tuple[ContainerRow, ...]
+    pods: tuple[SavedPod, ...]
+    containers: tuple[SavedContainer, ...]
     allocations: tuple[AllocationRow, ...]
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
@@ -141,16 +141,16 @@ class StatusRow(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class AgentStatus:
     """The agent at one moment.
 
     Attributes:
-        node: what it decides for, without hint providers.
-        state: what it has promised.
+        node: the machine and the options, without hint providers.
+        state: pods, containers and allocations.
         refusals: the latest, oldest first.
         drifts: the latest, oldest first.
-        runtime: who asks it; None while nobody does.
-        agent: its version; empty of one that is not told.
+        runtime: the connected runtime; None without one.
+        agent: its version; empty when it is unknown.
         observing: nothing of it is carried out.
         failed_creations: creations that failed one after the other, after the agent's answer.
     """
@@ -172,7 +172,7 @@ class Status:
         )
 
 
-def encode(status: Status) -> bytes:
+def encode(status: AgentStatus) -> bytes:
     """The line, newline included."""
     node, state = status.node, status.state
     row = StatusRow(
@@ -194,8 +194,8 @@ def encode(status: Status) -> bytes:
     return msgspec.json.encode(row) + b"\n"
 
 
-def decode(line: bytes) -> Status:
-    """What a line says.
+def decode(line: bytes) -> AgentStatus:
+    """Decode a line.
 
     Raises:
         ValueError: it is none of ours, or of another version.
@@ -211,7 +211,7 @@ def decode(line: bytes) -> Status:
     )
     options = msgspec.convert(row.options, Options)
     node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
-    return Status(
+    return AgentStatus(
         node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
     )
 
@@ -226,18 +226,15 @@ def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
     return LostRow(uid, container, str(lost), str(left or state.shared_pool(node)))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 ANSWER_S = 5.0
-"""An agent that is there tells everything within milliseconds of being asked."""
+"""A running agent sends its status within milliseconds."""
 
 AGAIN_S = 1.0
 """Between two attempts to reach an agent that is not there."""
 
 
-def read_status(path: str, timeout_s: float = ANSWER_S) -> Status:
-    """What the agent tells now.
+def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
+    """Return the agent's status of now.
 
     Raises:
         HostError: nobody is there, or what answers is no agent of ours.
@@ -248,8 +245,8 @@ def read_status(path: str, timeout_s: float = ANSWER_S) -> Status:
         raise HostError(path, "the agent hung up without a word; ask again") from None
 
 
-def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
-    """Everything the agent tells, until it ends.
+def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatus]:
+    """Yield every status of the agent, until it ends.
 
     Args:
         path: of its socket.
@@ -280,12 +277,12 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[Status]:
 
 def follow(
     path: str,
-    tell: Callable[[Status], None],
+    tell: Callable[[AgentStatus], None],
     pause: Callable[[float], bool],
     log: logging.Logger,
     lost: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `tell` with everything the agent says, until `pause` returns that it is time to stop; `lost` when it ends."""
+    """Call `tell` with every status, until `pause` returns that it is time to stop; `lost` when it ends."""
     trouble = ""
     while not pause(0.0):
         try:

@@ -1,8 +1,8 @@
-"""The agent's status socket: everything it knows, to whoever may read the state directory, again after every change.
+"""The agent's status socket: everything it knows, for readers of the state directory, again after every change.
 
-The thread that answers the runtime only hands over: it notes a refusal, and wakes the thread here when somebody
-listens. That one takes the frozen values of the moment, puts them into a line, and writes no faster than its readers
-read: who is slow gets the newest line next, not every line.
+The thread that answers the runtime only notes refusals and drifts and wakes the thread of the socket. That thread takes
+the frozen state of the moment, makes one line of it, and writes no faster than its readers read. A slow reader gets the
+newest line next, not every line.
 """
 
 import logging
@@ -16,11 +16,11 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointStore
+from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport
-from nri_plugin.agent.outcome import Observer, Outcome
+from nri_plugin.agent.outcome import Observer, RequestOutcome
 from nri_plugin.agent.startup import Watcher
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, encode
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.refusals import UNEXPECTED
@@ -37,7 +37,7 @@ PAUSE_S = 0.05
 """Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
 
 LOOK_S = 5.0
-"""Changes that nobody tells of (a reload, a removed socket) are seen so soon."""
+"""Changes without an event (a reload, a removed socket) are seen so soon."""
 
 View = Callable[[], tuple[Node, State]]
 
@@ -59,8 +59,8 @@ class StatusFeed:
         self.failed_creations: Callable[[], int] = lambda: 0
         self._count = 0
 
-    def __call__(self, outcome: Outcome) -> None:
-        """Note a refusal, and wake whoever tells others."""
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Note a refusal, and wake the socket's thread."""
         if outcome.refusal:
             self._count += 1
             self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
@@ -69,17 +69,17 @@ class StatusFeed:
         self.wake()
 
     def machine_changed(self) -> None:
-        """Wake whoever tells others: the node is another one."""
+        """Wake the socket's thread: the machine has changed."""
         self.wake()
 
     def drifted(self, report: DriftReport) -> None:
-        """Note a drift, and wake whoever tells others."""
+        """Note a drift, and wake the socket's thread."""
         self.drifts = (*self.drifts, drift_row(report))[-LATEST_DRIFTS:]
         self.wake()
 
 
-def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
-    """A refusal as it is told."""
+def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
+    """Return the row of a refusal."""
     pod, container = getattr(outcome.event, "pod", None), getattr(outcome.event, "container", None)
     refusal = outcome.decision.refusal
     return RefusalRow(
@@ -94,7 +94,7 @@ def refusal_row(outcome: Outcome, number: int) -> RefusalRow:
 
 
 def drift_row(report: DriftReport) -> DriftRow:
-    """A drift as it is told."""
+    """Return the row of a drift."""
     return DriftRow(
         number=report.number,
         cgroup=report.cgroup.path or report.cgroup.parent,
@@ -112,7 +112,7 @@ def drift_row(report: DriftReport) -> DriftRow:
 
 
 def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
-    """The runtime as it is told; the configuration it handed over is not."""
+    """Return the row of the runtime, without the configuration that it handed over."""
     if runtime is None:
         return None
     return RuntimeRow(
@@ -135,7 +135,7 @@ class Watchers:
         self._feed, self._counting = feed, counting
         self.also: tuple[Observer, ...] = ()
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Tell all."""
         if self._counting is not None:
             self._counting(outcome)
@@ -155,12 +155,12 @@ class Watchers:
             self._counting.asked(result)
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """`store`, measured where somebody counts."""
+        """Return `store`, its saves measured where metrics are on."""
         return store if self._counting is None else self._counting.timed(store)
 
 
 class _Reader:
-    """Somebody connected, and what of its line is still to be written."""
+    """A reader, and the rest of its line."""
 
     __slots__ = ("is_current", "left", "socket")
 
@@ -178,8 +178,8 @@ class StatusSocket:
             tried again now and then.
         view: the node and the state of the moment.
         feed: wakes us, and holds the refusals.
-        runtime: who asks the agent at this moment.
-        log: says when the socket cannot be made, and when it is there again.
+        runtime: returns the runtime of the current connection.
+        log: a line when the socket cannot be made, and when it was restored.
         observing: nothing of it is carried out.
     """
 
@@ -245,7 +245,7 @@ class StatusSocket:
         self._selector.register(self._listener, selectors.EVENT_READ)
         if self._trouble:
             self._trouble = ""
-            say(self._log, logging.INFO, "the status socket is there again", path=self._path)
+            say(self._log, logging.INFO, "the status socket was restored", path=self._path)
 
     def _hang_up(self) -> None:
         listener, self._listener, self._mark = self._listener, None, None
@@ -281,7 +281,7 @@ class StatusSocket:
         return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
-        """A new line when there is news, somebody to tell it, and the former one is old enough."""
+        """Make a new line when there is news, a reader, and the former line is old enough."""
         self._is_early = bool(self._readers) and time.monotonic() < self._made_at + PAUSE_S
         if self._is_early or not self._readers:
             return
@@ -294,7 +294,7 @@ class StatusSocket:
             return
         self._told = now
         self._line = encode(
-            Status(
+            AgentStatus(
                 node,
                 state,
                 refusals,
@@ -318,7 +318,7 @@ class StatusSocket:
             self._selector.register(peer, selectors.EVENT_READ, reader)
 
     def _hear(self, reader: _Reader) -> None:
-        """Readers say nothing; what comes from them is that they have hung up, or is passed over."""
+        """Notice readers that have closed; bytes from a reader are ignored."""
         with suppress(BlockingIOError):
             try:
                 if reader.socket.recv(4096):

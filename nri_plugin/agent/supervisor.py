@@ -33,7 +33,7 @@ PLUGIN = "NRI_PIN_PLUGIN"
 """Variable with the path of the plugin's executable, where it is not the program's own name."""
 
 KEPT: Sequence[str] = ("NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX")
-"""What the runtime calls the plugin; the agent that comes back registers under the same name."""
+"""The name that the runtime gave to the plugin; the agent that comes back registers under it, too."""
 
 NAME = b"nri-pin-watcher"
 """Shown by ps; the kernel keeps 15 bytes."""
@@ -119,7 +119,7 @@ def _follow(life: int, agent: int, text: bytes | None, plugin: str) -> tuple[boo
     Args:
         life: the socket.
         agent: a descriptor of the process.
-        text: what is known of the drop-in.
+        text: the drop-in configuration.
         plugin: file without which the agent has to end; empty for none.
     """
     silences, is_meant = 0, False

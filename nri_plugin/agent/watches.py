@@ -1,37 +1,42 @@
-"""What the agent does without being asked: it notices drift and a changed machine. Put together here, run by the loop."""
+"""The watches of the agent: everything it does between two requests. The loop runs them.
+
+* `MachineWatch` notices CPUs and memory nodes that come or go, and lets cgroups follow.
+* `EndedPodsWatch` releases allocations of pods whose end was not reported.
+* `watch_drift` starts both `MachineWatch` and `DriftWatch`; `watch_observed` does so for an agent that only observes.
+* `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
+"""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from nri_plugin.agent.cpusets import PartitionWriter, no_partitions
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSideKeeper, QuotaKeeper
+from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
 from nri_plugin.agent.observing import ObservedWatch
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.startup import warn_of_overcommitted
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import Config
 from nri_plugin.core.drift import MachineChanged, Target
 from nri_plugin.core.outdated import allocatable_memory, overcommitted
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
 from nri_plugin.host.mounts import find_cpuset_tree
-from nri_plugin.host.partitions import ON_V1, Partitions, with_isolated
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Isolation
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, named
 from nri_plugin.model.topology import Topology
-from nri_plugin.process.logs import Reminder, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import RemoveContainer
 
-# ----------------------------------------------------------------------------------------------------
-# Notices CPUs and memory nodes that come or go while the agent runs, and lets cgroups follow at once.
-#
-# What is reserved stays as it was chosen at the start: choosing anew could take CPUs that somebody was promised.
+# Reserved CPUs stay as they were chosen at the start. A new choice could take CPUs that are allocated.
 
 
 LOOK_PAUSE_S = 0.5
@@ -45,7 +50,7 @@ class MachineWatch:
         handler: decides for the machine as it is now.
         outline: what changes whenever the machine does, cheap to read.
         discover: the machine.
-        log: what came, what went, and who lost CPUs.
+        log: CPUs and nodes that came or went, and containers that lost CPUs.
         changed: called when it did and cgroups have followed.
         seen: the outline of the machine that decisions are made for, where that is known: discovering takes longer.
     """
@@ -63,7 +68,7 @@ class MachineWatch:
         self._handler, self._outline, self._discover = handler, outline, discover
         self._log, self._clock, self._changed = log, clock, changed
         self._seen = seen
-        self._trouble = Reminder()
+        self._trouble = LogRateLimit()
 
     def start(self, loop: Loop) -> None:
         """Look by the clock from now on."""
@@ -145,29 +150,66 @@ class MachineWatch:
             )
 
 
-# ----------------------------------------------------------------------------------------------------
+# Pods whose end was not reported: a restarted runtime reports neither the end of older pods nor of containers that ended
+# before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
 
 
-def look_after(
+ENDED_PAUSE_S = 10.0
+"""Between two looks. A refusal for want of CPUs looks at once."""
+
+SOON_S = 0.5
+"""From the removal of a pod's last container to a look: the kubelet removes the cgroup of an ended pod about then."""
+
+
+class EndedPodsWatch:
+    """Releases what ended pods hold: by the clock, and soon after the last container of a pod was removed.
+
+    Args:
+        release: looks once and releases; see `Handler.release_ended`.
+        loop: has the clock.
+    """
+
+    def __init__(self, release: Callable[[], bool], loop: Loop) -> None:
+        self._release, self._loop = release, loop
+
+    def start(self, pause_s: float = ENDED_PAUSE_S) -> None:
+        """Look after `pause_s` and by the clock from then on."""
+        self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
+
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Look soon when a pod has lost its last container: its end may not be reported."""
+        if not isinstance(outcome.event, RemoveContainer):
+            return
+        record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
+        pod = after.pods.get(record.pod_uid) if record else None
+        if pod is not None and not pod.run_seen and not after.containers_of(pod.uid):
+            self.start(SOON_S)
+
+    def _look(self) -> None:
+        self._release()
+        self.start()
+
+
+def watch_drift(
     config: Config,
     log: logging.Logger,
     handler: Handler,
     loop: Loop,
     feed: StatusFeed,
     report: Reporter,
-    keeper: KernelSideKeeper | None = None,
+    reconciler: KernelSettingsReconciler | None = None,
 ) -> DriftWatch:
-    """Begin to look at the machine and at all cgroups that are ours to say; `keeper` looks whenever they changed."""
+    """Begin to watch the machine and all cgroups that the agent writes; each change wakes `reconciler`."""
 
     def machine_changed() -> None:
         feed.machine_changed()
-        if keeper is not None:
-            keeper.look_again()
+        if reconciler is not None:
+            reconciler.look_again()
 
     def drifted(what: DriftReport) -> None:
         report(what)
-        if keeper is not None:
-            keeper.look_again()
+        if reconciler is not None:
+            reconciler.look_again()
 
     machine = _machine_watch(config, log, handler, loop, machine_changed)
     watch = DriftWatch(
@@ -183,7 +225,7 @@ def look_after(
     return watch
 
 
-def look_on(
+def watch_observed(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
 ) -> ObservedWatch:
     """Begin to look at the machine and to compare what runs with what would."""
@@ -207,27 +249,28 @@ def _machine_watch(
     )
 
 
-def keep_kernel_side(
+def reconcile_kernel_settings(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
-) -> KernelSideKeeper | None:
+) -> KernelSettingsReconciler | None:
     """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to.
 
     `counted` is told of quotas that somebody wrote back.
     """
     try:
-        cgroups = Cgroups.open(config.cgroup_root)
+        tree = find_cpuset_tree(config.cgroup_root)
     except HostError:
-        return None  # said already
-    why_none = ON_V1 if cgroups.version == 1 else ""
+        return None  # logged already
+    why_none = no_partitions(tree)
     asked = handler.node.options.isolation
     if why_none and asked is not Isolation.NONE:
         say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
-    domains = Partitions(cgroups.tree.directory, why_none)
-    files = CPUQuotas.beside(cgroups.tree)
-    quotas = QuotaKeeper(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
-    keeper = KernelSideKeeper(handler, loop, log, cgroups, quotas, domains)
-    keeper.start()
-    return keeper
+    files = CPUQuotas.beside(tree)
+    quotas = (
+        QuotaReconciler(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
+    )
+    reconciler = KernelSettingsReconciler(handler, loop, log, PartitionWriter.on(tree), quotas)
+    reconciler.start()
+    return reconciler
 
 
 def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:
@@ -243,7 +286,7 @@ def _discovered(config: Config, handler: Handler) -> Topology:
     try:
         top = find_cpuset_tree(config.cgroup_root).directory
     except HostError:
-        return topology  # said already
+        return topology  # logged already
     return with_isolated(topology, top, handler.state.exclusive)
 
 
@@ -260,7 +303,7 @@ def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] 
     try:
         top = find_cpuset_tree(cgroup_root).directory
     except HostError:
-        return None  # said already: there is nothing to look after
+        return None  # logged already: there is no tree to watch
     try:
         return CgroupWatch(top)
     except HostError as error:

@@ -2,10 +2,10 @@
 
 At every moment, also in the middle of a crash, `state.json` is a complete checkpoint: the one before or
 the one after. The one before the last is kept as `state.json.previous`. A checkpoint that cannot be used
-is moved aside as `state.json.damaged-N` and said so; then the previous generation is taken when it is
-sound, because it is one event old and the runtime's list of containers tells the difference; else
-the state is rebuilt from the runtime alone. A checkpoint that is simply not there was removed by
-somebody who wanted that, so the previous generation is not taken then.
+is moved aside as `state.json.damaged-N`, and that is logged. Then the previous generation is taken when it is
+sound: it is one event old, and the runtime's list of containers tells the difference. Else the state is
+rebuilt from the runtime alone. A missing checkpoint was removed on purpose, so the previous generation is
+not taken then.
 """
 
 import contextlib
@@ -23,10 +23,6 @@ from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 
-# ----------------------------------------------------------------------------------------------------
-# The state directory as it lies there: who else may change it, and whether it is still one.
-
-
 LOCK_FILE = "lock"
 """In the directory; locked by the agent or the command that works on it."""
 
@@ -35,7 +31,7 @@ REMOVED = "//deleted"
 
 
 def unsafe(path: str) -> str:
-    """Why somebody else may replace what lies in the directory, and what to do; empty when nobody may."""
+    """Return why another user may replace files of the directory, and what to do; empty when none may."""
     try:
         status = os.stat(path)
     except OSError:
@@ -51,7 +47,7 @@ def unsafe(path: str) -> str:
 
 
 def unwritable(path: str) -> str:
-    """Why nothing can be made in the directory, as far as that can be told without trying; empty when it can.
+    """Return why no file can be made in the directory, as far as that shows without trying; empty when one can.
 
     A directory that is missing can be made, or the first save tells why not.
     """
@@ -96,12 +92,8 @@ def _is_marked(path: str) -> bool:
     return bool(mounts) and mounts[-1].root.endswith(REMOVED)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Files that are written as a whole or not at all, and are on the disk when the call returns.
-
-
 def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
-    """Make `data` the file; a crash leaves what was there or what should be there, never half of it.
+    """Make `data` the file; a crash leaves the old or the new content, never half of it.
 
     Args:
         path: of the file, only its owner may read it.
@@ -169,13 +161,10 @@ def _write_new(path: str, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 DEFAULT_DIR = "/run/nri-pin"
 FILE_NAME = "state.json"
 OBSERVED_FILE_NAME = "observed.json"
-"""What an agent would have promised that only observes: no start takes it for promises."""
+"""The checkpoint of an agent that only observes. No start reads it as allocations."""
 LARGEST = 64 << 20
 """Bytes; 100 times what 3,000 containers need."""
 
@@ -198,10 +187,10 @@ class LoadResult:
     """What a start found.
 
     Attributes:
-        state: the promises; None when they have to be rebuilt from the runtime.
+        state: the allocations; None when they have to be rebuilt from the runtime.
         origin: which file they come from.
         kept_aside: where the damaged checkpoint is now; None when there was none.
-        reason: what was wrong, to be said loudly; empty when nothing was.
+        reason: why the checkpoint could not be used, to be logged; empty when it could.
     """
 
     state: State | None = None
@@ -224,7 +213,7 @@ def _written_at(path: str) -> float:
 
 
 def read_checkpoint(path: str) -> Checkpoint | None:
-    """What the checkpoint at `path` says; None when there is none.
+    """Return the checkpoint at `path`; None when there is none.
 
     Raises:
         CheckpointError: it cannot be read or is damaged.
@@ -292,7 +281,7 @@ class CheckpointFile:
         return self._durable
 
     def load(self) -> LoadResult:
-        """The last saved state. Never fails: what cannot be used is moved aside and reported.
+        """Return the last saved state. Never fails: a damaged checkpoint is moved aside and reported.
 
         A generation before none is one whose successor was moved aside by a process that ended before it saved.
         """

@@ -1,4 +1,4 @@
-"""The checkpoint as text: one JSON document, one record a line, for people and for machines.
+"""The checkpoint as text: one JSON document with one record a line.
 
     {"format":"nri-pin checkpoint","version":2,"writer":"0.1.0","generation":7,
     "node":{...},
@@ -9,12 +9,12 @@
     "allocations":[...],
     "checksum":"crc32:0123abcd"}
 
-The checksum covers every byte before its own line, so that no bit of the document is unwatched. Sets are
+The checksum covers every byte before its own line, so no change of the document goes unnoticed. Sets are
 written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
 
-Version 2 added the `facts` of pods, what resizes leave behind, what ended init containers gave back, whether a hint counts
-the devices of a whole pod, and the node's memory, which version 1 does not have; both are read, and 2 is written. Where a later one changes rows, the older rows are turned into today's here; a version this program does not know is an error
-that names both.
+Version 2 added the `facts` of pods, the steps of resizes, the resources that ended init containers gave back, whether a
+hint counts the devices of a whole pod, and the node's memory. Both versions are read, and 2 is written. Older rows are
+converted here. An unknown version is an error that names both.
 """
 
 import re
@@ -29,10 +29,10 @@ import msgspec
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
     NodeFacts,
-    NodeRow,
-    PodRow,
+    SavedContainer,
+    SavedNode,
+    SavedPod,
     allocation_from,
     allocation_row,
     container_from,
@@ -61,19 +61,19 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     version: int
     writer: str
     generation: int
-    node: NodeRow | None
-    pods: list[PodRow]
-    containers: list[ContainerRow]
+    node: SavedNode | None
+    pods: list[SavedPod]
+    containers: list[SavedContainer]
     allocations: list[AllocationRow]
     checksum: str
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a checkpoint says.
+    """The content of a checkpoint.
 
     Attributes:
-        state: the promises.
+        state: the allocations.
         generation: counts the saves of a node, so that two files can be told apart.
         writer: version of the program that wrote it.
         facts: the machine it was made on, None when the writer did not know it.
@@ -164,7 +164,7 @@ _decoder = msgspec.json.Decoder(Document)
 
 
 def decode(data: bytes) -> Checkpoint:
-    """What a document says.
+    """Decode a document.
 
     Raises:
         ValueError: it is no checkpoint, of another version, damaged, or holds what no checkpoint

@@ -1,7 +1,7 @@
-"""The forms promises are kept in: our checkpoint and the kubelet's two state files, all versions of each.
+"""The forms that hold allocations: our checkpoint and the kubelet's two state files, all versions of each.
 
-What one form cannot hold of another is never dropped in silence: it is told apart into promises, which are lost, and
-what somebody knows anyway, which is only said.
+A conversion reports everything that the other form cannot hold: allocations, which are lost, and facts that runtime,
+kubelet or machine know anyway.
 """
 
 import zlib
@@ -21,8 +21,8 @@ from nri_plugin.model.topology import Topology
 CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
 
 
-class Kind(StrEnum):
-    """What a file is, told by its content."""
+class RowKind(StrEnum):
+    """The kinds of file, recognized by their content."""
 
     CHECKPOINT = "checkpoint"
     CPU = "cpu_manager_state"
@@ -31,37 +31,37 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """What the other form cannot hold, one sentence each.
+    """Losses of a conversion, one sentence each.
 
     Attributes:
-        promises: CPUs or memory that somebody was promised.
-        others: what follows from elsewhere: the runtime, the kubelet, the machine.
+        promises: allocations of CPUs or memory, which are lost.
+        others: facts that the runtime, the kubelet or the machine know.
     """
 
     promises: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
-def kind_of(data: bytes) -> Kind | None:
+def kind_of(data: bytes) -> RowKind | None:
     """What a file is; None when it is nothing of this."""
     if data.startswith(b'{"format":"%s"' % FORMAT.encode()):
-        return Kind.CHECKPOINT
+        return RowKind.CHECKPOINT
     try:
         record = parse(data)
     except UnreadableError:
         return None
     if "machineState" in record:
-        return Kind.MEMORY
-    return Kind.CPU if "defaultCpuSet" in record or "policyName" in record else None
+        return RowKind.MEMORY
+    return RowKind.CPU if "defaultCpuSet" in record or "policyName" in record else None
 
 
 def checkpoint_file(
     state: State, facts: NodeFacts | None, generation: int = 1, version: int = VERSION
 ) -> bytes:
-    """The checkpoint with these promises.
+    """The checkpoint with these allocations.
 
     Args:
-        state: the promises; version 1 holds of them what `without_newer` leaves.
+        state: the allocations; version 1 holds of them what `without_newer` leaves.
         facts: the machine, None when it is not known.
         generation: of the checkpoint.
         version: of its form.
@@ -87,7 +87,7 @@ def without_newer(state: State) -> State:
 
 
 def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
-    """What version 1 of a checkpoint does not hold of these promises and of the machine."""
+    """What version 1 of a checkpoint does not hold of these allocations and of the machine."""
     return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
 
 
@@ -128,24 +128,24 @@ def losses_to_memory(state: State) -> Losses:
     return Losses((*lost, *_resizes(state), *_unsized(state)), tuple(_records(state)))
 
 
-def losses_from_kubelet(files: Mapping[Kind, bytes], state: State, node: Node | None) -> Losses:
+def losses_from_kubelet(files: Mapping[RowKind, bytes], state: State, node: Node | None) -> Losses:
     """What a checkpoint does not keep of the kubelet's files, where it would not say the same."""
     others = []
-    if Kind.CPU in files:
-        default = CPUSet.parse(parse(files[Kind.CPU]).get("defaultCpuSet", ""))
+    if RowKind.CPU in files:
+        default = CPUSet.parse(parse(files[RowKind.CPU]).get("defaultCpuSet", ""))
         if node is None:
             others.append(f"defaultCpuSet {default or 'empty'}: the shared pool follows from the machine")
         elif default != state.shared_pool(node):
             others.append(
                 f"defaultCpuSet {default or 'empty'}: on this machine the shared pool is {state.shared_pool(node)}"
             )
-    if Kind.MEMORY in files:
+    if RowKind.MEMORY in files:
         others.append("machineState: it follows from the machine and the reservedMemory of the configuration")
     return Losses((), tuple(others))
 
 
 def bare_node() -> Node:
-    """A node of which nothing is known, good for taking over promises as they are."""
+    """A node of which nothing is known, good for taking over allocations as they are."""
     topology = Topology(online=CPUSet(), cores=(), sockets=(), nodes=(), caches=())
     return Node(topology, Options(memory_manager_policy=MemoryManagerPolicy.STATIC), CPUSet())
 

@@ -1,16 +1,13 @@
 """The state files of the kubelet's CPU and Memory Managers: read, and judged as the kubelet does when it starts.
 
-A file carries the 32-bit FNV-1a hash of a one-line rendering of itself. Which rendering depends on the form: the
-kubelet tries the newest it knows first, and what it says at last is about the oldest.
+A file carries the 32-bit FNV-1a hash of a one-line rendering of itself. The rendering depends on the version of the file:
+the kubelet tries the newest that it knows first, and its final error is about the oldest.
 
-Source: kubelet v1.36 cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, checkpointmanager/checksum.
+The checks at the end are those behind the kubelet's refusal to start. This agent never refuses to start; the checks tell
+an operator who goes back to the kubelet's managers what the kubelet will say.
 
-What the kubelet would say when it started on a given state: the checks behind its refusals.
-
-Our own restart never refuses; these tell an operator who goes back to the kubelet's managers what it will say.
-
-Source: kubelet v1.36 cpumanager/policy_static.go (validateState), memorymanager/policy_static.go (validateState,
-    areMachineStatesEqual).
+Source: kubelet v1.36 cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, checkpointmanager/checksum;
+    cpumanager/policy_static.go (validateState), memorymanager/policy_static.go (validateState, areMachineStatesEqual).
 """
 
 import json
@@ -94,7 +91,7 @@ def memory_state_refusal(
     """Why a static Memory Manager would not start on this state; empty when it would.
 
     Totals, group and number of blocks must be, node by node, what `machine` and the blocks give; what is
-    free and promised only in sum over the nodes of a group.
+    free and allocated only in sum over the nodes of a group.
     """
     if not stored:
         return "machine state can not be empty when it has memory assignments" if assignments else ""
@@ -186,9 +183,6 @@ def _sums(nodes: Mapping[int, StoredNode], group: int, name: str) -> tuple[int, 
         if node in nodes and (memory := nodes[node].memory.get(name)) is not None
     ]
     return sum(row.reserved for row in rows), sum(row.free for row in rows)
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 Record = Mapping[str, Any]

@@ -1,7 +1,7 @@
-"""What a kubelet's static managers had promised, taken over; and what we promised, as their state files.
+"""Migration: allocations of the kubelet's static managers become a checkpoint, and a checkpoint becomes their files.
 
-A node moves from the kubelet's managers to this agent, and back, without draining: the promises go from
-one pair of files to the other, and the containers never notice.
+A node moves from the kubelet's managers to this agent, and back, without draining: the allocations go from one pair of
+files to the other, and no container moves.
 """
 
 import json
@@ -49,7 +49,7 @@ class File:
 
 
 @dataclass(frozen=True, slots=True)
-class KubeletPromises:
+class KubeletAllocations:
     """What both files of a kubelet say.
 
     Attributes:
@@ -62,8 +62,8 @@ class KubeletPromises:
     cpus_by_id: Mapping[str, CPUSet]
     memory: Mapping[str, tuple[MemoryBlock, ...]]
 
-    def of(self, containers: Mapping[str, str]) -> "KubeletPromises":
-        """These promises as far as they concern `containers`, key by container id, and all by key."""
+    def of(self, containers: Mapping[str, str]) -> "KubeletAllocations":
+        """These allocations as far as they concern `containers`, key by container id, and all by key."""
         keys = set(containers.values())
         return replace(
             self,
@@ -74,8 +74,8 @@ class KubeletPromises:
         )
 
 
-def read_promises(folder: str) -> KubeletPromises:
-    """The promises in a kubelet's root directory, `/var/lib/kubelet` unless it was told another.
+def read_allocations(folder: str) -> KubeletAllocations:
+    """The allocations in a kubelet's root directory, `/var/lib/kubelet` unless it was told another.
 
     Raises:
         CheckpointError: neither file is there, one is damaged or of no known form, or whole pods hold
@@ -86,14 +86,14 @@ def read_promises(folder: str) -> KubeletPromises:
         raise CheckpointError(
             folder, f"holds neither {CPU_FILE} nor {MEMORY_FILE}; name the kubelet's root directory"
         )
-    return promises_in(found[CPU_FILE], found[MEMORY_FILE])
+    return allocations_in(found[CPU_FILE], found[MEMORY_FILE])
 
 
-def promises_in(cpu: File | None, memory: File | None) -> KubeletPromises:
-    """The promises in the content of one or both files.
+def allocations_in(cpu: File | None, memory: File | None) -> KubeletAllocations:
+    """The allocations in the content of one or both files.
 
     Raises:
-        CheckpointError: as `read_promises`.
+        CheckpointError: as `read_allocations`.
     """
     cpu_record = _record(cpu, "cpu") if cpu else {}
     memory_record = _record(memory, "memory") if memory else {}
@@ -105,11 +105,11 @@ def promises_in(cpu: File | None, memory: File | None) -> KubeletPromises:
         _check_pod_memory(path.name, memory_record, blocks)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(path.name, f"holds what no kubelet writes: {error}") from None
-    return KubeletPromises(by_key, by_id, blocks)
+    return KubeletAllocations(by_key, by_id, blocks)
 
 
-def imported(node: Node, promises: KubeletPromises) -> State:
-    """The state with these promises; the pods and containers join when the runtime lists them."""
+def imported(node: Node, promises: KubeletAllocations) -> State:
+    """The state with these allocations; the pods and containers join when the runtime lists them."""
     has_memory = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     memory = promises.memory if has_memory else {}
     keys = [*promises.cpus, *(key for key in memory if key not in promises.cpus)]
@@ -120,7 +120,7 @@ def imported(node: Node, promises: KubeletPromises) -> State:
     )
 
 
-def shared_within_pods(promises: KubeletPromises) -> list[str]:
+def shared_within_pods(promises: KubeletAllocations) -> list[str]:
     """Where a pod's containers have CPUs in common, as an init container and its successor: a sentence each."""
     found = []
     for key, cpus in promises.cpus.items():
@@ -132,7 +132,7 @@ def shared_within_pods(promises: KubeletPromises) -> list[str]:
 
 
 def kubelet_refusals(node: Node, state: State) -> list[str]:
-    """Why a kubelet with the node's options would not start on our promises; empty when it would."""
+    """Why a kubelet with the node's options would not start on our allocations; empty when it would."""
     assignments: dict[str, dict[str, CPUSet]] = _nested(
         {key: one.cpus for key, one in state.allocations.items() if one.cpus}
     )
@@ -153,7 +153,7 @@ def kubelet_refusals(node: Node, state: State) -> list[str]:
 
 
 def kubelet_doubts(node: Node, state: State) -> list[str]:
-    """Why a kubelet may start on our promises at one time and refuse them at the next; empty where it will start."""
+    """Why a kubelet may start on our allocations at one time and refuse them at the next; empty where it will start."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return []
     blocks = _nested({key: one.memory for key, one in state.allocations.items() if one.memory})
@@ -171,12 +171,12 @@ def _default(node: Node, state: State) -> CPUSet:
 
 
 def cpu_file(node: Node, state: State, version: int = 2) -> bytes:
-    """`cpu_manager_state` with our promises.
+    """`cpu_manager_state` with our allocations.
 
     Args:
         node: the machine.
-        state: the promises.
-        version: 1 names containers by id, as kubelets before 1.18 did, and has only promises whose container is
+        state: the allocations.
+        version: 1 names containers by id, as kubelets before 1.18 did, and has only allocations whose container is
             there; 3 is that of PodLevelResourceManagers.
     """
     record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(_default(node, state))}
@@ -197,7 +197,7 @@ def cpus_by_id(state: State) -> dict[str, str]:
 
 
 def memory_file(node: Node, state: State, version: int = 1) -> bytes:
-    """`memory_manager_state` with our promises; version 2 is that of PodLevelResourceManagers."""
+    """`memory_manager_state` with our allocations; version 2 is that of PodLevelResourceManagers."""
     machine = memory_machine(node.topology, node.options.reserved_memory)
     blocks = {key: one.memory for key, one in state.allocations.items() if one.memory}
     stored = machine_state(machine, list(blocks.values()))

@@ -1,8 +1,9 @@
-"""From a checkpoint that cannot be used to one that can, without inventing a promise.
+"""From a damaged checkpoint to a sound one, without inventing an allocation.
 
-A promise is taken over only on evidence that does not share its damage: a checksum, the generation before, what the
-runtime was told at creation (the container's own row), or the CPUs its processes are found on. Where two promises
-overlap the one whose container is found on its CPUs stays; where that does not decide, nobody does: a person has to.
+The checksum covers the whole document. Once it fails, a row that can still be read may differ from the row that was
+written. So an allocation is taken over only on evidence that does not share the damage: the generation before, the CPUs
+that the runtime was told at creation (the container's own row), or the CPUs its processes are found on. Where two
+allocations overlap, the one whose container is found on its CPUs stays. Where that does not decide, a person must.
 """
 
 import re
@@ -16,10 +17,10 @@ import msgspec
 from nri_plugin.checkpoint.format import READABLE, Checkpoint
 from nri_plugin.checkpoint.rows import (
     AllocationRow,
-    ContainerRow,
     NodeFacts,
-    NodeRow,
-    PodRow,
+    SavedContainer,
+    SavedNode,
+    SavedPod,
     allocation_from,
     container_from,
     facts_from,
@@ -28,13 +29,6 @@ from nri_plugin.checkpoint.rows import (
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named
 from nri_plugin.model.topology import Topology
-
-# ----------------------------------------------------------------------------------------------------
-# What can still be read of a damaged checkpoint: row by row, each with the line it stands on.
-#
-# The checksum watches the whole document, so once it fails a row that can be read may still say something else than was
-# written. Nothing here is a promise yet: `repair.py` asks for a second witness.
-
 
 _HEAD = re.compile(rb'"version":([0-9]{1,9}),.{0,80}?"generation":([0-9]{1,18}),')
 _FRAME = re.compile(
@@ -45,7 +39,7 @@ _NODE = b'"node":'
 
 @dataclass(slots=True)
 class Salvage:
-    """What was read.
+    """The rows that can be read, each with its line number.
 
     Attributes:
         pods: by uid.
@@ -88,7 +82,7 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
         return
     try:
         if text.startswith(_NODE):
-            row = msgspec.json.decode(text.removeprefix(_NODE), type=NodeRow | None)
+            row = msgspec.json.decode(text.removeprefix(_NODE), type=SavedNode | None)
             found.facts = None if row is None else facts_from(row)
         else:
             _keep(found, number, text)
@@ -114,8 +108,8 @@ def _keep(found: Salvage, number: int, text: bytes) -> None:
 
 _KINDS: tuple[tuple[type, Callable[[Any], tuple[str, object]], str], ...] = (
     (AllocationRow, allocation_from, "allocations"),
-    (ContainerRow, container_from, "containers"),
-    (PodRow, pod_from, "pods"),
+    (SavedContainer, container_from, "containers"),
+    (SavedPod, pod_from, "pods"),
 )
 
 
@@ -125,24 +119,21 @@ def _shown(line: bytes) -> str:
     return text if len(text) <= 48 else f"{text[:48]}... ({len(line)} bytes)"
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Live = Mapping[str, CPUSet]
 """CPUs that processes are found on, by container id."""
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class RepairEvidence:
     """Everything there is to go by.
 
     Attributes:
         damaged: what could be read of the damaged checkpoint; None when it is whole or not there.
         whole: the checkpoint, when it is whole.
         former: the generation before, when it is whole.
-        live: what is found in cgroups; None where they are not visible.
+        live: the CPUs found in cgroups; None where they are not visible.
         topology: the machine; None when it is not known.
-        given_up: promises, by key or name, that a person says are over.
+        given_up: allocations, by key or name, that a person says are over.
     """
 
     damaged: Salvage | None = None
@@ -154,14 +145,14 @@ class Evidence:
 
 
 @dataclass(slots=True)
-class Plan:
+class RepairPlan:
     """What would be written, and why.
 
     Attributes:
-        state: the promises that stay.
+        state: the allocations that stay.
         facts: the machine to store beside them.
         generation: of the checkpoint to write.
-        kept: a sentence for each promise that stays.
+        kept: a sentence for each allocation that stays.
         left_out: a sentence for each that does not, and why.
         undecided: a sentence for each pair that a person has to decide between; nothing is written then.
         given_up: names and keys of those that a person said are over, and that were there.
@@ -176,9 +167,9 @@ class Plan:
     given_up: set[str] = field(default_factory=set)
 
 
-def plan(evidence: Evidence) -> Plan:
+def plan(evidence: RepairEvidence) -> RepairPlan:
     """What to write instead."""
-    made = Plan()
+    made = RepairPlan()
     pods, containers = _records(evidence)
     generations = [one.generation for one in (evidence.damaged, evidence.whole, evidence.former) if one]
     made.generation = max(generations, default=0) + 1
@@ -192,7 +183,7 @@ def plan(evidence: Evidence) -> Plan:
 
 
 def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
-    """Keys of promises that have CPUs in common."""
+    """Keys of allocations that have CPUs in common."""
     return [
         (one, other)
         for one, other in combinations(allocations, 2)
@@ -200,8 +191,8 @@ def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
     ]
 
 
-def _records(evidence: Evidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
-    """Pods and containers: they are no promises, and the runtime's own list corrects them at the next start."""
+def _records(evidence: RepairEvidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
+    """Pods and containers: they are no allocations, and the runtime's own list corrects them at the next start."""
     pods: dict[str, PodRecord] = {}
     containers: dict[str, ContainerRecord] = {}
     for state in _states(evidence):
@@ -210,7 +201,7 @@ def _records(evidence: Evidence) -> tuple[dict[str, PodRecord], dict[str, Contai
     return pods, containers
 
 
-def _states(evidence: Evidence) -> Iterable[State]:
+def _states(evidence: RepairEvidence) -> Iterable[State]:
     """The least credible first."""
     if evidence.damaged:
         yield evidence.damaged.state
@@ -220,7 +211,7 @@ def _states(evidence: Evidence) -> Iterable[State]:
         yield evidence.whole.state
 
 
-def _facts(evidence: Evidence) -> NodeFacts | None:
+def _facts(evidence: RepairEvidence) -> NodeFacts | None:
     for one in (evidence.whole, evidence.former, evidence.damaged):
         if one is not None and one.facts is not None:
             return one.facts
@@ -228,9 +219,12 @@ def _facts(evidence: Evidence) -> NodeFacts | None:
 
 
 def _credible(
-    evidence: Evidence, made: Plan, pods: Mapping[str, PodRecord], containers: Mapping[str, ContainerRecord]
+    evidence: RepairEvidence,
+    made: RepairPlan,
+    pods: Mapping[str, PodRecord],
+    containers: Mapping[str, ContainerRecord],
 ) -> dict[str, Allocation]:
-    """Promises with a second witness."""
+    """Allocations with a second witness."""
     if evidence.whole:
         return dict(evidence.whole.state.allocations)
     former = dict(evidence.former.state.allocations) if evidence.former else {}
@@ -264,9 +258,9 @@ def _sane(held: Allocation) -> Allocation:
 
 
 def _witness(
-    evidence: Evidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
+    evidence: RepairEvidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
 ) -> str:
-    """Who else says that it has these CPUs and memory nodes; empty when nobody does."""
+    """Return the second witness for these CPUs and memory nodes; empty when there is none."""
     if not held.cpus or (held.mems and not _told(evidence, key, held)):
         return ""
     if _told(evidence, key, held):
@@ -274,8 +268,8 @@ def _witness(
     return "where it runs" if _runs_there(evidence.live, key, held.cpus, containers) else ""
 
 
-def _told(evidence: Evidence, key: str, held: Allocation) -> bool:
-    """Whether the runtime was told the same, by the container's own row."""
+def _told(evidence: RepairEvidence, key: str, held: Allocation) -> bool:
+    """Return whether the container's own row, which the runtime was told, agrees."""
     records = evidence.damaged.containers.values() if evidence.damaged else ()
     return any(
         record.stored_cpus == held.cpus and record.stored_mems == held.mems
@@ -293,7 +287,7 @@ def _runs_there(live: Live | None, key: str, cpus: CPUSet, containers: Mapping[s
 
 
 def _possible(
-    evidence: Evidence, made: Plan, pods: Mapping[str, PodRecord], held: dict[str, Allocation]
+    evidence: RepairEvidence, made: RepairPlan, pods: Mapping[str, PodRecord], held: dict[str, Allocation]
 ) -> dict[str, Allocation]:
     """Without CPUs and memory nodes that the machine does not have, not even offline, and without what was given up."""
     found = {}
@@ -336,13 +330,13 @@ def _on_machine(held: Allocation, topology: Topology) -> Allocation:
 
 
 def _apart(
-    evidence: Evidence,
-    made: Plan,
+    evidence: RepairEvidence,
+    made: RepairPlan,
     pods: Mapping[str, PodRecord],
     containers: Mapping[str, ContainerRecord],
     held: dict[str, Allocation],
 ) -> dict[str, Allocation]:
-    """Without promises that overlap one whose container is found on its CPUs."""
+    """Without allocations that overlap one whose container is found on its CPUs."""
     left = dict(held)
     for one, other in overlaps(held):
         if one not in left or other not in left:

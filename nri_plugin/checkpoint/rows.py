@@ -1,6 +1,7 @@
-"""The records of a checkpoint, and how they become the records of a state and back.
+"""The rows of a checkpoint, and their conversion to the records of a state and back.
 
-The rows are the file format: a change here is a new version of it.
+The rows are the file format: a change here is a new version of it. The facts of a pod come first, because the exporter
+sends the same form.
 """
 
 from collections.abc import Iterable
@@ -29,9 +30,6 @@ from nri_plugin.model.state import (
     Size,
 )
 from nri_plugin.model.topology import NUMANode, Topology
-
-# ----------------------------------------------------------------------------------------------------
-# The facts of a pod in a checkpoint's line; a change here is a new version of the file, as in `checkpoint_rows`.
 
 
 class AmountsRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -107,14 +105,11 @@ def _from(row: AmountsRow) -> Amounts:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-class Row(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+class SavedRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """One line of the file; fields at their default are left out."""
 
 
-class PodRow(Row, frozen=True):
+class SavedPod(SavedRow, frozen=True):
     """A `PodRecord`."""
 
     uid: str
@@ -136,7 +131,7 @@ class PodRow(Row, frozen=True):
     devices_counted: bool = False
 
 
-class ContainerRow(Row, frozen=True):
+class SavedContainer(SavedRow, frozen=True):
     """A `ContainerRecord`; its `CgroupRef` is `cgroup_path` and the parent that path begins with.
 
     `cgroup_parent` is there only when the path does not say it.
@@ -156,7 +151,7 @@ class ContainerRow(Row, frozen=True):
     affinity_preferred: bool = True
 
 
-class MemoryRow(Row, frozen=True):
+class SavedMemory(SavedRow, frozen=True):
     """A `MemoryBlock`."""
 
     nodes: str
@@ -164,38 +159,38 @@ class MemoryRow(Row, frozen=True):
     size_bytes: int
 
 
-class SizeRow(Row, frozen=True):
+class SizeRow(SavedRow, frozen=True):
     """A `Size`."""
 
     cpus: str = ""
     grown: tuple[str, ...] = ()
     cpu_milli: int = 0
-    memory: tuple[MemoryRow, ...] = ()
+    memory: tuple[SavedMemory, ...] = ()
 
 
-class ResizeRow(Row, frozen=True):
+class ResizeRow(SavedRow, frozen=True):
     """A `Resize`."""
 
     before: SizeRow
     after: SizeRow
 
 
-class AllocationRow(Row, frozen=True):
+class AllocationRow(SavedRow, frozen=True):
     """An `Allocation` and the key it is kept under."""
 
     key: str
     cpus: str = ""
     mems: str = ""
-    memory: tuple[MemoryRow, ...] = ()
+    memory: tuple[SavedMemory, ...] = ()
     cpu_milli: int = 0
     affinity: str = ""
     preferred: bool = True
     grown: tuple[str, ...] = ()
     resize: ResizeRow | None = None
-    returned: tuple[MemoryRow, ...] = ()
+    returned: tuple[SavedMemory, ...] = ()
 
 
-class NodeRow(Row, frozen=True):
+class SavedNode(SavedRow, frozen=True):
     """A `NodeFacts`; `numa_nodes` gives CPUs by the number of the NUMA node."""
 
     online: str
@@ -275,9 +270,9 @@ def _nodes(text: str) -> NodeMask:
     return NodeMask(_mask(text))
 
 
-def facts_row(facts: NodeFacts) -> NodeRow:
+def facts_row(facts: NodeFacts) -> SavedNode:
     """The row of the node's facts."""
-    return NodeRow(
+    return SavedNode(
         online=_text(facts.online.mask),
         reserved=_text(facts.reserved.mask),
         numa_nodes={int(number): _text(cpus.mask) for number, cpus in facts.numa_nodes},
@@ -288,7 +283,7 @@ def facts_row(facts: NodeFacts) -> NodeRow:
     )
 
 
-def facts_from(row: NodeRow) -> NodeFacts:
+def facts_from(row: SavedNode) -> NodeFacts:
     """The node's facts from their row.
 
     Raises:
@@ -307,9 +302,9 @@ def facts_from(row: NodeRow) -> NodeFacts:
     )
 
 
-def pod_row(_key: str, pod: PodRecord) -> PodRow:
+def pod_row(_key: str, pod: PodRecord) -> SavedPod:
     """The row of a pod."""
-    return PodRow(
+    return SavedPod(
         uid=pod.uid,
         sandbox_id=pod.sandbox_id,
         qos=pod.qos,
@@ -330,7 +325,7 @@ def pod_row(_key: str, pod: PodRecord) -> PodRow:
     )
 
 
-def pod_from(row: PodRow) -> tuple[str, PodRecord]:
+def pod_from(row: SavedPod) -> tuple[str, PodRecord]:
     """A pod and its key from their row.
 
     Raises:
@@ -362,9 +357,9 @@ def _parent_in(cgroup_path: str) -> str:
     return cgroup_path.partition(":")[0] if ":" in cgroup_path else cgroup_path.rpartition("/")[0]
 
 
-def container_row(_key: str, record: ContainerRecord) -> ContainerRow:
+def container_row(_key: str, record: ContainerRecord) -> SavedContainer:
     """The row of a container."""
-    return ContainerRow(
+    return SavedContainer(
         id=record.id,
         pod_uid=record.pod_uid,
         name=record.name,
@@ -382,7 +377,7 @@ def container_row(_key: str, record: ContainerRecord) -> ContainerRow:
     )
 
 
-def container_from(row: ContainerRow) -> tuple[str, ContainerRecord]:
+def container_from(row: SavedContainer) -> tuple[str, ContainerRecord]:
     """A container and its key from their row.
 
     Raises:
@@ -430,9 +425,9 @@ def _texts(sets: Iterable[CPUSet]) -> tuple[str, ...]:
     return tuple(_text(one.mask) for one in sets)
 
 
-def _memory_rows(blocks: Iterable[MemoryBlock]) -> tuple[MemoryRow, ...]:
+def _memory_rows(blocks: Iterable[MemoryBlock]) -> tuple[SavedMemory, ...]:
     return tuple(
-        MemoryRow(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
+        SavedMemory(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
         for block in blocks
     )
 
@@ -462,5 +457,5 @@ def _size_from(row: SizeRow) -> Size:
     return Size(_cpus(row.cpus), tuple(map(_cpus, row.grown)), row.cpu_milli, _blocks(row.memory))
 
 
-def _blocks(rows: Iterable[MemoryRow]) -> tuple[MemoryBlock, ...]:
+def _blocks(rows: Iterable[SavedMemory]) -> tuple[MemoryBlock, ...]:
     return tuple(MemoryBlock(_nodes(row.nodes), row.resource, row.size_bytes) for row in rows)

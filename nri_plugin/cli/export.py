@@ -19,7 +19,7 @@ from nri_plugin.cli.output import echo
 from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import Status
+    from nri_plugin.agent.status_client import AgentStatus
 
 
 STATE_DIR = "/run/nri-pin"
@@ -132,9 +132,9 @@ def where_a_kubelet_is(socket: str) -> str:
     return socket if socket and os.path.isdir(os.path.dirname(os.path.abspath(socket))) else ""
 
 
-def _status_or_machine(socket: str) -> "Status":
+def _status_or_machine(socket: str) -> "AgentStatus":
     """The status of the agent; without an agent, this machine without allocations."""
-    from nri_plugin.agent.status_client import Status, read_status
+    from nri_plugin.agent.status_client import AgentStatus, read_status
     from nri_plugin.host.sysfs import discover
     from nri_plugin.model.options import Node, Options
     from nri_plugin.model.sets import CPUSet
@@ -144,10 +144,10 @@ def _status_or_machine(socket: str) -> "Status":
         return read_status(socket)
     except HostError as error:
         echo(f"nri-pin: this machine as it is, without reservations and allocations: {error}", err=True)
-        return Status(Node(discover("/"), Options(), CPUSet()), State())
+        return AgentStatus(Node(discover("/"), Options(), CPUSet()), State())
 
 
-def _object(node_name: str, status: "Status") -> dict[str, Any]:
+def _object(node_name: str, status: "AgentStatus") -> dict[str, Any]:
     from nri_plugin.exporter.publication import published
     from nri_plugin.kube.noderesourcetopology import to_object
 

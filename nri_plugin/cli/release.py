@@ -1,4 +1,4 @@
-"""`nri-pin release`: gives every container all CPUs again, before the agent leaves a node for good."""
+"""`nri-pin release`: give every container all CPUs again, before the agent leaves a node for good."""
 
 import json
 import os
@@ -6,10 +6,10 @@ import os
 import click
 
 from nri_plugin.agent.cpusets import Released, release
-from nri_plugin.agent.startup import lock_state_dir
+from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import echo, format_option, waiting
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.sets import CPUSet
@@ -27,14 +27,14 @@ In this order:
      pin everything again
   2. nri-pin release
 
-Containers go on running. Memory nodes stay as they are. The runtime keeps the cpuset it was told at creation: a
-container that is created and not started, or that the runtime updates later, has that again. The checkpoint stays
-too: an agent that is started again keeps its promises.
+Containers keep running. Memory nodes do not change. The runtime still has the cpuset of each creation: a container
+that is created and not started, or that the runtime updates later, gets that one again. The checkpoint stays, so an
+agent that is started again has the same allocations.
 """
 
 
 class UnreleasedError(click.ClickException):
-    """Nothing was changed."""
+    """Nothing was released."""
 
     exit_code = 2
 
@@ -68,7 +68,7 @@ def command(
         lock = None if force else _locked(state_dir)
         online = discover(root).online
         with waiting("giving CPUs back"):
-            found = release(Cgroups.open(cgroup_root), state, online)
+            found = release(find_cpuset_tree(cgroup_root), state, online)
         if lock is not None:
             os.close(lock)
     except NriPinError as error:
@@ -97,7 +97,7 @@ def _locked(state_dir: str) -> int:
 
 
 def _doubt(found: Released, state: State, cgroup_root: str) -> None:
-    """A tree that shows no cgroup at all is another one than that of the containers, more often than not."""
+    """Report a tree without any cgroup of a running container: most likely it is not the host's."""
     running = sum(record.phase is Phase.RUNNING for record in state.containers.values())
     if running and not (found.widened or found.already or found.failures):
         found.failures.append(

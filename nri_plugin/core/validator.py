@@ -4,14 +4,15 @@ Only violations that a decision adds count. An old one, such as an exclusive CPU
 not block containers that have nothing to do with it.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import OwnEvent
+from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import State, ViolationKind, allocation_key
+from nri_plugin.model.state import CgroupRef, State, ViolationKind, allocation_key
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -37,6 +38,58 @@ def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decisi
         if write.cpus.mask not in plain:
             problems += _of_write(node, before, decision, write)
     return problems
+
+
+def write_violations(node: Node, state: State, write: CpusetWrite) -> list[str]:
+    """Return what is wrong with a write that follows from `state` and from no decision: a sandbox, a write taken back."""
+    return list(_of_write(node, state, Decision(state), write))
+
+
+def opening_violations(online: CPUSet, state: State, write: CpusetWrite) -> list[str]:
+    """Return what is wrong with giving every CPU to a cgroup: to a slice whose floor is lifted, or at a release.
+
+    `state` is what stays allocated. While something in it is exclusive, only slices may be opened: they bound
+    nothing, because each container below has a cpuset of its own.
+    """
+    name, found = f"cgroup {write.target.path or write.target.parent}", []
+    if write.cpus != online or not online:
+        found.append(f"{name} would be given {write.cpus or 'no CPU'} and not all online CPUs {online}")
+    if state.exclusive and (write.container_id or write.target.path):
+        found.append(f"{name} would run on CPUs that are exclusive to others: {write.cpus & state.exclusive}")
+    return found
+
+
+def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) -> dict[CgroupRef, list[str]]:
+    """Return what is wrong with each of these partitions, by cgroup; the sound ones are left out.
+
+    The kernel keeps everybody else off the CPUs of a partition. So they must be online, exclusive to its container
+    and in no other partition.
+    """
+    found: dict[CgroupRef, list[str]] = {}
+    taken = CPUSet()
+    for one in wanted:
+        record = state.containers.get(one.container_id)
+        own = (
+            _allocated(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
+        )
+        checks = (
+            (not one.cpus, "a partition without CPUs"),
+            (
+                not one.cpus <= own,
+                f"a partition with CPUs that are not exclusive to its container: {one.cpus - own}",
+            ),
+            (
+                not one.cpus <= node.topology.online,
+                f"a partition with CPUs that are not online: {one.cpus - node.topology.online}",
+            ),
+            (bool(one.cpus & taken), f"a partition with CPUs of another one: {one.cpus & taken}"),
+        )
+        problems = [sentence for is_wrong, sentence in checks if is_wrong]
+        if problems:
+            found[one.target] = problems
+        else:
+            taken |= one.cpus
+    return found
 
 
 def _is_plain(node: Node, decision: Decision, mask: int) -> bool:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, Status
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
 from nri_plugin.kube.api_client import EVENTS, PODS, KubeClient, Object
 from nri_plugin.kube.pod_facts import MIRROR, PodObject, PodsHere
 from nri_plugin.model.errors import KubeAPIError
@@ -297,7 +297,7 @@ class Announcer:
         self._unplaced: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
-    def announce(self, status: Status) -> None:
+    def announce(self, status: AgentStatus) -> None:
         """Create events for what is new; a failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
@@ -316,7 +316,7 @@ class Announcer:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
 
-    def _news(self, status: Status) -> Iterator[PodEvent]:
+    def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
         for row in _newer(status.refusals, self._last_refusal):
             note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)

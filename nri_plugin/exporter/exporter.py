@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.agent.status_client import Status, follow
+from nri_plugin.agent.status_client import AgentStatus, follow
 from nri_plugin.exporter.events import Announcer, Rejecter
 from nri_plugin.exporter.publication import (
     FORBIDDEN,
@@ -30,7 +30,7 @@ from nri_plugin.kube.watch import NOT_FOUND, Follower
 from nri_plugin.model.errors import KubeAPIError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.process.logs import Reminder, say
+from nri_plugin.process.logs import LogRateLimit, say
 
 MANAGER = "nri-pin"
 """Field manager of the object."""
@@ -101,7 +101,7 @@ class Exporter:
         self._devices, self._clock = devices, clock
         self.hears_agent, self.unchanged, self.published_at = False, 0, 0.0
         self.came_round_at = clock()
-        self._latest: Status | None = None
+        self._latest: AgentStatus | None = None
         self._options, self._client, self._log = options, client, log
         self.publisher = Publisher(
             client,
@@ -115,12 +115,12 @@ class Exporter:
         rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
         self.announcer = Announcer(client, options.node_name, log, clock, rejecter, self.pods)
         self._news = threading.Condition()
-        self._status: Status | None = None
+        self._status: AgentStatus | None = None
         self._seen: Object | None = None
         self._is_gone = False
         self._stopping = threading.Event()
         self.owner = NodeOwner(client, options.node_name, log, clock)
-        self._taken_back = Reminder()
+        self._taken_back = LogRateLimit()
         self.trouble = ""
         self._said_observing = False
         self.threads: list[threading.Thread] = []
@@ -149,7 +149,7 @@ class Exporter:
             self.step(self._wait())
             self.came_round_at = self._clock()
 
-    def tell(self, status: Status) -> None:
+    def tell(self, status: AgentStatus) -> None:
         """Take a status of the agent."""
         self.hears_agent = True
         with self._news:
@@ -166,7 +166,7 @@ class Exporter:
             self._seen, self._is_gone = obj, is_gone
             self._news.notify_all()
 
-    def step(self, status: Status | None) -> None:
+    def step(self, status: AgentStatus | None) -> None:
         """Process the agent's status and changes by others, and publish if it is due."""
         is_news = status is not None
         if status is not None and self._is_observing(status):
@@ -182,7 +182,7 @@ class Exporter:
         if status is not None:
             self.announcer.announce(status)
 
-    def _is_observing(self, status: Status) -> bool:
+    def _is_observing(self, status: AgentStatus) -> bool:
         """Whether the agent only observes; logged when that begins."""
         if status.observing and not self._said_observing:
             say(
@@ -194,7 +194,7 @@ class Exporter:
         self._said_observing = status.observing
         return status.observing
 
-    def object_of(self, status: Status) -> Object:
+    def object_of(self, status: AgentStatus) -> Object:
         """The object for a status of the agent."""
         devices = self._devices() if self._devices else NO_DEVICES
         obj = to_object(published(self._options.node_name, status.node, status.state, devices))
@@ -203,7 +203,7 @@ class Exporter:
             obj["metadata"]["ownerReferences"] = [self.owner.reference]
         return obj
 
-    def _wait(self) -> Status | None:
+    def _wait(self) -> AgentStatus | None:
         """The newest status of the agent, None if there is no new one."""
         with self._news:
             if self._status is None and self._seen is None and not self._stopping.is_set():
@@ -250,7 +250,7 @@ class Exporter:
             say(self._log, logging.INFO, "published", node=self._options.node_name)
         self.trouble = ""
 
-    def publish_once(self, status: Status) -> None:
+    def publish_once(self, status: AgentStatus) -> None:
         """Publish one status.
 
         Raises:

@@ -132,15 +132,15 @@ def serve_http(
         return ()
     from nri_plugin.exporter import monitoring
     from nri_plugin.process.http_pages import Routes
-    from nri_plugin.process.http_server import Place, Server
+    from nri_plugin.process.http_server import ListenAddress, Server
 
     probes = monitoring.probe_pages(exporter, clock)
     servers = []
     if options.health_probe_bind_address is not None:
-        place = Place("--health-probe-bind-address", options.health_probe_bind_address, "probes")
+        place = ListenAddress("--health-probe-bind-address", options.health_probe_bind_address, "probes")
         servers.append(Server(place, Routes(probes), log, keeps_trying=True))
     if options.metrics_bind_address is not None:
-        place = Place("--metrics-bind-address", options.metrics_bind_address, "metrics")
+        place = ListenAddress("--metrics-bind-address", options.metrics_bind_address, "metrics")
         pages = {"/metrics": monitoring.metrics_page(exporter), **probes}
         servers.append(Server(place, Routes(pages), log, keeps_trying=True))
     return servers

@@ -33,7 +33,7 @@ from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, Post, Routes
-from nri_plugin.process.http_server import Place, Server
+from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 
 # Watches
@@ -341,13 +341,13 @@ class ExtenderProcess:
         self._stopped = threading.Event()
         self._log = log or logging.getLogger(LOGGER_NAME)
         probes = {"/healthz": lambda: Page(b"ok\n"), "/readyz": self._ready}
-        place = Place("--listen", options.address, "extender")
+        place = ListenAddress("--listen", options.address, "extender")
         routes = Routes({"/metrics": self._metrics, **probes}, self._posts(options.longest_body))
         self._certificates = _certificates(options)
         self.server = Server(place, routes, self._log, options.limits, certificates=self._certificates)
         self.probes = None
         if options.healthz_address is not None:
-            place = Place("--health-probe-bind-address", options.healthz_address, "probes")
+            place = ListenAddress("--health-probe-bind-address", options.healthz_address, "probes")
             self.probes = Server(place, Routes(probes), self._log, keeps_trying=True)
 
     def warn(self) -> None:

@@ -1,139 +1,36 @@
-"""CPUs and memory nodes of cgroups, read and written where the kernel keeps them.
+"""Cgroups of containers: where they lie, and the CPUs and memory nodes that they hold. This module only reads.
 
-Only values change: no cgroup and no file is ever made, none is ever emptied, and a value that is already
-right is not written. One `write()` carries a whole value, so nobody sees half of one.
+* `host_error` explains the kernel's refusal of a cpuset to an operator.
+* `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
+* `Cgroups` reads the CPUs and memory nodes a cgroup was given, those its processes run on, and whether it is gone.
+* `with_isolated` adds CPUs in isolated partitions of others to the machine.
+* `container_cgroups` finds every container below the kubelet's cgroups, known or not.
+
+`nri_plugin.host.cgroup_write` writes.
 """
 
 import errno
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, Self
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
-from nri_plugin.host.cgroup_tree import GONE, cgroup_path, host_error
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
-from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.topology import Topology
 
-# ----------------------------------------------------------------------------------------------------
-# Moving a v1 cpuset that has cpusets of its own below it, as a container with a runtime inside has.
-#
-# On v1 a parent holds at all times what its children hold, so such a cpuset can be neither narrowed nor moved by
-# one write. Afterwards every cgroup below is within the new set; one that was wholly outside has all of it.
-
-
-class CpusFile(Protocol):
-    """A cgroup's own CPUs as the text of a kernel list."""
-
-    cpus: str
-
-
-def write_with_children(open_files: Callable[[str], CpusFile], directory: str, wanted: int) -> None:
-    """Set the cpuset at `directory` to the mask `wanted`, its children first.
-
-    In between the set is the union of the old and the new one: every step is one the kernel takes.
-
-    Raises:
-        OSError: the kernel refused a step.
-        ValueError: a cpuset holds no kernel list.
-    """
-    files = open_files(directory)
-    held = bits.parse_list(files.cpus)
-    if held | wanted != held:
-        files.cpus = bits.format_list(held | wanted)
-    for child in _children(directory):
-        _narrow(open_files, child, wanted)
-    files.cpus = bits.format_list(wanted)
-
-
-def _narrow(open_files: Callable[[str], CpusFile], directory: str, limit: int) -> None:
-    try:
-        held = bits.parse_list(open_files(directory).cpus)
-        if held & ~limit:
-            write_with_children(open_files, directory, held & limit or limit)
-    except OSError as error:
-        if error.errno not in GONE:
-            raise
-
-
-def _children(directory: str) -> list[str]:
-    with os.scandir(directory) as entries:
-        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
-
-
-# ----------------------------------------------------------------------------------------------------
-# Making room above a cgroup whose own value is right and does not count, or whose cpuset files were taken away.
-#
-# Cgroups above are only ever widened, by what the one below should have, never narrowed: they are not ours. The
-# root of the tree is left alone.
-
-
-def widen_above(
-    open_files: Callable[[str], CpusFile], top: str, directory: str, wanted: int, version: int
-) -> None:
-    """Let every cgroup between `top` and `directory` hold the mask `wanted`, outermost first.
-
-    On v2 one that was never given a set has its parent's and needs none.
-
-    Raises:
-        HostError: the kernel refused a value.
-    """
-    for above in _above(top, directory):
-        path = os.path.join(above, "cpuset.cpus")
-        text = ""
-        try:
-            files = open_files(above)
-            held = bits.parse_list(files.cpus)
-            if not wanted & ~held or (version == 2 and not held):
-                continue
-            text = bits.format_list(held | wanted)
-            files.cpus = text
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise host_error(path, error, text, version) from error
-        except ValueError:
-            continue
-
-
-def return_files(top: str, directory: str) -> None:
-    """Pass cpuset on from `top` to `directory` again, outermost first (cgroup v2).
-
-    Raises:
-        HostError: the kernel refused.
-    """
-    for above in (top, *_above(top, directory)):
-        path = os.path.join(above, "cgroup.subtree_control")
-        try:
-            with open(path, encoding="ascii", errors="replace") as file:
-                if "cpuset" in file.read(4096).split():
-                    continue
-            with open(path, "r+", encoding="ascii") as file:
-                file.write("+cpuset")
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise host_error(path, error, "+cpuset", 2) from error
-
-
-def _above(top: str, directory: str) -> Iterator[str]:
-    """Directories strictly between the two, outermost first."""
-    parts = os.path.relpath(directory, top).split("/")[:-1]
-    for count in range(1, len(parts) + 1):
-        yield os.path.join(top, *parts[:count])
-
-
-# ----------------------------------------------------------------------------------------------------
-
+CPUS, EXCLUSIVE, ISOLATED = "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.isolated"
+MENDED = "nri-pin-mended"
+"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `host.partitions`."""
 
 LONGEST_VALUE = 1 << 16
 """Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
@@ -145,8 +42,126 @@ MOST_REMEMBERED = 8192
 """Containers known to have no such subgroup: looking for it takes as long as a write, and names do not return."""
 
 
+GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
+"""No such cgroup; ENODEV is a write to one that was removed after its file was opened."""
+
+_EITHER = {
+    errno.ERANGE: "an id in {text} is beyond the CPUs this kernel can ever have",
+    errno.EINVAL: "none of {text} is a CPU that may be used here: they are offline or the list is malformed",
+    errno.ENOSPC: "{text} would leave its processes without a CPU or a memory node",
+    errno.EROFS: "the cgroup tree is mounted read-only; mount the host's tree read-write",
+    errno.EPERM: "{text} was refused to this user; run as root and outside a user namespace",
+    errno.EACCES: "{text} was refused to this user; run as root",
+    errno.EBUSY: "{text} conflicts with an exclusive cpuset or partition beside or below it",
+}
+_V1 = {
+    errno.EACCES: "{text} is not within its parent's CPUs {parent}; widen the parent first (or run as root)",
+    errno.EBUSY: "{text} would take CPUs away from a cgroup below it; shrink that one first",
+    errno.EINVAL: "{text} holds a CPU that is offline or that its parent's {parent} does not have",
+}
+
+
+def host_error(path: str, error: OSError, text: str, version: int) -> HostError:
+    """The error for a refused write of `text` to the `cpuset.cpus` at `path`.
+
+    Source: kernel kernel/cgroup/cpuset.c and cpuset-v1.c, validate_change() and cpuset_write_resmask().
+    """
+    table = _EITHER | _V1 if version == 1 else _EITHER
+    meaning = table.get(error.errno or 0, "{text} was not taken")
+    reason = meaning.format(text=text, parent=_parent_value(path) if version == 1 else "")
+    return HostError(path, f"{reason} ({error.strerror})")
+
+
+def _parent_value(path: str) -> str:
+    above = os.path.join(os.path.dirname(os.path.dirname(path)), os.path.basename(path))
+    try:
+        with open(above, encoding="ascii", errors="replace") as file:
+            return file.read(4096).strip() or "(none)"
+    except OSError:
+        return "(unreadable)"
+
+
+# Names. They come from the wire. Whatever they hold, the result stays below the root: no part is `.`, `..` or has a NUL
+# in it, and there is at least one part, so that no name points at the root itself.
+
+SLICE = ".slice"
+DEFAULT_SLICE = "system.slice"
+"""Where OCI runtimes put a scope that names no slice."""
+
+
+@lru_cache(maxsize=8192)
+def cgroup_path(ref: CgroupRef) -> str:
+    """The cgroup's directory, relative to the root of the tree.
+
+    Forms of `ref.path`, in the order they are told apart:
+        empty: the parent itself;
+        `slice:prefix:id`: systemd driver, `prefix-id.scope` in the expanded slice;
+        anything else: cgroupfs driver, the path as it is.
+
+    Raises:
+        HostError: the name leaves the tree, is the root, or is no slice systemd could have made.
+
+    Source: opencontainers runtime-spec config-linux.md "cgroupsPath"; runc docs/systemd.md.
+    """
+    name = ref.path or ref.parent
+    parts = _scope_parts(ref.path) if ref.path else _parent_parts(ref.parent)
+    if not parts:
+        raise HostError(name or "''", "names the root of the cgroup tree, which is never ours to change")
+    for part in parts:
+        if part in {".", ".."} or "\0" in part:
+            raise HostError(repr(name), f"a cgroup path may not hold the part {part!r}")
+    return "/".join(parts)
+
+
+def _scope_parts(path: str) -> list[str]:
+    fields = path.split(":")
+    if len(fields) != 3 or "/" in fields[1] or "/" in fields[2]:
+        return _plain_parts(path)
+    parent, prefix, name = fields
+    if not name:
+        raise HostError(repr(path), "names a systemd unit without a name")
+    unit = name if name.endswith(SLICE) else f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
+    return [*_parent_parts(parent or DEFAULT_SLICE), unit]
+
+
+def _parent_parts(parent: str) -> list[str]:
+    """The parts of a pod's cgroup parent, which is a full path or only its last part.
+
+    A slice names all its ancestors, so slices before the last say nothing new; what comes before
+    the slices (a node that is itself a container) is kept.
+    """
+    parts = _plain_parts(parent)
+    if not parts or not parts[-1].endswith(SLICE):
+        return parts
+    expanded = expand_slice(parts[-1])
+    while parts and parts[-1].endswith(SLICE):
+        parts.pop()
+    return parts + expanded
+
+
+def expand_slice(name: str) -> list[str]:
+    """`a-b.slice` is `a.slice`, `a-b.slice`: the directories from the outermost slice to this one.
+
+    Raises:
+        HostError: a dash at an end or beside another dash, which systemd refuses too.
+
+    Source: systemd.slice(5).
+    """
+    stem = name.removesuffix(SLICE)
+    if stem == "-":
+        return []
+    words = stem.split("-")
+    if not all(words):
+        raise HostError(repr(name), "is no systemd slice name: every dash has to separate two names")
+    return ["-".join(words[: count + 1]) + SLICE for count in range(len(words))]
+
+
+def _plain_parts(path: str) -> list[str]:
+    return [part for part in path.split("/") if part]
+
+
 class WriteOutcome(StrEnum):
-    """What became of a write that did not fail."""
+    """The result of a write that did not fail."""
 
     WRITTEN = "written"
     UNCHANGED = "unchanged"
@@ -164,19 +179,14 @@ class _Directory:
         self.full_path = full_path
 
 
-class _CpusetFiles(Controller):
-    """The cpuset files both cgroup versions share; opening never creates and never follows a link.
+class CpusetFiles(Controller):
+    """The cpuset files both cgroup versions share, for reading; opening never follows a link."""
 
-    Differs: cgroupspy opens for writing with creation and truncation. On a kernel tree truncation
-    only wakes watchers a second time; on a tree of ordinary files it is needed.
-    """
+    cpus = BaseFileInterface("cpuset.cpus", readonly=True)
+    mems = BaseFileInterface("cpuset.mems", readonly=True)
 
-    cpus = BaseFileInterface("cpuset.cpus")
-    mems = BaseFileInterface("cpuset.mems")
-
-    def __init__(self, directory: str, *, truncate: bool) -> None:
+    def __init__(self, directory: str) -> None:
         super().__init__(_Directory(os.fsencode(directory)))
-        self.write_flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_TRUNC if truncate else 0)
 
     def get_property(self, filename: bytes) -> str:
         """The file's text without surrounding white space."""
@@ -186,25 +196,15 @@ class _CpusetFiles(Controller):
         finally:
             os.close(descriptor)
 
-    def set_property(self, filename: bytes, value: str) -> None:
-        """Write the whole value at once."""
-        descriptor = os.open(self.filepath(filename), self.write_flags)
-        try:
-            written = os.write(descriptor, value.encode("ascii"))
-        finally:
-            os.close(descriptor)
-        if written != len(value):
-            raise OSError(errno.EIO, f"only {written} of {len(value)} bytes were taken")
 
-
-class _CpusetFilesV1(_CpusetFiles):
+class CpusetFilesV1(CpusetFiles):
     """Names of cgroup v1."""
 
     effective_cpus = BaseFileInterface("cpuset.effective_cpus", readonly=True)
     effective_mems = BaseFileInterface("cpuset.effective_mems", readonly=True)
 
 
-class _CpusetFilesV2(_CpusetFiles):
+class CpusetFilesV2(CpusetFiles):
     """Names of cgroup v2."""
 
     effective_cpus = BaseFileInterface("cpuset.cpus.effective", readonly=True)
@@ -212,15 +212,15 @@ class _CpusetFilesV2(_CpusetFiles):
 
 
 class Cgroups:
-    """The cpuset cgroups of a node, addressed the way the runtime names them."""
+    """The cpuset cgroups of a node, addressed the way the runtime names them; this class only reads."""
 
     def __init__(self, tree: CpusetTree) -> None:
         self.tree = tree
-        self._files = _CpusetFilesV1 if tree.version == 1 else _CpusetFilesV2
+        self._files: type[CpusetFiles] = CpusetFilesV1 if tree.version == 1 else CpusetFilesV2
         self._undivided: set[str] = set()
 
     @classmethod
-    def open(cls, root: str) -> "Cgroups":
+    def open(cls, root: str) -> Self:
         """The tree at `root`: `/sys/fs/cgroup`, where else the host's is mounted, or a stand-in.
 
         Raises:
@@ -241,26 +241,6 @@ class Cgroups:
         """
         return os.path.join(self.tree.directory, cgroup_path(ref))
 
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
-        """Make `cpuset.cpus` of the cgroup equal `cpus`.
-
-        Args:
-            ref: the cgroup.
-            cpus: the value.
-            compare: read first and leave an equal value alone.
-
-        Raises:
-            HostError: the kernel refused the value, or `cpus` is empty: a cpuset that was set can
-                never be cleared, and an empty one would mean "all CPUs of the parent".
-        """
-        if not cpus:
-            raise HostError(
-                self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
-            )
-        put = self._put_nested if self.version == 1 and ref.path else self._put
-        outcomes = [self._write(directory, cpus, put, compare) for directory in self._directories(ref)]
-        return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
-
     def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
         """The CPUs the cgroup was given, empty when it never was; None when it does not exist.
 
@@ -280,7 +260,7 @@ class Cgroups:
         return None if text is None else self._parse_cpus(ref, text)
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        """What it was given and what its processes run on, None each without cpuset files; None when it is gone.
+        """Return the CPUs it was given and those its processes run on, each None without cpuset files; None if gone.
 
         In a stand-in nothing keeps effective sets in step, so what was given counts for both.
 
@@ -300,17 +280,6 @@ class Cgroups:
             HostError: the name leaves the tree or is the root.
         """
         return self._directories(ref)
-
-    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
-        """See that nothing above keeps the cgroup from holding `cpus`; what is wide enough stays as it is.
-
-        Raises:
-            HostError: the kernel refused a value.
-        """
-        directory, top = self.directory(ref), self.tree.directory
-        if self.version == 2 and self._read(directory, "cpus") is None:
-            return_files(top, directory)
-        widen_above(self._open, top, directory, cpus.mask, self.version)
 
     def read_mems(self, ref: CgroupRef) -> NodeMask | None:
         """The memory nodes the cgroup was given, empty when it never was; None when it does not exist.
@@ -365,51 +334,6 @@ class Cgroups:
             self._undivided.clear()
         self._undivided.add(directory)
 
-    def _write(
-        self, directory: str, cpus: CPUSet, put: Callable[[str, str], None], compare: bool
-    ) -> WriteOutcome:
-        text = _list_of(cpus.mask)
-        try:
-            if compare and _mask_of(self._open(directory).cpus) == cpus.mask:
-                return WriteOutcome.UNCHANGED
-            put(directory, text)
-        except OSError as error:
-            if error.errno in GONE:
-                return WriteOutcome.MISSING
-            raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
-        except ValueError as error:
-            raise HostError(directory, f"a cpuset below it holds no CPU list: {error}") from error
-        return WriteOutcome.WRITTEN
-
-    def _put(self, directory: str, text: str) -> None:
-        try:
-            self._open(directory).cpus = text
-        except OSError as error:
-            if error.errno != errno.EPERM or self.version == 1:
-                raise
-            self._put_above(directory, text)
-
-    def _put_above(self, directory: str, text: str) -> None:
-        """Bound our own container by the cgroup above it, its pod's.
-
-        Where cgroup v2 is mounted with nsdelegate, as systemd does, a process may not write the root of its own
-        cgroup namespace, and that is the container the agent itself runs in; everything above it may be written.
-
-        Source: kernel kernel/cgroup/cgroup.c, cgroup_file_write().
-        """
-        above = self._open(os.path.dirname(directory))
-        if _mask_of(above.cpus) != _mask_of(text):
-            above.cpus = text
-
-    def _put_nested(self, directory: str, text: str) -> None:
-        """On v1, take a container's own cgroups along; those of a pod or a slice are not ours to narrow."""
-        try:
-            self._put(directory, text)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            write_with_children(self._open, directory, _mask_of(text))
-
     def _read(self, directory: str, field: str) -> str | None:
         try:
             text: str = getattr(self._open(directory), field)
@@ -432,33 +356,44 @@ class Cgroups:
             raise HostError(self.directory(ref), f"holds no list of memory nodes: {error}") from error
 
     def _open(self, directory: str) -> Any:
-        return self._files(directory, truncate=not self.tree.is_kernel)
+        return self._files(directory)
 
     @staticmethod
     def _file(directory: str, name: str) -> str:
         return os.path.join(directory, name)
 
 
-# A changed pool meets the same two texts in every container: the one before and the one after.
-@lru_cache(maxsize=256)
-def _list_of(mask: int) -> str:
-    return bits.format_list(mask)
+def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
+    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
 
+    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
+    in the kernel's list without any partition, and are not.
 
-@lru_cache(maxsize=256)
-def _mask_of(text: str) -> int:
-    """The mask of a kernel list, -1 for what is none."""
+    Args:
+        topology: as sysfs has it.
+        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
+        own: exclusive CPUs of our containers; where they are isolated, the agent did it.
+
+    Raises:
+        HostError: the file holds something else.
+    """
+    path = os.path.join(top, ISOLATED)
     try:
-        return bits.parse_list(text)
-    except ValueError:
-        return -1
+        with open(path, encoding="ascii", errors="replace") as file:
+            text = file.read(LONGEST_VALUE).strip()
+    except OSError:
+        return topology  # a kernel before 6.5, or cgroup v1
+    try:
+        others = CPUSet.parse(text) - own
+    except ValueError as error:
+        raise HostError(path, f"holds no CPU list: {error}") from None
+    taken = others - topology.isolated
+    return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
 
 
-# ----------------------------------------------------------------------------------------------------
-# Every container cgroup of a node, whether or not anybody told of the container.
-#
-# The kubelet's tree is `kubepods` (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below
-# (`--cgroup-root`). Below it lie QoS classes and pods, and in a pod's directory its containers and its sandbox.
+# All container cgroups of a node, also of containers that the runtime did not report. The kubelet's tree is `kubepods`
+# (cgroupfs driver) or `kubepods.slice` (systemd driver), at the root or one level below (`--cgroup-root`). Below it lie
+# QoS classes and pods, and in a pod's directory its containers and its sandbox.
 #
 # Source: kubelet cm/pod_container_manager_linux.go, GetPodContainerName; runc docs/systemd.md.
 
@@ -497,7 +432,7 @@ def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
 
 
 def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
-    """The CPUs that processes in this cgroup may run on; None where nothing tells.
+    """The CPUs that processes in this cgroup may run on; None where no file tells.
 
     A cgroup without cpuset files, or without a value, has what the next one above has.
 

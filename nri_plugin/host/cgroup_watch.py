@@ -1,7 +1,7 @@
-"""Which cgroups somebody just wrote to, by watches on their directories and on those above them.
+"""Reports cgroups that were just written, by inotify watches on their directories and on those above them.
 
-Every watch is one we made and one we remove: the kernel keeps the watch of a removed cgroup for good. The kernel
-tells of values that are written, never of effective sets that follow a parent or the machine.
+Each watch is removed by hand, because the kernel keeps the watch of a removed cgroup for ever. The kernel reports written
+values. It never reports effective sets that follow a parent or the machine.
 """
 
 import ctypes
@@ -15,8 +15,7 @@ from typing import Generic, TypeVar
 
 from nri_plugin.model.errors import HostError
 
-# ----------------------------------------------------------------------------------------------------
-# The kernel's inotify: who is told when files in a directory are written. Not in the standard library, so by ctypes.
+# Inotify is not in the standard library, so it is called by ctypes.
 #
 # Source: inotify(7).
 
@@ -77,7 +76,7 @@ class Inotify:
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> list[Notice]:
-        """What has come, nothing when nothing has."""
+        """Return the notices that have arrived."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -107,9 +106,6 @@ def _error(path: str, number: int) -> HostError:
     return HostError(path, f"cannot be watched: {os.strerror(number).lower()}{hints.get(number, '')}")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Key = TypeVar("Key", bound=Hashable)
 
 CPUSET_FILES = frozenset({"cpuset.cpus", "cgroup.subtree_control"})
@@ -120,7 +116,7 @@ class CgroupWatch(Generic[Key]):
     """Watches directories for the sake of keys, which share those above them.
 
     Args:
-        top: the root of the tree; it is not watched, nor is what is above it.
+        top: the root of the tree; neither it nor a directory above it is watched.
         names: the files whose writes are reported; writes to other files of a directory are ignored.
         with_above: also watch the directories above those of a key.
     """
@@ -160,7 +156,7 @@ class CgroupWatch(Generic[Key]):
             self._renew(directory)
 
     def discard(self, key: Key) -> None:
-        """Nobody asks for this key any more; watches that nobody needs are removed."""
+        """Forget this key; watches without a key are removed."""
         for directory in self._directories_by_key.pop(key, frozenset()):
             self._leave(key, directory)
 

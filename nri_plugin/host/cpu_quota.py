@@ -6,8 +6,7 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/s
 import os
 
 from nri_plugin.core.kernel_settings import NO_QUOTA, PERIOD_US
-from nri_plugin.host.cgroup import CRUN_SUBGROUP
-from nri_plugin.host.cgroup_tree import GONE, cgroup_path
+from nri_plugin.host.cgroup import CRUN_SUBGROUP, GONE, cgroup_path
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import CgroupRef
@@ -18,7 +17,7 @@ V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
 MAX, CFS_QUOTA, CFS_PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 QUOTA_FILES = frozenset({MAX, CFS_QUOTA})
-"""Files that a quota is written to; a period alone throttles nobody."""
+"""Files that a quota is written to; a period alone throttles nothing."""
 
 
 class CPUQuotas:
@@ -34,7 +33,7 @@ class CPUQuotas:
 
     @classmethod
     def beside(cls, cpusets: CpusetTree) -> "CPUQuotas | None":
-        """The quotas of the cgroups whose cpusets these are; None where nobody mounted them."""
+        """The quotas of the cgroups whose cpusets these are; None where they are not mounted."""
         if cpusets.version != 1:
             return cls(cpusets.directory, 2)
         above = os.path.dirname(cpusets.directory)
@@ -90,7 +89,7 @@ class CPUQuotas:
         return (NO_QUOTA if quota == "max" else int(quota)), int(period)
 
     def _text(self, quota_us: int, period_us: int) -> str:
-        """With the period that is there: it outlives its quota, and is what the kubelet was configured with."""
+        """With the period in the file: it outlives its quota, and is the one that the kubelet was configured with."""
         if quota_us == NO_QUOTA:
             return f"max {period_us}" if self._version == 2 else str(NO_QUOTA)
         text = str(quota_us * period_us // PERIOD_US)

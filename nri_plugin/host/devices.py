@@ -1,11 +1,11 @@
-"""Where the devices of a container are attached, by what the runtime says of it and what sysfs knows.
+"""Device locality: the NUMA nodes of a container's devices, from the runtime's message and from sysfs.
 
-Device nodes are followed from their numbers to the PCI device they belong to, a vfio group to all of its devices; network
-interfaces name PCI devices themselves; a CDI name stands for the device nodes of its specification. What cannot be
-found, and what the host does not place in a NUMA node, is near everywhere.
+A device node leads by its numbers to its PCI device, a vfio group to all of its devices. A network interface names its
+PCI device. A CDI name stands for the device nodes of its specification. A device that cannot be found, or that the host
+places in no NUMA node, is near every node.
 
-`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add none: an
-environment is written by whoever writes the pod, so a device counts only where the container has it in another way.
+`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add
+none: the author of a pod writes its environment, so a device counts only where the container has it in another way.
 """
 
 import os
@@ -28,9 +28,6 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri.messages import Container, DeviceNode
 
-# ----------------------------------------------------------------------------------------------------
-# What a CDI device name stands for: the device nodes that its specification adds to a container.
-#
 # Source: Container Device Interface specification 1.0; files in /etc/cdi and /var/run/cdi, the latter first.
 
 
@@ -40,7 +37,7 @@ MOST_BYTES = 256 << 10
 """A larger file is passed over: it would be read while a container waits. One for 16 GPUs has 20 kB."""
 
 
-class _Node(Struct, rename="camel"):
+class _DeviceNode(Struct, rename="camel"):
     path: str
     type: str = ""
     major: int = 0
@@ -48,7 +45,7 @@ class _Node(Struct, rename="camel"):
 
 
 class _Edits(Struct, rename="camel"):
-    device_nodes: list[_Node] = []
+    device_nodes: list[_DeviceNode] = []
 
 
 class _Device(Struct, rename="camel"):
@@ -73,7 +70,7 @@ class CDISpecs:
         self._parsed: dict[str, tuple[tuple[int, int], dict[str, tuple[DeviceNode, ...]]]] = {}
 
     def nodes(self, name: str) -> tuple[DeviceNode, ...]:
-        """The device nodes of `vendor.com/class=name`, in the container's names; empty when nobody says.
+        """The device nodes of `vendor.com/class=name`, in the container's names; empty when no specification has it.
 
         Numbers are 0 where the specification leaves them to the runtime. Never raises: a file that cannot
         be read or is no specification says nothing.
@@ -124,11 +121,8 @@ def _parse(path: str) -> dict[str, tuple[DeviceNode, ...]]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Asks the helper process where network interfaces are attached; see `nri_plugin.host.nic_probe`.
-#
-# The runtime waits meanwhile: a helper that does not answer in time is ended, the container's interfaces are
-# looked up in sysfs, and another helper is started when the next container asks, after a pause.
+# The helper process `nri_plugin.host.nic_probe`. The runtime waits for its answer, so a helper that is late is ended. The
+# interfaces are then looked up in sysfs. The next container starts another helper, after a pause.
 
 
 COMMAND = (sys.executable, "-P", "-m", "nri_plugin.host.nic_probe")
@@ -280,9 +274,6 @@ def _unusable(why: str) -> HostError:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
 """See `nri_plugin.host.devices`."""
 
@@ -301,13 +292,13 @@ _KINDS = {"c": "char", "u": "char", "b": "block"}
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DeviceLocation:
     """A device of the host.
 
     Attributes:
         id: its PCI address, or the name of its directory in sysfs.
         kind: `pci/VENDOR:DEVICE`, or `device` for one on no PCI bus; alike ones are one resource.
-        nodes: the NUMA node it is attached to; empty when nobody says.
+        nodes: the NUMA node it is attached to; empty when that is unknown.
     """
 
     id: str
@@ -320,7 +311,7 @@ class DeviceLocator:
 
     Args:
         files: where the host's `sys` is, and its CDI specifications where they can be seen.
-        own: where this process's `proc` is; the NVIDIA driver tells there which device has which minor.
+        own: where this process's `proc` is; the NVIDIA driver shows there which device has which minor.
         nics: tells where interfaces are attached, as paths below the root by name; what it does not
             know, and everything where it is None, is looked up in sysfs.
     """
@@ -344,11 +335,11 @@ class DeviceLocator:
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
         """
         try:
-            return self._resources(container, _Search(self))
+            return self._resources(container, _SysfsSearch(self))
         except _TooManyError:
             return None
 
-    def _resources(self, container: Container, search: "_Search") -> tuple[DeviceResource, ...]:
+    def _resources(self, container: Container, search: "_SysfsSearch") -> tuple[DeviceResource, ...]:
         by_class, is_privileged = self._by_class(container, search), _is_privileged(container)
         others = search.found(self._of_interfaces(container.net_devices))
         if not is_privileged:
@@ -366,16 +357,16 @@ class DeviceLocator:
                 named.setdefault(place.kind, []).append(place)
         return tuple(_resource(name, places) for name, places in named.items() if places)
 
-    def _by_class(self, container: Container, search: "_Search") -> dict[str, list[Place]]:
+    def _by_class(self, container: Container, search: "_SysfsSearch") -> dict[str, list[DeviceLocation]]:
         """The devices behind CDI names by their class, by the numbers their nodes have in the container."""
         by_path = {node.path: node for node in container.devices}
-        found: dict[str, list[Place]] = {}
+        found: dict[str, list[DeviceLocation]] = {}
         for name, behind in self._cdi.nodes_by_name(dict.fromkeys(container.cdi_devices)).items():
             nodes = (by_path.get(node.path, node) for node in behind)
             found.setdefault(name.partition("=")[0], []).extend(search.behind(nodes))
         return found
 
-    def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[Place]:
+    def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[DeviceLocation]:
         """The devices behind a device node."""
         path = self._real(f"sys/dev/{kind}/{major}:{minor}")
         group = _GROUP.match(path or "")
@@ -387,7 +378,7 @@ class DeviceLocator:
         elif kind == "char" and major == NVIDIA_MAJOR:
             yield from self._of_addresses(self._nvidia(minor))
 
-    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[Place]:
+    def _of_addresses(self, addresses: Iterable[str]) -> Iterator[DeviceLocation]:
         for address in addresses:
             if _ADDRESS.match(address):
                 path = self._real(f"{PCI_DIR}/{address}")
@@ -402,7 +393,7 @@ class DeviceLocator:
                     yield address.lower()
                     return
 
-    def _of_interfaces(self, names: Iterable[str]) -> Iterator[Place]:
+    def _of_interfaces(self, names: Iterable[str]) -> Iterator[DeviceLocation]:
         usable = [name for name in names if _INTERFACE.match(name) and name not in {".", ".."}]
         told = self._nics(usable) if self._nics is not None and usable else {}
         for name in usable:
@@ -411,7 +402,7 @@ class DeviceLocator:
             if path:
                 yield from self._at(path)
 
-    def _at(self, path: str) -> Iterator[Place]:
+    def _at(self, path: str) -> Iterator[DeviceLocation]:
         """The device whose directory this is, or that it belongs to; virtual devices are nowhere."""
         if path.startswith("sys/devices/virtual/") or not path.startswith("sys/devices/"):
             return
@@ -426,10 +417,10 @@ class DeviceLocator:
         if on_pci:
             name = os.path.basename(on_pci[0])
             kind = f"pci/{self._hex(on_pci[0], 'vendor')}:{self._hex(on_pci[0], 'device')}"
-        yield Place(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
+        yield DeviceLocation(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
 
     def _node(self, where: str) -> int:
-        """The NUMA node of a device, -1 when it is not said here."""
+        """The NUMA node of a device, -1 when the file does not name one."""
         try:
             number = self._files.number(f"{where}/numa_node")
         except HostError:
@@ -459,16 +450,16 @@ class _TooManyError(Exception):
     """A container has more devices than are looked at."""
 
 
-class _Search:
+class _SysfsSearch:
     """Looks devices up for one container, each device number once, up to the bounds."""
 
     def __init__(self, locator: DeviceLocator) -> None:
         self._locator = locator
-        self._by_number: dict[tuple[str, int, int], list[Place]] = {}
+        self._by_number: dict[tuple[str, int, int], list[DeviceLocation]] = {}
         self._ids: set[str] = set()
         self._seen = 0
 
-    def behind(self, nodes: Iterable[DeviceNode]) -> list[Place]:
+    def behind(self, nodes: Iterable[DeviceNode]) -> list[DeviceLocation]:
         """The devices behind these nodes.
 
         Raises:
@@ -483,7 +474,7 @@ class _Search:
                 places += self._of(_KINDS[node.type], node.major, node.minor)
         return places
 
-    def found(self, places: Iterable[Place]) -> list[Place]:
+    def found(self, places: Iterable[DeviceLocation]) -> list[DeviceLocation]:
         """The places, counted.
 
         Raises:
@@ -497,7 +488,7 @@ class _Search:
                 raise _TooManyError
         return counted
 
-    def _of(self, kind: str, major: int, minor: int) -> list[Place]:
+    def _of(self, kind: str, major: int, minor: int) -> list[DeviceLocation]:
         key = (kind, major, minor)
         if key not in self._by_number:
             self._by_number[key] = self.found(self._locator.of_numbers(kind, major, minor))
@@ -531,6 +522,6 @@ def _text(files: KernelFiles, name: str) -> str:
         return ""
 
 
-def _resource(name: str, places: Iterable[Place]) -> DeviceResource:
+def _resource(name: str, places: Iterable[DeviceLocation]) -> DeviceResource:
     distinct = {place.id: Device(place.id, place.nodes) for place in places}
     return DeviceResource(name, tuple(distinct.values()))

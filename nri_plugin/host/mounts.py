@@ -1,4 +1,4 @@
-"""The kernel's list of mounts, as far as cgroup trees and state directories need it."""
+"""The kernel's list of mounts: where the cpuset hierarchy is, and which file system holds a state directory."""
 
 import os
 import re
@@ -14,7 +14,7 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True)
-class Mount:
+class MountPoint:
     """One mounted file system.
 
     Attributes:
@@ -34,7 +34,7 @@ class Mount:
         return path == self.point or path.startswith(self.point.rstrip("/") + "/")
 
 
-def parse_mounts(text: str) -> list[Mount]:
+def parse_mounts(text: str) -> list[MountPoint]:
     """The mounts in the order they were made; a line that is not understood is passed over.
 
     Source: proc_pid_mountinfo(5): optional fields end with a single dash.
@@ -44,11 +44,13 @@ def parse_mounts(text: str) -> list[Mount]:
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) >= 6 and len(right) >= 3:
-            mounts.append(Mount(_unescape(left[4]), right[0], tuple(right[2].split(",")), _unescape(left[3])))
+            mounts.append(
+                MountPoint(_unescape(left[4]), right[0], tuple(right[2].split(",")), _unescape(left[3]))
+            )
     return mounts
 
 
-def read_mounts(path: str = MOUNTINFO) -> list[Mount]:
+def read_mounts(path: str = MOUNTINFO) -> list[MountPoint]:
     """The mounts this process sees.
 
     Raises:
@@ -61,7 +63,7 @@ def read_mounts(path: str = MOUNTINFO) -> list[Mount]:
         raise HostError(path, f"cannot be read: {error.strerror}") from error
 
 
-def is_in_memory(path: str, mounts: list[Mount] | None = None) -> bool:
+def is_in_memory(path: str, mounts: list[MountPoint] | None = None) -> bool:
     """Whether `path`, which need not exist yet, lies on a file system that is gone after a reboot."""
     real = os.path.realpath(path)
     holders = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.holds(real)]
@@ -73,10 +75,6 @@ def is_in_memory(path: str, mounts: list[Mount] | None = None) -> bool:
 
 def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match[1], 8)), text)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Finding the cpuset hierarchy of a node: cgroup v2, v1, or v1 beside an unused v2 ("hybrid").
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +92,20 @@ class CpusetTree:
     is_kernel: bool
 
 
-def find_cpuset_tree(root: str, mounts: list[Mount] | None = None) -> CpusetTree:
+def find_cpuset_tree(root: str, mounts: list[MountPoint] | None = None) -> CpusetTree:
     """The cpuset hierarchy at or below `root`, told by the mounts, else by the files found there.
 
     `root` may also be a directory inside a hierarchy, for a node that is itself a container.
 
     Raises:
-        HostError: there is none; says what is there instead.
+        HostError: there is none; names the hierarchy that is there instead.
     """
     root = os.path.realpath(root)  # mounts are listed without links
     mounts = read_mounts() if mounts is None else mounts
     return _by_mounts(root, mounts) or _by_files(root, mounts)
 
 
-def _by_mounts(root: str, mounts: list[Mount]) -> CpusetTree | None:
+def _by_mounts(root: str, mounts: list[MountPoint]) -> CpusetTree | None:
     for mount in reversed(mounts):  # a later mount hides an earlier one
         below = os.path.dirname(mount.point) == root or mount.point == root
         if below and mount.fstype == "cgroup" and "cpuset" in mount.super_options:
@@ -115,7 +113,7 @@ def _by_mounts(root: str, mounts: list[Mount]) -> CpusetTree | None:
     return None
 
 
-def _by_files(root: str, mounts: list[Mount]) -> CpusetTree:
+def _by_files(root: str, mounts: list[MountPoint]) -> CpusetTree:
     is_kernel = _is_cgroup_mount(root, mounts)
     for directory in (root, os.path.join(root, "unified")):
         if "cpuset" in _controllers(directory):
@@ -136,7 +134,7 @@ def _controllers(directory: str) -> list[str]:
         return []
 
 
-def _is_cgroup_mount(directory: str, mounts: list[Mount]) -> bool:
+def _is_cgroup_mount(directory: str, mounts: list[MountPoint]) -> bool:
     holders = [mount for mount in mounts if mount.holds(directory)]
     return bool(holders) and max(holders, key=lambda m: len(m.point)).fstype in {"cgroup", "cgroup2"}
 

@@ -1,10 +1,10 @@
-"""A process of its own that tells where network interfaces are attached: `python -m nri_plugin.host.nic_probe`.
+"""A helper process that reports where network interfaces are attached: `python -m nri_plugin.host.nic_probe`.
 
 One line of JSON in, a list of names; one line out, an object of name to [bus, device] or null. The first line
 out is {} as soon as questions are heard, or {"error": why}. The process ends with its input.
 
-Its library takes 300 modules and 20 MB and blocks while it loads: that is why it is not the agent. It sees the
-interfaces of its own network namespace only, which has to be the host's.
+It is not part of the agent because its library takes 300 modules and 20 MB and blocks while it loads. It sees only the
+interfaces of its own network namespace, which must be the host's.
 
 Source: Linux, include/uapi/linux/if_link.h: IFLA_PARENT_DEV_BUS_NAME and IFLA_PARENT_DEV_NAME (since 5.14).
 """

@@ -1,10 +1,12 @@
-"""Cpuset partitions of containers: made from the top down, undone from the leaf up, read back, never left invalid.
+"""Writes cpuset partitions of containers: made from the top down, ended from the leaf up, read back, never left invalid.
 
-A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three things would keep CPUs
-out of everybody's reach for good: taking them away above while the leaf still has them, removing a leaf whose
-partition is invalid, and a sibling whose cpuset holds one of them. So: leaves end before those above shrink, an
-invalid one is made a member at once, and CPUs are given to siblings only after it ended. A leaf that was removed
-while nobody could do that has lost its CPUs: they are mended.
+A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three things would take CPUs out
+of use for good: to take them away above while the leaf still has them, to remove a leaf whose partition is invalid, and
+a sibling whose cpuset holds one of them. So leaves end before the cgroups above shrink, an invalid partition is made a
+member at once, and CPUs are given to siblings only after it ended. A leaf that was removed while the agent was away has
+lost its CPUs: `Partitions.mend` brings them back.
+
+Only `nri_plugin.agent.cpusets` may import this module: every partition passes the validator there.
 
 Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6.7 and later); order and leaks were
     seen on kernel 6.12.
@@ -13,22 +15,16 @@ Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.partition (6
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from nri_plugin.core.kernel_settings import Partition
-from nri_plugin.host.cgroup import LONGEST_VALUE
-from nri_plugin.host.cgroup_tree import GONE, cgroup_path
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, LONGEST_VALUE, MENDED, cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
-from nri_plugin.model.topology import Topology
 
-ISOLATED = "cpuset.cpus.isolated"
-PARTITION, EXCLUSIVE = "cpuset.cpus.partition", "cpuset.cpus.exclusive"
-CPUS, EFFECTIVE = "cpuset.cpus", "cpuset.cpus.effective"
+PARTITION, EFFECTIVE = "cpuset.cpus.partition", "cpuset.cpus.effective"
 MEMBER = "member"
-MENDED = "nri-pin-mended"
-"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `Partitions.mend`."""
 
 LOST_AFTER_S = 5.0
 """The kernel takes a removed cgroup apart in the background: milliseconds, on a large busy machine tenths of seconds."""
@@ -43,7 +39,7 @@ ON_V1 = "cgroup v1 has no partitions; boot with cgroup v2, or set isolation: non
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What became of one partition: `trouble` says why there is none, in the kernel's words; empty when it is made."""
+    """The result for one partition: `trouble` says why there is none, in the kernel's words; empty when it is made."""
 
     partition: Partition
     trouble: str = ""
@@ -90,7 +86,7 @@ class Partitions:
         return troubles
 
     def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
-        """End those that are not wanted as they are, or that the kernel calls invalid; then shrink what is above them.
+        """End those that are not wanted as they are, or are invalid; then shrink the cgroups above them.
 
         Returns:
             What the kernel refused; the rest was done, and what was not is tried again the next time.
@@ -117,9 +113,9 @@ class Partitions:
         return self._lost_since_s is not None
 
     def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
-        """Give everybody back the CPUs of partitions that were invalid when their cgroups were removed.
+        """Bring back the CPUs of partitions that were invalid when their cgroups were removed.
 
-        The kernel keeps those apart though no cgroup has them; a partition of all of them below the root, made and
+        The kernel keeps them isolated though no cgroup has them; a partition of all of them below the root, made and
         ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can
         bring it down when the next one comes and goes: so none is made from then on, and the cgroup that was used to
         mend is left as the mark of that for every later agent.
@@ -172,7 +168,7 @@ class Partitions:
             return online
 
     def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
-        """Make those that are not there yet; what the kernel does not grant is left as an ordinary cpuset."""
+        """Make those that are not there yet; one that the kernel does not grant is left as an ordinary cpuset."""
         spoilt = NO_MORE if os.path.isdir(os.path.join(self._top, MENDED)) else ""
         why_none = self._why_none or spoilt
         for ref, partition in wanted.items():
@@ -215,7 +211,7 @@ class Partitions:
         self._shrink_above(partition.target, partition.cpus)
 
     def _shrink_above(self, ref: CgroupRef, cpus: CPUSet) -> list[HostError]:
-        """Take `cpus` from what is above, from below up, as far as no other partition of ours there has them."""
+        """Take `cpus` from the cgroups above, from below up, as far as no other partition of ours there has them."""
         troubles = []
         for directory in self._above(ref):
             needed = CPUSet()
@@ -239,29 +235,6 @@ class Partitions:
         return os.path.join(self._top, cgroup_path(ref))
 
 
-def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
-    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
-
-    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
-    in the kernel's list without any partition, and are not.
-
-    Args:
-        topology: as sysfs has it.
-        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
-        own: CPUs that were promised: where they are isolated, we did it.
-
-    Raises:
-        HostError: the file holds something else.
-    """
-    path = os.path.join(top, ISOLATED)
-    try:
-        others = CPUSet.parse(_read(top, ISOLATED)) - own
-    except ValueError as error:
-        raise HostError(path, f"holds no CPU list: {error}") from None
-    taken = others - topology.isolated
-    return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
-
-
 def end(leaf: str) -> None:
     """Make a cgroup an ordinary member that claims no CPUs; one that is gone needs nothing.
 
@@ -279,7 +252,7 @@ def end_all(
     online: CPUSet,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[HostError]:
-    """End whatever partitions these cgroups have: all leaves first, then what is above them; returns what failed.
+    """End all partitions of these cgroups: all leaves first, then the cgroups above them; return what failed.
 
     Where CPUs are out of reach then, it waits to know whether they are lost.
     """

@@ -1,12 +1,12 @@
 """The right to serve one runtime: flock on the directory of its NRI socket.
 
-At most one process holds the right, wherever its state, its network namespace or its container is, because everybody
-who can connect to the socket opens the same directory. The kernel takes the right away when the process ends, and
-there is no file that somebody could remove.
+At most one process holds the right, wherever its state, its network namespace or its container is, because every
+process that can connect to the socket opens the same directory. The kernel takes the right away when the process ends,
+and there is no file to remove.
 
-An agent that the runtime has just started comes first. It says so with a second lock, on the file `nri-pin.launched` in
-that directory, for as long as it lives; the agent that holds the right looks for it, gives up and waits. One that
-does not give up is stuck, and is ended. The second lock only asks: a lost or removed file costs that question.
+An agent that the runtime has just started comes first. It holds a second lock, on the file `nri-pin.launched` in that
+directory, for as long as it lives. The agent that holds the right looks for that lock, gives up and waits. An agent that
+does not give up is stuck, and is killed. The second lock only asks: a removed file costs only the question.
 
 Source: flock(2), proc_locks(5).
 """
@@ -41,13 +41,8 @@ class RuntimeLock:
         self._lock: int | None = None
         self._mark: int | None = None
 
-    @property
-    def is_held(self) -> bool:
-        """Whether this process has the right."""
-        return self._lock is not None
-
     def take(self) -> str:
-        """Try once to get the right; returns why it was not to be had, empty when this process has it.
+        """Try once to get the right; return why that failed, empty when this process has it.
 
         Where the directory was replaced since, the right is that of the new one.
         """
@@ -72,7 +67,7 @@ class RuntimeLock:
         return ""
 
     def is_wanted(self) -> bool:
-        """Whether a living agent, started by the runtime, asks for the right; never so for that agent itself."""
+        """Whether a living agent, started by the runtime, asks for the right; False in that agent itself."""
         if self._mark is not None:
             return False
         try:
@@ -88,7 +83,7 @@ class RuntimeLock:
             os.close(descriptor)
 
     def demand(self, yield_s: float, end_s: float) -> str:
-        """Get the right for an agent that the runtime started; returns why it was not to be had, empty for success.
+        """Get the right for an agent that the runtime started; return why that failed, empty for success.
 
         Args:
             yield_s: how long the other agent may take to give up.
@@ -110,11 +105,11 @@ class RuntimeLock:
             descriptor = os.open(os.path.join(self.folder, MARK_NAME), os.O_RDWR | os.O_CREAT | _MARK, 0o600)
             if _locks(descriptor, fcntl.LOCK_EX):
                 self._mark = descriptor
-            else:  # a former one of our kind, or somebody who looks at this moment
+            else:  # another agent that the runtime started, or one that looks at this moment
                 os.close(descriptor)
 
     def close(self) -> None:
-        """Give up the right, and what was asked."""
+        """Give up the right and the mark."""
         self._close_lock()
         mark, self._mark = self._mark, None
         if mark is not None:
@@ -171,7 +166,7 @@ class RuntimeLock:
 
 
 def readable_by_others(folder: str) -> str:
-    """A sentence when others than the owner can take the lock of the directory; empty when nobody can."""
+    """Return a sentence when other users can take the lock of the directory; empty when they cannot."""
     try:
         mode = os.stat(folder).st_mode
     except OSError:

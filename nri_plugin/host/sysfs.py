@@ -1,4 +1,9 @@
-"""Discovery: from a sysfs and proc tree to the frozen `Topology`."""
+"""Discovery: from a sysfs and proc tree to plain facts of the machine, and from those to the frozen `Topology`.
+
+The facts are a straight reading of the kernel's files, for people and programs that read JSON: CPU sets are kernel lists
+restricted to online CPUs, groups are ordered by their lowest CPU, None or an absent key means "not recorded", never
+zero. The facts repair nothing; `discover` does.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -29,14 +34,6 @@ from nri_plugin.model import bits
 from nri_plugin.model.sets import NO_CPUS, CoreID, CPUSet, NUMANodeID, SocketID, UncoreCacheID
 from nri_plugin.model.topology import NUMANode, Topology
 
-# ----------------------------------------------------------------------------------------------------
-# The machine as plain facts, for people and programs that read JSON.
-#
-# A straight reading of the kernel's files: CPU sets are kernel lists restricted
-# to online CPUs, groups are ordered by lowest CPU, None or an absent key means
-# "not recorded", never zero. Nothing is repaired here; `discover` does that.
-
-
 Object = dict[str, Any]
 
 _CACHE_KINDS = {"Data": "d", "Instruction": "i", "Unified": ""}
@@ -46,7 +43,7 @@ _OPTIONAL = {"absent_if_none": True}
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """What the files say, under the names and in the form that `nri-pin topology -o json` prints.
+    """The content of the files, under the names and in the form that `nri-pin topology -o json` prints.
 
     Attributes of type `X | None` are null where the kernel does not tell; those marked `_OPTIONAL`
     are left out of the JSON instead.
@@ -263,7 +260,7 @@ def _node(node: NodeReading, online: int) -> Object:
 
 
 def _memory_facts(files: KernelFiles, node: int) -> Object:
-    """Memory-side caches and who is nearest to the memory, on machines whose firmware tells."""
+    """Memory-side caches and the nearest initiators of memory, on machines whose firmware reports them."""
     where = f"{NODE_DIR}/node{node}"
     caches = {
         str(index): files.number(f"{where}/memory_side_cache/index{index}/size")
@@ -353,9 +350,6 @@ def _text(mask: int | None) -> str | None:
     return None if mask is None else bits.format_list(mask)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 OUTLINE = (
     "sys/devices/system/cpu/online",
     "sys/devices/system/node/online",
@@ -399,22 +393,13 @@ def read_topology(files: KernelFiles) -> Topology:
 
 
 def outline(root: str = "/") -> tuple[str | None, ...]:
-    """What is another text whenever CPUs or memory nodes come or go: cheap to compare, means nothing else.
+    """Return values that change whenever CPUs or memory nodes come or go: cheap to compare, without other meaning.
 
     Raises:
         HostError: a file cannot be read.
     """
     files = KernelFiles(root)
     return tuple(files.text(name) for name in OUTLINE)
-
-
-def discover_facts(root: str = "/") -> "MachineFacts":
-    """Everything the files below `root` say about the machine, before any repair.
-
-    Raises:
-        HostError: a file cannot be read or does not hold what it should; names the file.
-    """
-    return read_facts(KernelFiles(root))
 
 
 def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequence[int]) -> dict[int, int]:

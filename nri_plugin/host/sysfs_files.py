@@ -1,8 +1,7 @@
 """Reading small kernel files under a root that may be `/`, a container's `/host` or a fixture.
 
-A file that is not there is None: kernels differ in what they show. A file that
-is there and cannot be read, or says something else than its format, is a
-`HostError` that names it.
+A missing file is None, because kernels differ in the files they show. A file that cannot be read, or that does not follow
+its format, is a `HostError` that names it.
 """
 
 import os
@@ -18,7 +17,7 @@ Value = TypeVar("Value")
 _MISSING = (FileNotFoundError, NotADirectoryError)
 _BLOCK_BYTES = 65536
 _MAX_BYTES = 16 << 20
-"""No file read here is larger; what is larger is no kernel file."""
+"""No kernel file that is read here is larger."""
 
 _HEX_MAP = re.compile(r"[0-9a-fA-F]{1,8}(?:,[0-9a-fA-F]{8})*\Z")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")

@@ -1,4 +1,9 @@
-"""What sysfs says about where PCI devices and network interfaces are attached."""
+"""Parts of sysfs: CPUs and the groups that share a core, socket or cache; NUMA nodes; PCI devices and interfaces.
+
+A group is the set of its CPUs and never the kernel's id: core ids repeat across sockets and even within one, package ids
+may be -1, cache ids are not unique. Each grouping is a partition of the online CPUs whatever the files hold: CPUs belong
+together when they report the same set of online CPUs.
+"""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,15 +13,6 @@ from typing import Any
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
-
-# ----------------------------------------------------------------------------------------------------
-# What sysfs says about CPUs: which are there, cores, sockets and caches.
-#
-# Groups are named by who shares them, never by the kernel's ids: core ids repeat
-# across sockets and even within one, package ids may be -1, cache ids are not
-# unique. Each grouping is a partition of the online CPUs whatever the files say:
-# CPUs belong together when they report the same set of online CPUs.
-
 
 CPU_DIR = "sys/devices/system/cpu"
 
@@ -178,10 +174,6 @@ def _l3_of(files: KernelFiles, where: str) -> int | None:
     return None
 
 
-# ----------------------------------------------------------------------------------------------------
-# What sysfs says about NUMA nodes: CPUs, memory, huge pages and distances.
-
-
 NODE_DIR = "sys/devices/system/node"
 HUGEPAGES_DIR = "sys/kernel/mm/hugepages"
 
@@ -277,9 +269,6 @@ def _read_distance(files: KernelFiles, name: str) -> tuple[int, ...] | None:
     if not all(map(_COUNT.match, words)):
         raise HostError(files.path(name), f"expected distances such as '10 20', found {text[:60]!r}")
     return tuple(map(int, words))
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 PCI_DIR = "sys/bus/pci/devices"

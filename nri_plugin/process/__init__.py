@@ -1,1 +1,1 @@
-"""What every process of ours needs: a loop, log lines, HTTP."""
+"""The parts that agent, exporter and extender share: event loop, logging, HTTP server."""

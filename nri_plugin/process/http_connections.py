@@ -1,4 +1,4 @@
-"""The open connections of an HTTP server: how many, for how long, and who makes room for whom.
+"""The open connections of an HTTP server: their number, their time limits, and which one makes room for another.
 
 Invariant: a client that makes the server wait never keeps another client out. A connection *waits* while its client
 is to send, read or ask something; it then has an end, and it is closed earlier where a newcomer needs its place. A
@@ -16,9 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nri_plugin.model.errors import ConfigError
-
-# ----------------------------------------------------------------------------------------------------
-# The TLS side of an HTTP server: certificates from files that change.
 
 
 class Certificates:
@@ -81,9 +78,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_ino
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 REQUEST_S = 10.0

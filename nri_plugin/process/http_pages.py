@@ -26,7 +26,7 @@ _REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered."""
+    """An answer."""
 
     body: bytes
     status: int = 200
@@ -50,14 +50,14 @@ class Post:
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What is answered, by path."""
+    """Answers by path."""
 
     pages: Mapping[str, Callable[[], Page]]
     posts: Mapping[str, Post] = field(default_factory=dict)
 
 
 def probe(name: str, find_trouble: Callable[[], str]) -> Callable[[], Page]:
-    """A page for a probe: 200 with the name, or 503 and what is wrong, which `find_trouble` says."""
+    """Return a page for a probe: 200 with the name, or 503 with the trouble that `find_trouble` returns."""
 
     def page() -> Page:
         trouble = find_trouble()

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from nri_plugin.process.http_connections import Certificates
 
 
-# ----------------------------------------------------------------------------------------------------
-# The head of an HTTP/1.1 request: its first line and the headers a server acts on.
+# The head of a request: its first line and the headers that the server acts on.
 #
 # Source: RFC 9110 and RFC 9112; the sections are named at each step. Bodies come with a length only: no client of ours
 # sends chunks, and a length is what a server can bound.
@@ -124,12 +123,9 @@ def _body_bytes(text: bytes | None) -> int | None:
     return int(text)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Which clients of an HTTP server are the node itself: the kubelet that probes, a person on the node.
-#
-# The kubelet connects to a pod from an address of the node. Which one, the network plugin decides: the node's own
-# (Calico, cloud networks), or that of the bridge or router in front of the pod, which is the pod's default gateway
-# (bridge, flannel, Cilium). Another pod has neither.
+# Clients on the node itself: the kubelet that probes, a person on the node. The kubelet connects to a pod from an address
+# of the node. The network plugin decides which one: the node's own (Calico, cloud networks), or that of the bridge or
+# router in front of the pod, which is the pod's default gateway (bridge, flannel, Cilium). Another pod has neither.
 
 
 HOST_IP = "HOST_IP"
@@ -190,14 +186,11 @@ def _gateways_of_six(text: str) -> Iterator[str]:
             yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway))
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 RETRY_S = 5.0
 """A port that another program has is tried again so often."""
 
 LOOK_S = 1.0
-"""While somebody is connected, late connections are looked for so often."""
+"""Late connections are looked for so often, while there are any."""
 
 BACKLOG = 128
 """Connections that the kernel keeps until they are accepted."""
@@ -213,7 +206,7 @@ _PASSING = {errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.E
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ListenAddress:
     """Where a server listens.
 
     Attributes:
@@ -251,7 +244,7 @@ class Server:
 
     def __init__(
         self,
-        place: Place,
+        place: ListenAddress,
         routes: Routes,
         log: logging.Logger,
         limits: Limits | None = None,
@@ -284,7 +277,7 @@ class Server:
         return int(listener.getsockname()[1]) if listener else 0
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Accept nobody more, let requests be answered for `wait_s`, end."""
+        """Accept no further connection, let requests be answered for `wait_s`, end."""
         self._closing.set()
         if self._listener is not None:
             with suppress(OSError):
@@ -325,7 +318,7 @@ class Server:
             self._listener_turn(self._listener)
 
     def _listener_turn(self, listener: socket.socket) -> None:
-        """Accept one connection, or close late ones while nobody comes."""
+        """Accept one connection, or close late ones while none arrives."""
         with suppress(OSError):
             listener.settimeout(LOOK_S if len(self.connections) else None)
         client = None

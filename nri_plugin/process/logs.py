@@ -1,7 +1,11 @@
-"""Where log lines go and how they look; the only place that sets up logging.
+"""Logging: the form of a line, where it goes, and how often a lasting trouble is repeated.
 
-A line is a constant text plus fields, so that it can be searched for; `err` stands last. Text for people:
+A line is a constant text plus fields, so that it can be searched for; `err` is last. As text:
 `2026-01-31T12:00:00.123Z INFO  decided op=1f00ba12 event=CreateContainer took_us=180`, or one JSON object.
+
+A sink never makes the agent wait. A stuck log collector would otherwise stall the one thread that answers the runtime,
+and the runtime would start containers unpinned. Lost lines are counted, and the count is written as soon as there is
+room again.
 """
 
 import json
@@ -18,21 +22,17 @@ from typing import Generic, Protocol, TypeVar
 
 from nri_plugin.model.bounds import visible
 
-# ----------------------------------------------------------------------------------------------------
-# How often a trouble that lasts is said: at once, then at long intervals; or once, for as long as it is repeated.
-
-
 Key = TypeVar("Key", bound=Hashable)
 
 AGAIN_S = 600.0
-"""Often enough for somebody who looks at the last lines, seldom enough to leave others in sight."""
+"""Often enough to be among the last lines, seldom enough to leave others in sight."""
 
 MOST_REMEMBERED = 1024
-"""Keys; what is forgotten beyond that is said once more."""
+"""Keys; a key that is forgotten beyond that is logged once more."""
 
 
-class Reminder:
-    """Tells whether a line is due; another text, or the same after `forget`, is due at once.
+class LogRateLimit:
+    """Limits the rate of one log line; another text, or the same after `forget`, is due at once.
 
     Args:
         interval_s: between two lines of one text.
@@ -44,7 +44,7 @@ class Reminder:
         self._due_at: float | None = None
 
     def is_due(self, text: str, now: float) -> bool:
-        """Whether to say it now; if so, it counts as said."""
+        """Return whether to log it now; if so, it counts as logged."""
         if text == self._text and self._due_at is not None and now < self._due_at:
             return False
         self._text, self._due_at = text, now + self._interval_s
@@ -81,13 +81,6 @@ class Repeats(Generic[Key]):
         self._latest.pop(key, None)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Places for log lines that never make the agent wait: a full pipe costs lines, not containers.
-#
-# A stuck log collector would otherwise stall the one thread that answers the runtime, and the runtime would
-# start containers without us. What is lost is counted and said as soon as there is room again.
-
-
 SYSLOG_DAEMON = 3 << 3
 """Source: RFC 5424, facility 3, system daemons."""
 
@@ -101,7 +94,7 @@ class Outlet(Protocol):
         """Take what there is room for at once; returns how much.
 
         Raises:
-            OSError: there is no room at all, or nobody reads any more.
+            OSError: there is no room at all, or the reader is gone.
         """
 
     def close(self) -> None:
@@ -109,7 +102,7 @@ class Outlet(Protocol):
 
 
 class PipeOutlet:
-    """The writing end of a pipe, opened anew: whoever shares the given one did not ask for a change."""
+    """The writing end of a pipe, opened anew: other processes that share the given one must not see a change."""
 
     def __init__(self, descriptor: int) -> None:
         self._own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -241,9 +234,6 @@ def without_waiting(descriptor: int) -> Outlet | None:
         return None
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 LOGGER_NAME = "nri-pin"
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
@@ -354,7 +344,7 @@ def pick_handler(state_dir: Path, syslog: str = SYSLOG_SOCKET) -> logging.Handle
 
 
 def is_read(descriptor: int) -> bool:
-    """Whether somebody may read what is written there: it is open and not `/dev/null`."""
+    """Return whether lines written there may be read: it is open and not `/dev/null`."""
     try:
         status = os.fstat(descriptor)
     except OSError:

@@ -1,4 +1,4 @@
-"""One thread, one selector: sockets, signals, timers and what other threads hand over.
+"""The event loop of the agent: one thread, one selector, sockets, signals, timers and calls posted by other threads.
 
 Everything runs in the thread that calls `run`; only `post` may be called from elsewhere. There are no locks:
 a deque's append and popleft are atomic, and a byte in the wake-up socketpair ends the wait.
@@ -35,7 +35,7 @@ class Source(Protocol):
 
 
 class Loop:
-    """Waits for whatever comes first and runs what was asked to run then.
+    """Waits for the first event and runs its callback.
 
     Args:
         clock: seconds, monotonic; timers are in its terms.
@@ -149,11 +149,9 @@ class Loop:
             self._wake_in.recv(DRAIN_BYTES)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Ends a process whose loop is stuck, so that it is started again; a restart moves nobody.
-#
-# The DaemonSet's kubelet, systemd, or the supervisor of an agent that the runtime started does that; the runtime itself
-# starts a plugin only once. Without this, a deadlock or a file that never answers would leave a node without an agent.
+# The watchdog ends a process whose loop is stuck, so that it is started again: by the kubelet, by systemd, or by the
+# supervisor of an agent that the runtime started. A restart moves no container. Without it, a deadlock or a file that
+# never answers would leave a node without an agent.
 
 
 LOOK_PAUSE_S = 10.0
@@ -164,7 +162,7 @@ EXIT_STUCK = 70
 """EX_SOFTWARE of sysexits.h."""
 
 
-class Watchdog:
+class LoopWatchdog:
     """Asks the loop for a sign of life from a thread of its own, until `close`.
 
     Args:

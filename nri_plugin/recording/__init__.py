@@ -1,1 +1,1 @@
-"""Events on disk, and what they decide when they are replayed."""
+"""Recordings: events on disk, and their replay."""

@@ -1,7 +1,7 @@
-"""Where a recording is written: one file that grows for ever, or two segments that never grow beyond a limit.
+"""Writes a recording: to one file that grows for ever, or to two segments that never grow beyond a limit.
 
-Whatever was lost, by a crash or a full disk, costs what it costs and nothing after it: the next line that can be
-written is preceded by a head and a snapshot. Nothing is fsynced: a recording is evidence, not a promise.
+Lines that are lost, by a crash or a full disk, cost nothing after them: a head and a snapshot precede the next line that
+can be written. Nothing is fsynced. The agent imports this module; the reader (`reader.py`) is for commands only.
 """
 
 import contextlib
@@ -17,14 +17,8 @@ from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.recording.rows import Event, Line, OutcomeRow, event_line, node_row, snapshot_row
+from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, event_line, node_row, snapshot_row
 from nri_plugin.wire.nri.events import CreateContainerResponse
-
-# ----------------------------------------------------------------------------------------------------
-# The lines of a recording as they are written: the format is that of `recording.py`, which reads them.
-#
-# Kept apart from the reader, for this part runs in the agent.
-
 
 FORMAT = "nri-pin recording"
 VERSION = 2
@@ -47,7 +41,7 @@ def head_lines(
     node: Node, state: State, at: datetime, why: str = "start", *, observing: bool = False
 ) -> bytes:
     """The two lines a recording begins with."""
-    head = Line(
+    head = RecordedLine(
         format=FORMAT,
         version=VERSION,
         writer=__version__,
@@ -56,23 +50,23 @@ def head_lines(
         at=at,
         node=node_row(node),
     )
-    return _encode(head) + b"\n" + _written(Line(snapshot=snapshot_row(state)))
+    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=snapshot_row(state)))
 
 
 def node_line(node: Node, at: datetime) -> bytes:
     """The line of a node that became another one."""
-    return _written(Line(at=at, node=node_row(node)))
+    return _written(RecordedLine(at=at, node=node_row(node)))
 
 
 def line_of(event: Event, at: datetime, op: str, outcome: OutcomeRow) -> bytes:
-    """The line of an event and what came of it."""
+    """Return the line of an event and its outcome."""
     return _written(event_line(event, at, op, outcome))
 
 
-def _written(line: Line) -> bytes:
+def _written(line: RecordedLine) -> bytes:
     data = _encode(line)
     if len(data) > PACK_FROM_BYTES:
-        data = _encode(Line(packed=zlib.compress(data, 1)))
+        data = _encode(RecordedLine(packed=zlib.compress(data, 1)))
     return data + b"\n"
 
 
@@ -95,7 +89,7 @@ def unpacked(data: bytes) -> bytes:
 def outcome_of(
     decision: Decision, refusal: str = "", *, failed: bool = False, took_us: int = 0
 ) -> OutcomeRow:
-    """What came of an event, in short."""
+    """Return the outcome of an event, in short."""
     response = decision.response
     given = response.resources if isinstance(response, CreateContainerResponse) else None
     updates = getattr(response, "updates", ())
@@ -111,9 +105,6 @@ def outcome_of(
         steps=decision.steps,
         took_us=took_us,
     )
-
-
-# ----------------------------------------------------------------------------------------------------
 
 
 _OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -173,7 +164,7 @@ class RecordingFile:
             raise
 
     def lose(self) -> None:
-        """What comes next does not follow what was written last."""
+        """Note that the next line does not follow the last one."""
         self._why = "start" if self._why == "start" else "gap"
 
     def close(self) -> None:
@@ -203,7 +194,7 @@ class RecordingFile:
         return False
 
     def _is_in_place(self) -> bool:
-        """Whether what is written to is the file at the path: a removed one would be written to unseen."""
+        """Return whether the open file is still the one at the path."""
         try:
             there, ours = os.stat(self.path), os.fstat(self._descriptor)
         except OSError:
@@ -215,7 +206,7 @@ class RecordingFile:
         self._why = ""
 
     def _open(self) -> None:
-        """Open it, and let what comes begin on a line of its own."""
+        """Open the file; the next row begins on a line of its own."""
         self.close()
         self._descriptor = os.open(self.path, _OPEN, _MODE)
         os.fchmod(self._descriptor, _MODE)

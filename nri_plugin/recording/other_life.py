@@ -1,16 +1,16 @@
-"""The life a node would have led under another configuration: the recorded events, as they would have come.
+"""Replays a recording under another configuration: the recorded events, as they would have come.
 
-What the runtime says depends on what it was told, so the recorded events cannot be taken word for word. The rules:
+The messages of a runtime depend on the answers it had, so the recorded events cannot be taken as they are. The rules:
 
 * A cpuset that the runtime had from the recorded decisions is the one it would have had from the others; one that
   somebody else wrote stays as it is.
-* A container that is refused here does not exist: what is told of it later is passed over.
-* A container that only the recorded life refused runs here from then on and until its pod ends, for how long it
-  would have run nobody knows; the runtime's further tries to create it are passed over.
-* A resize that only the recorded life refused is done here.
-* What failed for another reason than policy fails here, too.
-* When the agent restarts both lives go on. Where the recorded one goes on from another state than it ended in, because
-  lines or the checkpoint were lost, the other one begins anew from there.
+* A container that is refused here does not exist: its later events are passed over.
+* A container that was refused only in the recording runs here until its pod ends; how long it would have run is unknown.
+  Further tries of the runtime to create it are passed over.
+* A resize that was refused only in the recording is done here.
+* An event that failed for another reason than policy fails here, too.
+* When the agent restarts, both histories go on. Where the recorded one goes on from another state than it ended in,
+  because lines or the checkpoint were lost, the other one begins anew from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -162,7 +162,7 @@ class OtherLife:
         return replace(stored, state=ContainerState.RUNNING)
 
     def _stored(self, moment: Moment, container: Container) -> Container:
-        """The container with what the runtime would have stored."""
+        """Return the container with the values that the runtime would have stored."""
         told = self._told(moment, container.id, container.resources)
         return replace(container, resources=told)
 
@@ -202,7 +202,7 @@ class OtherLife:
             self._extra = {key: one for key, one in self._extra.items() if pod_uid(one.pod) != gone}
 
     def _start(self, event: nri.CreateContainer) -> None:
-        """What the runtime would have told of a container that it created."""
+        """Return the container as the runtime would have reported it after its creation."""
         record = self._state.containers[event.container.id]
         container = _with_stored(event.container, record)
         for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):

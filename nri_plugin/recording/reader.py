@@ -1,8 +1,6 @@
-"""Whether today's program decides what was decided when a recording was made.
+"""Reads a recording, and decides its events again: `read(path).moments()`.
 
-Words may change from version to version, decisions not: steps and the texts of refusals are not compared.
-
-What happened on a node, as lines of JSON, and the same life lived again: `read(path).moments()`.
+A recording is what happened on a node, as lines of JSON:
 
     {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
     {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
@@ -15,6 +13,9 @@ cannot be read costs what comes after it up to the next snapshot, for a state th
 A long line, such as the snapshot of a full node, is packed: `{"packed":"..."}` is base64 of zlib of the line.
 
 A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
+
+`changes` compares the recorded decisions with those of today. Texts may change between versions and decisions may not, so
+it compares neither steps nor the texts of refusals.
 """
 
 import gzip
@@ -44,18 +45,26 @@ from nri_plugin.recording.file import (
     outcome_of,
     unpacked,
 )
-from nri_plugin.recording.rows import Event, Line, NodeRow, OutcomeRow, event_from, node_from, snapshot_from
+from nri_plugin.recording.rows import (
+    Event,
+    OutcomeRow,
+    RecordedLine,
+    RecordedNode,
+    event_from,
+    node_from,
+    snapshot_from,
+)
 from nri_plugin.wire.nri.events import CreateContainer
 
 _GZIP = b"\x1f\x8b"
 _UNREADABLE = (OSError, EOFError, zlib.error)
 """What reading a damaged disk, or a damaged compressed file, ends in."""
-_decoder = msgspec.json.Decoder(Line)
+_decoder = msgspec.json.Decoder(RecordedLine)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """One line that says something happened.
+class RecordedEntry:
+    """One line: an event or a change of the node.
 
     Attributes:
         file: where it stands.
@@ -63,7 +72,7 @@ class Entry:
         at: when, UTC.
         op: as in the log line of the decision; empty for a change of the node.
         event: what happened; None where the node became another one, or recording began.
-        outcome: what came of it at the time; None with no event.
+        outcome: its outcome at the time; None with no event.
         node: the node from here on, where it became another one or recording began.
         why: `start`, `full` or `gap` where recording began, else empty.
         observing: nothing of it was carried out.
@@ -90,12 +99,12 @@ class Moment:
 
     Attributes:
         when: it happened, UTC.
-        node: what was decided for.
-        state_before: what was promised.
-        state_after: what was promised from then on; what was refused or failed at the time changed nothing.
+        node: the node of the decision.
+        state_before: the state before the event.
+        state_after: the state after it; an event that was refused or failed at the time changed nothing.
         event: what happened.
-        outcome: what came of it at the time.
-        decision: what comes of it today.
+        outcome: its outcome at the time.
+        decision: the decision of today.
         op: as in the log line of the decision.
         place: `FILE:LINE`.
         observing: nothing of it was carried out.
@@ -133,7 +142,7 @@ class Recording:
         self.files = files
         self.problems: list[str] = []
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[RecordedEntry]:
         """All that happened, as far as it can be read.
 
         Raises:
@@ -148,7 +157,7 @@ class Recording:
                 yield from entries
                 lost = entries.lost
 
-    def lived(self) -> Iterator[tuple[Entry, Moment | None]]:
+    def lived(self) -> Iterator[tuple[RecordedEntry, Moment | None]]:
         """All that happened, and with it every event whose state is known, decided again.
 
         Raises:
@@ -176,7 +185,7 @@ class Recording:
 
 
 class _Life:
-    """What is known of node and promises while entries come by."""
+    """Node and state while entries are read."""
 
     def __init__(self, problem: Callable[[str], None]) -> None:
         self._problem = problem
@@ -184,7 +193,7 @@ class _Life:
         self._state: State | None = None
         self._observing, self._begins = False, ""
 
-    def lives(self, entry: Entry) -> Moment | None:
+    def lives(self, entry: RecordedEntry) -> Moment | None:
         """The entry, decided again; None where nothing was decided, or the state it met is not known."""
         self._node = entry.node or self._node
         if entry.state is not None:
@@ -216,8 +225,8 @@ class _Life:
         )
 
 
-def _after(node: Node, before: State, entry: Entry, decision: Decision, *, observing: bool) -> State:
-    """What is promised after an event; where nothing is carried out, a refused container goes on all the same."""
+def _after(node: Node, before: State, entry: RecordedEntry, decision: Decision, *, observing: bool) -> State:
+    """Return the state after an event; where nothing is carried out, a refused container runs nevertheless."""
     outcome, event = entry.outcome, entry.event
     if outcome is None or outcome.failed:
         return before
@@ -278,7 +287,7 @@ def _check_head(path: str, text: bytes) -> None:
     try:
         head = _decoder.decode(text)
     except (msgspec.MsgspecError, UnicodeError):
-        head = Line()
+        head = RecordedLine()
     if head.format != FORMAT:
         raise HostError(
             f"{path}:1",
@@ -287,7 +296,7 @@ def _check_head(path: str, text: bytes) -> None:
     _check_version(f"{path}:1", head)
 
 
-def _check_version(place: str, head: Line) -> None:
+def _check_version(place: str, head: RecordedLine) -> None:
     if head.version not in READABLE:
         raise HostError(
             place,
@@ -309,10 +318,10 @@ class _Lines:
         lost: bool = False,
     ) -> None:
         self._name, self._stream, self._problem, self._providers = name, stream, problem, providers
-        self._head: Entry | None = None
+        self._head: RecordedEntry | None = None
         self.lost = lost
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[RecordedEntry]:
         number = 0
         try:
             for number, text in enumerate(self._stream, 1):
@@ -322,7 +331,7 @@ class _Lines:
         except _UNREADABLE as error:
             self._lose(number + 1, f"cannot be read on: {error}")
 
-    def _entry(self, number: int, text: bytes) -> Entry | None:
+    def _entry(self, number: int, text: bytes) -> RecordedEntry | None:
         try:
             line = _decoder.decode(text)
             if line.packed:
@@ -338,7 +347,7 @@ class _Lines:
         self.lost, self._head = True, None
         self._problem(f"{self._name}:{number}: {why}")
 
-    def _understood(self, number: int, line: Line) -> Entry | None:
+    def _understood(self, number: int, line: RecordedLine) -> RecordedEntry | None:
         if line.snapshot is not None:
             return self._begun(line)
         if line.at is None:
@@ -348,17 +357,17 @@ class _Lines:
             _check_version(f"{self._name}:{number}", line)
             if line.node is None:
                 raise ValueError("a head without a node")
-            self._head = Entry(
+            self._head = RecordedEntry(
                 *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
             )
             return None
         if line.node is not None:
-            return Entry(*place, node=self._node(number, line.node), lost=self.lost)
+            return RecordedEntry(*place, node=self._node(number, line.node), lost=self.lost)
         if line.outcome is None:
             raise ValueError("an event without an outcome")
-        return Entry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
+        return RecordedEntry(*place, op=line.op, event=event_from(line), outcome=line.outcome, lost=self.lost)
 
-    def _node(self, number: int, row: NodeRow) -> Node:
+    def _node(self, number: int, row: RecordedNode) -> Node:
         node = node_from(row, self._providers)
         if row.hint_providers and not node.hint_providers:
             names = ", ".join(row.hint_providers)
@@ -368,7 +377,7 @@ class _Lines:
             )
         return node
 
-    def _begun(self, line: Line) -> Entry:
+    def _begun(self, line: RecordedLine) -> RecordedEntry:
         if self._head is None or line.snapshot is None:
             raise ValueError("a snapshot without a head")
         entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
@@ -376,18 +385,15 @@ class _Lines:
         return entry
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
-class Change:
+class RecordedChange:
     """Something that is decided otherwise today.
 
     Attributes:
         moment: the event.
         what: `admission`, `cpus`, `mems`, `updates`, `writes`, or `state` where the states before it differ.
-        recorded: what it was.
-        today: what it is.
+        recorded: the recorded value.
+        today: the value of today.
     """
 
     moment: Moment
@@ -396,26 +402,26 @@ class Change:
     today: str
 
 
-def changes(moment: Moment, former: Moment | None) -> Iterator[Change]:
+def changes(moment: Moment, former: Moment | None) -> Iterator[RecordedChange]:
     """What differs at one event; `former` is the one before it.
 
     A segment begins with the state that the one before it ended in, which is compared, too.
     """
     if moment.begins == "full" and former is not None and former.state_after != moment.state_before:
-        yield Change(moment, "state", _promises(moment.state_before), _promises(former.state_after))
+        yield RecordedChange(moment, "state", _promises(moment.state_before), _promises(former.state_after))
     if moment.outcome.failed:
         return
     recorded = moment.outcome
     refused = recorded.reason or ("refused" if recorded.refusal else "")
     today = moment.decision.refusal.reason if moment.decision.refusal else ""
     if refused != today:
-        yield Change(moment, "admission", refused or "admitted", today or "admitted")
+        yield RecordedChange(moment, "admission", refused or "admitted", today or "admitted")
         return
     now = outcome_of(moment.decision)
     for what in ("cpus", "mems", "updates", "writes"):
         before, after = getattr(recorded, what), getattr(now, what)
         if before != after:
-            yield Change(moment, what, _text(before), _text(after))
+            yield RecordedChange(moment, what, _text(before), _text(after))
 
 
 def _promises(state: object) -> str:

@@ -1,8 +1,9 @@
-"""The lines of a recording, and how they become events, nodes and states again.
+"""The rows of a recording, and their conversion to events, nodes and states and back.
 
-A line holds what decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
-annotations of pods are never written: they hold secrets, and nobody decides by them. The rows are the file format: a
-change that an older reader would misread is a new version of it.
+A row holds the values that decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
+annotations of pods are never written: they hold secrets, and no decision reads them. The node is recorded as a whole,
+machine and options, so that decisions can be made again anywhere. The rows are the file format: a change that an older
+reader would misread is a new version of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,17 +28,12 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 
-# ----------------------------------------------------------------------------------------------------
-# The node in a recording: the machine and the options, whole, so that decisions can be made again anywhere.
-#
-# A change of the rows that an older reader would misread is a new version of the recording.
+
+class RecordedRow(Struct, frozen=True, omit_defaults=True):
+    """A part of a line; defaults are left out, unknown fields are passed over."""
 
 
-class Row(Struct, frozen=True, omit_defaults=True):
-    """A part of a line; what is at its default is left out, what is unknown is passed over."""
-
-
-class NUMANodeRow(Row, frozen=True):
+class RecordedNUMANode(RecordedRow, frozen=True):
     """A `NUMANode`."""
 
     id: int
@@ -47,13 +43,13 @@ class NUMANodeRow(Row, frozen=True):
     distances: tuple[int, ...] | None = None
 
 
-class TopologyRow(Row, frozen=True):
+class TopologyRow(RecordedRow, frozen=True):
     """A `Topology`; groups are pairs of a number and its CPUs."""
 
     online: str
     cores: tuple[tuple[int, str], ...]
     sockets: tuple[tuple[int, str], ...]
-    nodes: tuple[NUMANodeRow, ...]
+    nodes: tuple[RecordedNUMANode, ...]
     caches: tuple[tuple[int, str], ...]
     caches_known: bool = True
     without_l3: str = ""
@@ -62,8 +58,8 @@ class TopologyRow(Row, frozen=True):
     taken: str = ""
 
 
-class NodeRow(Row, frozen=True):
-    """A `Node`: the machine and what was chosen for it; providers from outside by name only."""
+class RecordedNode(RecordedRow, frozen=True):
+    """A `Node`: the machine and its options; external hint providers by name only."""
 
     topology: TopologyRow
     options: dict[str, Any]
@@ -72,9 +68,9 @@ class NodeRow(Row, frozen=True):
     withheld: str = ""
 
 
-def node_row(node: Node) -> NodeRow:
+def node_row(node: Node) -> RecordedNode:
     """The row of a node."""
-    return NodeRow(
+    return RecordedNode(
         topology=topology_row(node.topology),
         options=msgspec.to_builtins(node.options, order="deterministic"),
         reserved=str(node.reserved),
@@ -88,7 +84,7 @@ def names_of(providers: Iterable[HintProvider]) -> tuple[str, ...]:
     return tuple(getattr(one, "__qualname__", type(one).__name__) for one in providers)
 
 
-def node_from(row: NodeRow, providers: tuple[HintProvider, ...] = ()) -> Node:
+def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> Node:
     """A node from its row; with `providers` where those are the ones that were asked.
 
     Raises:
@@ -114,7 +110,7 @@ def topology_row(machine: Topology) -> TopologyRow:
         cores=_listed(machine.cores),
         sockets=_listed(machine.sockets),
         nodes=tuple(
-            NUMANodeRow(one.id, str(one.cpus), one.memory_bytes, one.hugepages, one.distances)
+            RecordedNUMANode(one.id, str(one.cpus), one.memory_bytes, one.hugepages, one.distances)
             for one in machine.nodes
         ),
         caches=_listed(machine.caches),
@@ -155,13 +151,10 @@ def topology_from(row: TopologyRow) -> Topology:
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
 
 
-class ResourcesRow(Row, frozen=True):
+class ResourcesRow(RecordedRow, frozen=True):
     """The part of `Resources` that decides; the runtime's words for sizes of huge pages."""
 
     shares: int | None = None
@@ -173,7 +166,7 @@ class ResourcesRow(Row, frozen=True):
     hugepages: tuple[tuple[str, int], ...] = ()
 
 
-class PodRow(Row, frozen=True):
+class RecordedPod(RecordedRow, frozen=True):
     """The part of `Pod` that decides; annotations are only those meant for us."""
 
     id: str
@@ -187,7 +180,7 @@ class PodRow(Row, frozen=True):
     pid: int = 0
 
 
-class ContainerRow(Row, frozen=True):
+class RecordedContainer(RecordedRow, frozen=True):
     """The part of `Container` that decides."""
 
     id: str
@@ -199,7 +192,7 @@ class ContainerRow(Row, frozen=True):
     cut: tuple[Cut, ...] = ()
 
 
-class DevicesRow(Row, frozen=True):
+class DevicesRow(RecordedRow, frozen=True):
     """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to.
 
     Attributes:
@@ -211,7 +204,7 @@ class DevicesRow(Row, frozen=True):
     total_by_node: tuple[tuple[int | str, int], ...] = ()
 
 
-class ObservedRow(Row, frozen=True):
+class ObservedRow(RecordedRow, frozen=True):
     """An `Observed`; None where a cgroup has no such file."""
 
     path: str = ""
@@ -221,8 +214,8 @@ class ObservedRow(Row, frozen=True):
     effective: str | None = None
 
 
-class OutcomeRow(Row, frozen=True):
-    """What came of an event, in short.
+class OutcomeRow(RecordedRow, frozen=True):
+    """The outcome of an event, in short.
 
     Attributes:
         refusal: why it was refused, as the runtime was told; empty when it was not.
@@ -249,22 +242,22 @@ class OutcomeRow(Row, frozen=True):
     took_us: int = 0
 
 
-class SnapshotRow(Row, frozen=True):
+class SnapshotRow(RecordedRow, frozen=True):
     """A `State`, in the rows of a checkpoint."""
 
-    pods: tuple[checkpoint.PodRow, ...] = ()
-    containers: tuple[checkpoint.ContainerRow, ...] = ()
+    pods: tuple[checkpoint.SavedPod, ...] = ()
+    containers: tuple[checkpoint.SavedContainer, ...] = ()
     allocations: tuple[checkpoint.AllocationRow, ...] = ()
 
 
-class Line(Row, frozen=True):
-    """Any line; which of its parts are there tells which kind it is.
+class RecordedLine(RecordedRow, frozen=True):
+    """Any line; the parts that are present show its kind.
 
     Attributes:
         format: only in a head.
         version: only in a head.
         writer: version of the program, only in a head.
-        observing: in a head: nothing of what is recorded was carried out.
+        observing: in a head: nothing that is recorded was carried out.
         why: what began here, in a head: `start`, `full` (the segment before), `gap` (lines were lost before it).
         at: when; in events, heads and changes of the node.
         op: as in the log line of the decision.
@@ -283,19 +276,19 @@ class Line(Row, frozen=True):
     at: datetime | None = None
     op: str = ""
     event: str = ""
-    pod: PodRow | None = None
-    container: ContainerRow | None = None
+    pod: RecordedPod | None = None
+    container: RecordedContainer | None = None
     resources: ResourcesRow | None = None
     devices: tuple[DevicesRow, ...] = ()
     pod_devices: tuple[DevicesRow, ...] = ()
     is_informed: bool = False
     unsaved: str = ""
     facts: PodFactsRow | None = None
-    pods: tuple[PodRow, ...] = ()
-    containers: tuple[ContainerRow, ...] = ()
+    pods: tuple[RecordedPod, ...] = ()
+    containers: tuple[RecordedContainer, ...] = ()
     observed: tuple[ObservedRow, ...] = ()
     outcome: OutcomeRow | None = None
-    node: NodeRow | None = None
+    node: RecordedNode | None = None
     snapshot: SnapshotRow | None = None
 
 
@@ -331,9 +324,9 @@ RECORDED = frozenset(
 """Events that something may follow from."""
 
 
-def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> Line:
+def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> RecordedLine:
     """The line of an event; of one that decides nothing only its name."""
-    return Line(at=at, op=op, outcome=outcome, **_parts(event))
+    return RecordedLine(at=at, op=op, outcome=outcome, **_parts(event))
 
 
 def _parts(event: Event) -> dict[str, Any]:
@@ -362,7 +355,7 @@ def _parts(event: Event) -> dict[str, Any]:
     return parts
 
 
-def event_from(line: Line) -> Event:
+def event_from(line: RecordedLine) -> Event:
     """The event of a line.
 
     Raises:
@@ -391,8 +384,8 @@ def event_from(line: Line) -> Event:
     return _container_event(line, pod, container)
 
 
-def _container_event(line: Line, pod: Pod, container: Container) -> Event:
-    """An event whose message holds a pod and a container, with what was known beside it."""
+def _container_event(line: RecordedLine, pod: Pod, container: Container) -> Event:
+    """Return an event whose message holds a pod and a container, with the facts of that time."""
     name = line.event
     if name not in _CONTAINER_EVENTS:
         raise ValueError(f"event {name!r} is not known to this version")
@@ -406,7 +399,7 @@ def _container_event(line: Line, pod: Pod, container: Container) -> Event:
     return event
 
 
-def _informed(line: Line, event: nri.CreateContainer) -> InformedCreate:
+def _informed(line: RecordedLine, event: nri.CreateContainer) -> InformedCreate:
     facts = None if line.facts is None else pod_facts_from(line.facts)
     devices, pod_devices = (tuple(map(_devices, rows)) for rows in (line.devices, line.pod_devices))
     return InformedCreate(event, devices, pod_devices, facts)
@@ -458,8 +451,8 @@ def _resources(row: ResourcesRow) -> Resources:
     )
 
 
-def _pod_row(pod: Pod) -> PodRow:
-    return PodRow(
+def _pod_row(pod: Pod) -> RecordedPod:
+    return RecordedPod(
         id=pod.id,
         uid=pod.uid,
         namespace=pod.namespace,
@@ -472,7 +465,7 @@ def _pod_row(pod: Pod) -> PodRow:
     )
 
 
-def _pod(row: PodRow) -> Pod:
+def _pod(row: RecordedPod) -> Pod:
     return Pod(
         id=row.id,
         uid=row.uid,
@@ -486,8 +479,8 @@ def _pod(row: PodRow) -> Pod:
     )
 
 
-def _container_row(container: Container) -> ContainerRow:
-    return ContainerRow(
+def _container_row(container: Container) -> RecordedContainer:
+    return RecordedContainer(
         id=container.id,
         name=container.name,
         pod_id=container.pod_id,
@@ -498,7 +491,7 @@ def _container_row(container: Container) -> ContainerRow:
     )
 
 
-def _container(row: ContainerRow) -> Container:
+def _container(row: RecordedContainer) -> Container:
     return Container(
         id=row.id,
         name=row.name,

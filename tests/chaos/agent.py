@@ -6,17 +6,16 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state, open_store
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import WriteOutcome
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import WriteOutcome, cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
@@ -107,7 +106,7 @@ class _Rounds:
 
 def recorder(path: str) -> Recorder:
     """Appends to a file what happens, as an agent's process does."""
-    return Recorder([DirectKeeper(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
+    return Recorder([DirectSink(RecordingFile(path), SILENT, time.monotonic)], _Rounds(), SILENT)
 
 
 def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
@@ -155,8 +154,8 @@ class Agent:
                 node,
                 state,
                 decide=decide,
-                effects=Effects(self.cgroups),
-                checkpoint=CheckpointKeeper(self._store, state, SILENT, serves=serves),
+                cpusets=CpusetWriter(self.cgroups),
+                checkpoint=CheckpointSaver(self._store, state, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,
                 history=recorder(record) if record else None,
@@ -221,9 +220,9 @@ class Agent:
     def look(self) -> None:
         """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
         with self._working(), suppress(Killed):
-            self.handler.look_at_checkpoint()
+            self.handler.checkpoint.look(self.handler.state)
             self.handler.release_ended()
-            found = map(self.handler.observe, targets(self.handler.node, self.handler.state))
+            found = map(self.handler.cpusets.observe, targets(self.handler.node, self.handler.state))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
 
     def forget_generations(self) -> None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, QOSClass, State

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core import engine, pool, synchronize
 from nri_plugin.recording.reader import changes, read
@@ -51,13 +51,13 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
 @pytest.mark.parametrize(
     ("owner", "left_out", "noticed"),
     [
-        (Effects, "undo", "stale"),
-        (Effects, "carry_out", "stale"),
+        (CpusetWriter, "undo", "stale"),
+        (CpusetWriter, "apply", "stale"),
         (CheckpointFile, "_write", "unsaved"),
         (CheckpointFile, "_keep_previous", "unsaved"),
         (engine, "own_write", "stale"),
         (pool, "_floor", "overlap"),
-        (CheckpointKeeper, "look", "unsaved"),
+        (CheckpointSaver, "look", "unsaved"),
     ],
     ids=[
         "what was half written is not put back",

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -42,8 +43,8 @@ def online() -> CPUSet:
 
 
 @pytest.fixture
-def cgroups(online: CPUSet) -> Iterator[Cgroups]:
-    opened = Cgroups.open(ROOT)
+def cgroups(online: CPUSet) -> Iterator[WritableCgroups]:
+    opened = WritableCgroups.open(ROOT)
     base = Path(opened.tree.directory)
     (base / TOP / "leaf").mkdir(parents=True)
     for directory in (base / TOP, base / TOP / "leaf"):
@@ -55,7 +56,7 @@ def cgroups(online: CPUSet) -> Iterator[Cgroups]:
 
 
 @needs_v1
-def test_kernel_holds_what_was_written(cgroups: Cgroups, online: CPUSet) -> None:
+def test_kernel_holds_what_was_written(cgroups: WritableCgroups, online: CPUSet) -> None:
     first = CPUSet.of(next(iter(online)))
     assert cgroups.write_cpus(LEAF, first) is WriteOutcome.WRITTEN
     assert cgroups.write_cpus(LEAF, first) is WriteOutcome.UNCHANGED
@@ -67,7 +68,7 @@ def test_kernel_holds_what_was_written(cgroups: Cgroups, online: CPUSet) -> None
 
 @needs_v1
 def test_parent_that_would_shrink_below_its_child_is_refused_in_words(
-    cgroups: Cgroups, online: CPUSet
+    cgroups: WritableCgroups, online: CPUSet
 ) -> None:
     with pytest.raises(HostError, match="would take CPUs away from a cgroup below it"):
         cgroups.write_cpus(POD, CPUSet.of(next(iter(online))))
@@ -75,7 +76,9 @@ def test_parent_that_would_shrink_below_its_child_is_refused_in_words(
 
 
 @needs_v1
-def test_child_that_would_leave_its_parent_is_refused_in_words(cgroups: Cgroups, online: CPUSet) -> None:
+def test_child_that_would_leave_its_parent_is_refused_in_words(
+    cgroups: WritableCgroups, online: CPUSet
+) -> None:
     first, second = list(online)[:2]
     cgroups.write_cpus(LEAF, CPUSet.of(first))
     cgroups.write_cpus(POD, CPUSet.of(first))
@@ -84,13 +87,13 @@ def test_child_that_would_leave_its_parent_is_refused_in_words(cgroups: Cgroups,
 
 
 @needs_v1
-def test_id_beyond_the_possible_ones_is_refused_in_words(cgroups: Cgroups) -> None:
+def test_id_beyond_the_possible_ones_is_refused_in_words(cgroups: WritableCgroups) -> None:
     with pytest.raises(HostError, match="an id in 8191 is beyond"):
         cgroups.write_cpus(LEAF, CPUSet.of(8191))
 
 
 @needs_v1
-def test_missing_cgroup_is_missing_and_not_made(cgroups: Cgroups) -> None:
+def test_missing_cgroup_is_missing_and_not_made(cgroups: WritableCgroups) -> None:
     gone = CgroupRef("", f"/{TOP}/gone")
     assert cgroups.write_cpus(gone, CPUSet.of(0)) is WriteOutcome.MISSING
     assert not Path(cgroups.directory(gone)).exists()
@@ -98,7 +101,7 @@ def test_missing_cgroup_is_missing_and_not_made(cgroups: Cgroups) -> None:
 
 @needs_v1
 def test_container_with_cgroups_of_its_own_is_narrowed_and_moved_with_them(
-    cgroups: Cgroups, online: CPUSet
+    cgroups: WritableCgroups, online: CPUSet
 ) -> None:
     inner = [CgroupRef("", f"{LEAF.path}/{name}") for name in ("inner", "inner/most", "unset")]
     directories = [Path(cgroups.directory(ref)) for ref in inner]

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.watches import keep_kernel_side
+from nri_plugin.agent.watches import reconcile_kernel_settings
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.options import Node, Options
@@ -75,14 +76,14 @@ class Scene:
             Node(machine(nodes=1, cores=2), Options(pool_floor=False), CPUSet.of(0)),
             state,
             decide=decide,
-            effects=Effects(Cgroups.open(ROOT)),
-            checkpoint=FakeCheckpoint([]),
+            cpusets=CpusetWriter(WritableCgroups.open(ROOT)),
+            checkpoint=CheckpointSaver(FakeCheckpoint([]), state, log),
             log=log,
             clock=self.loop.clock,
         )
         self.noticed: list[str] = []
         config = SimpleNamespace(cgroup_root=ROOT)
-        keeper = keep_kernel_side(config, log, handler, self.loop, self.noticed.append)  # type: ignore[arg-type]
+        keeper = reconcile_kernel_settings(config, log, handler, self.loop, self.noticed.append)  # type: ignore[arg-type]
         assert keeper is not None
         self.keeper = keeper
         keeper.look_again()

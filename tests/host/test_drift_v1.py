@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
 from nri_plugin.core.drift import Cause, Target
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.options import Node, Options
@@ -71,15 +72,15 @@ class Scene:
         )
         log = logging.Logger("test")  # noqa: LOG001 - of this bench alone
         self.loop = Loop()
-        self.cgroups = Cgroups.open(ROOT)
+        self.cgroups = WritableCgroups.open(ROOT)
         self.watch: CgroupWatch[Target] = CgroupWatch(self.cgroups.tree.directory)
         self.reports: list[DriftReport] = []
         self.handler = Handler(
             Node(topology, Options(pool_floor=False), CPUSet()),
             state,
             decide=decide,
-            effects=Effects(self.cgroups),
-            checkpoint=FakeCheckpoint([]),
+            cpusets=CpusetWriter(self.cgroups),
+            checkpoint=CheckpointSaver(FakeCheckpoint([]), state, log),
             log=log,
             clock=self.loop.clock,
         )

@@ -3,7 +3,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import CgroupRef, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, pod_names

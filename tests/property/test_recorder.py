@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.agent.observing import NoEffects, ObservingHandler
-from nri_plugin.agent.recorder import DirectKeeper, Recorder
+from nri_plugin.agent.observing import CpusetReader, ObservingHandler
+from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect
 from nri_plugin.model.state import State
@@ -32,7 +32,7 @@ class Timers:
 
 def record(bench: Bench, file: RecordingFile, *, observing: bool = False) -> Recorder:
     recorder = Recorder(
-        [DirectKeeper(file, bench.log, bench.clock)], Timers(bench), bench.log, observing=observing
+        [DirectSink(file, bench.log, bench.clock)], Timers(bench), bench.log, observing=observing
     )
     bench.handler._history = recorder
     return recorder
@@ -88,8 +88,8 @@ def test_so_does_that_of_an_agent_that_only_observes(data: st.DataObject, effect
         bench.handler.node,
         State(),
         decide=decide,
-        effects=NoEffects(bench.cgroups),
-        checkpoint=bench.checkpoint,
+        cpusets=CpusetReader(bench.cgroups),
+        checkpoint=bench.handler.checkpoint,
         log=bench.log,
         clock=bench.clock,
     )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.checkpoint.forms import checkpoint_file
-from nri_plugin.checkpoint.repair import Evidence, overlaps, plan, salvage
+from nri_plugin.checkpoint.repair import RepairEvidence, overlaps, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
@@ -67,7 +67,7 @@ def held(state: State) -> set[tuple[str, CPUSet, NodeMask]]:
 
 @given(st.data(), sound())
 def test_no_promise_is_invented_and_the_result_is_sound(data: st.DataObject, state: State) -> None:
-    made = plan(Evidence(salvage(data.draw(damaged(encoded(state)))), topology=NODE.topology))
+    made = plan(RepairEvidence(salvage(data.draw(damaged(encoded(state)))), topology=NODE.topology))
     assert not made.undecided
     assert held(made.state) <= held(state)
     again = decode(checkpoint_file(made.state, made.facts, made.generation))
@@ -77,7 +77,9 @@ def test_no_promise_is_invented_and_the_result_is_sound(data: st.DataObject, sta
 @given(st.data(), sound())
 def test_with_the_generation_before_every_promise_of_it_stays(data: st.DataObject, state: State) -> None:
     former = decode(encoded(state, 6))
-    made = plan(Evidence(salvage(data.draw(damaged(encoded(state)))), former=former, topology=NODE.topology))
+    made = plan(
+        RepairEvidence(salvage(data.draw(damaged(encoded(state)))), former=former, topology=NODE.topology)
+    )
     assert held(made.state) == held(state)
     assert made.generation > 6
 
@@ -85,7 +87,7 @@ def test_with_the_generation_before_every_promise_of_it_stays(data: st.DataObjec
 @given(st.data(), states)
 def test_anything_can_be_salvaged_and_nothing_overlaps(data: st.DataObject, state: State) -> None:
     found = salvage(data.draw(damaged(encoded(state))))
-    made = plan(Evidence(found, topology=NODE.topology))
+    made = plan(RepairEvidence(found, topology=NODE.topology))
     assert made.undecided or overlaps(made.state.allocations) == []
     assert held(made.state) <= {
         (key, one.cpus & NODE.topology.online, one.mems & NODE.topology.nodes_with_memory)
@@ -107,7 +109,7 @@ def test_overlaps_are_decided_by_the_cgroups_or_not_at_all(state: State, data: s
         record.id: data.draw(st.sampled_from([state.allocations[record.key].cpus, both, CPUSet.of(0)]))
         for record in state.containers.values()
     }
-    made = plan(Evidence(whole=decode(encoded(clash)), live=found, topology=NODE.topology))
+    made = plan(RepairEvidence(whole=decode(encoded(clash)), live=found, topology=NODE.topology))
     by_key = {record.key: found[record.id] for record in state.containers.values()}
     runs = [by_key[key] == clash.allocations[key].cpus for key in (one, other)]
     assert bool(made.undecided) == (runs[0] == runs[1])
@@ -118,6 +120,6 @@ def test_overlaps_are_decided_by_the_cgroups_or_not_at_all(state: State, data: s
 
 def test_a_damage_that_changes_nothing_readable_is_still_not_believed_alone() -> None:
     state = State(allocations={"u/c": Allocation(CPUSet.of(3))})
-    made = plan(Evidence(salvage(encoded(state)[:-30]), topology=NODE.topology))
+    made = plan(RepairEvidence(salvage(encoded(state)[:-30]), topology=NODE.topology))
     assert made.state.allocations == {}
     assert len(made.left_out) == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.format import decode
 from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_cpu, losses_to_version_1, without_newer
-from nri_plugin.checkpoint.kubelet_state import File, cpu_file, imported, memory_file, promises_in
+from nri_plugin.checkpoint.kubelet_state import File, allocations_in, cpu_file, imported, memory_file
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
@@ -49,7 +49,7 @@ def promises(draw: st.DrawFn) -> State:
 
 @given(promises(), st.sampled_from([2, 3]), st.sampled_from([1, 2]))
 def test_promises_outlive_the_way_through_a_kubelets_files(state: State, cpus: int, memory: int) -> None:
-    there = promises_in(
+    there = allocations_in(
         File("cpu", cpu_file(NODE, state, cpus)), File("memory", memory_file(NODE, state, memory))
     )
     assert imported(NODE, there).allocations == state.allocations
@@ -73,6 +73,6 @@ def test_version_2_of_a_checkpoint_holds_everything(state: State) -> None:
 def test_memory_is_named_as_lost_where_only_cpus_are_written(state: State) -> None:
     lost = losses_to_cpu(state, 2, has_memory_file=False).promises
     assert len(lost) == sum(1 for one in state.allocations.values() if one.memory)
-    back = imported(NODE, promises_in(File("cpu", cpu_file(NODE, state)), None)).allocations
+    back = imported(NODE, allocations_in(File("cpu", cpu_file(NODE, state)), None)).allocations
     kept = {key: replace(one, mems=NO_NODES, memory=()) for key, one in state.allocations.items() if one.cpus}
     assert back == kept

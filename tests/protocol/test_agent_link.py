@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.agent import SUBSCRIPTION, Identity
+from nri_plugin.agent.agent import SUBSCRIPTION, PluginIdentity
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
@@ -305,7 +305,7 @@ def test_a_refused_name_ends_the_agent_with_the_runtimes_words(make):
 
 
 def _unchecked_session(name: str):
-    session = Identity("nri-pin", "90").session()
+    session = PluginIdentity("nri-pin", "90").session()
     session.plugin_name = name
     return session
 
@@ -318,7 +318,7 @@ def test_a_launched_agent_takes_its_configuration_from_configure(make):
         texts.append(text)
         return bench.handler
 
-    identity = Identity("pin", "10", descriptor=3)
+    identity = PluginIdentity("pin", "10", descriptor=3)
     rig = make(bench, identity=identity, prepare=prepare, config="a: b", launched_as=("pin", "10"))
     rig.start()
     assert texts == ["a: b"]
@@ -331,7 +331,7 @@ def test_a_launched_agent_without_synchronize_serves_events(make):
     rig = make(
         bench,
         profile=CONTAINERD_1_7,
-        identity=Identity("pin", "10", descriptor=3),
+        identity=PluginIdentity("pin", "10", descriptor=3),
         prepare=lambda text: bench.handler,
         launched_as=("pin", "10"),
     )
@@ -349,7 +349,7 @@ def test_a_launched_agent_refuses_a_wrong_configuration_and_ends_with_2(make):
         raise ConfigError("NRI drop-in:1:1", "unknown key")
 
     rig = make(
-        bench, identity=Identity("pin", "10", descriptor=3), prepare=prepare, launched_as=("pin", "10")
+        bench, identity=PluginIdentity("pin", "10", descriptor=3), prepare=prepare, launched_as=("pin", "10")
     )
     rig.start()
     assert rig.loop.run() == 2
@@ -362,7 +362,7 @@ def test_a_launched_agent_gives_its_connection_up_when_asked_while_another_serve
     rig = make(
         bench,
         profile=CONTAINERD_1_7,
-        identity=Identity("pin", "10", descriptor=3),
+        identity=PluginIdentity("pin", "10", descriptor=3),
         prepare=lambda text: None,
         launched_as=("pin", "10"),
     )
@@ -377,7 +377,7 @@ def test_a_launched_agent_ends_with_its_connection(make):
     bench = Bench(node())
     rig = make(
         bench,
-        identity=Identity("pin", "10", descriptor=3),
+        identity=PluginIdentity("pin", "10", descriptor=3),
         prepare=lambda text: bench.handler,
         launched_as=("pin", "10"),
     )

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from nri_plugin.agent.agent import SUBSCRIPTION
 from nri_plugin.agent.handler import DEFAULT_SAVE_S, Handler
-from nri_plugin.agent.observing import NoEffects, ObservingHandler
+from nri_plugin.agent.observing import CpusetReader, ObservingHandler
 from nri_plugin.agent.status_client import read_status
 from nri_plugin.cli.state.state import command as state
 from nri_plugin.core.engine import decide
@@ -103,8 +103,8 @@ def observing() -> tuple[ObservingHandler, Bench]:
         bench.handler.node,
         bench.handler.state,
         decide=decide,
-        effects=NoEffects(bench.cgroups),
-        checkpoint=bench.checkpoint,
+        cpusets=CpusetReader(bench.cgroups),
+        checkpoint=bench.handler.checkpoint,
         log=bench.log,
         clock=bench.clock,
     )

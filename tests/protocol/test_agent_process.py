@@ -215,7 +215,7 @@ def test_two_plugins_that_set_cpusets_are_told_by_what_becomes_of_containers(sit
         # The runtime refuses what both plugins set, and undoes the creation.
         peer.ask(nri.StopContainer(POD, tried))
         peer.ask(nri.RemoveContainer(POD, tried))
-    assert "failed-creation" in process.wait_for_line("somebody else gives CPUs to containers, too")
+    assert "failed-creation" in process.wait_for_line("another CPU manager also gives CPUs to containers")
     assert any(told.failed_creations == 2 for told in read_lines(status, PATIENCE_S))
     created = replace(CREATE.container, id="alone")
     peer.ask(nri.CreateContainer(POD, created))

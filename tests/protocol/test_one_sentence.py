@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from nri_plugin.agent.status_client import Status, read_status
+from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.cli.explain.explain import command
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import KubeClient
@@ -49,13 +49,13 @@ def test_all_four_say_the_same(tmp_path: Path) -> None:
     assert note_of(status, tmp_path) == f"container numbers: {explained}"
 
 
-def note_of(status: Status, folder: Path) -> str:
+def note_of(status: AgentStatus, folder: Path) -> str:
     """The event on the pod, as the API server gets it."""
     api = KubeAPI()
     client = KubeClient.connected(str(api.kubeconfig(folder)))
     try:
         announcer = Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
-        announcer.announce(Status(status.node, status.state))
+        announcer.announce(AgentStatus(status.node, status.state))
         announcer.announce(status)
         (event,) = [obj for key, obj in api.store.objects.items() if key[1] == "events"]
         return str(event["note"])

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.agent.rivals import IN_A_ROW
+from nri_plugin.agent.other_owners import IN_A_ROW
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.node_evidence import Hidden
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin import __version__
-from nri_plugin.agent.status_client import Status, read_status
+from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
@@ -121,7 +121,7 @@ def _kubelet(
     view: NodeView,
     told: service_evidence.KubeletSettings | Hidden | None,
     processes: Sequence[Process] | Hidden,
-    status: Status | None,
+    status: AgentStatus | None,
 ) -> KubeletEvidence:
     states = {name: service_evidence.read_state_policy(view, name) for name in service_evidence.STATE_FILES}
     return KubeletEvidence(
@@ -245,7 +245,7 @@ def _find_agent(running: Sequence[Process]) -> Process | None:
     return None
 
 
-def _status(view: NodeView, state_dir: str) -> tuple[Status | None, str | Hidden]:
+def _status(view: NodeView, state_dir: str) -> tuple[AgentStatus | None, str | Hidden]:
     path = os.path.join(state_dir, STATUS_SOCKET)
     answer = view.connects(path)
     if isinstance(answer, Hidden):
@@ -260,7 +260,7 @@ def _status(view: NodeView, state_dir: str) -> tuple[Status | None, str | Hidden
 
 
 def _reserved(
-    config: Config | None, status: Status | None, topology: Topology | Hidden | str
+    config: Config | None, status: AgentStatus | None, topology: Topology | Hidden | str
 ) -> CPUSet | None:
     if status is not None:
         return status.node.reserved
@@ -309,7 +309,7 @@ def _find_runtime(view: NodeView, asked: Asked, processes: Sequence[Process] | H
 
 
 def _runtime(
-    view: NodeView, seen: _FoundRuntime, config: Config | None, status: Status | None
+    view: NodeView, seen: _FoundRuntime, config: Config | None, status: AgentStatus | None
 ) -> RuntimeEvidence:
     found = seen.settings if isinstance(seen.settings, service_evidence.NRISettings) else None
     path = found.socket if found else config.nri_socket if config else service_evidence.SOCKET
@@ -332,7 +332,7 @@ def _cgroups(
     told: service_evidence.KubeletSettings | Hidden | None,
     seen: RuntimeEvidence,
     topology: Topology | Hidden | str,
-    status: Status | None,
+    status: AgentStatus | None,
     checkpoint: Checkpoint | Hidden | str | None,
 ) -> CgroupEvidence:
     driver = told.by_key.get("cgroupDriver") if isinstance(told, service_evidence.KubeletSettings) else None
@@ -350,7 +350,7 @@ def _cgroups(
     )
 
 
-def _asks_partitions(config: Config | None, status: Status | None) -> bool:
+def _asks_partitions(config: Config | None, status: AgentStatus | None) -> bool:
     """Whether any container should have one: by the configuration, or by its annotation."""
     if status is None:
         return config is not None and config.options.isolation is not Isolation.NONE
@@ -367,7 +367,7 @@ def _agent(
     view: NodeView,
     read: tuple[str, str | Hidden],
     state_dir: str,
-    status: Status | None,
+    status: AgentStatus | None,
     trouble: str | Hidden,
     checkpoint: Checkpoint | Hidden | str | None,
     config: Config | None,

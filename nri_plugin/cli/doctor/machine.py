@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.node_evidence import TREE, CgroupDir, Hidden, Kernel, Tree
-from nri_plugin.host.partitions import MENDED
+from nri_plugin.host.cgroup import MENDED
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
 

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from nri_plugin.host.mounts import MOUNTINFO, Mount, find_cpuset_tree, read_mounts
-from nri_plugin.host.partitions import CPUS, EXCLUSIVE, MENDED
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, MENDED
+from nri_plugin.host.mounts import MOUNTINFO, MountPoint, find_cpuset_tree, read_mounts
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 
@@ -106,7 +106,7 @@ class NodeView:
     """
 
     def __init__(
-        self, root: str = "/", mounts: Sequence[Mount] | None = None, *, in_pod: bool = False
+        self, root: str = "/", mounts: Sequence[MountPoint] | None = None, *, in_pod: bool = False
     ) -> None:
         self.root = os.path.realpath(root)
         self.in_pod = in_pod
@@ -282,7 +282,7 @@ def _process(proc: str, pid: int) -> Process | None:
     return Process(pid, name, tuple(words[:-1])) if words[:-1] else None
 
 
-def _mounts() -> list[Mount]:
+def _mounts() -> list[MountPoint]:
     try:
         return read_mounts()
     except HostError:

@@ -14,7 +14,7 @@ from nri_plugin.cli.output import echo, format_option, told
 if TYPE_CHECKING:
     from nri_plugin.config.loading import Config
     from nri_plugin.model.options import Node
-    from nri_plugin.recording.reader import Change, Moment, Recording
+    from nri_plugin.recording.reader import Moment, RecordedChange, Recording
 
 
 EXIT_NOTHING = 1
@@ -151,7 +151,7 @@ def _verify(course: _Course, width: int) -> tuple[_ReplayAnswer, int]:
     from nri_plugin.cli.replay.tally import name_of
     from nri_plugin.recording.reader import changes
 
-    found: list[Change] = []
+    found: list[RecordedChange] = []
     former = None
     for moment in course.moments():
         if course.counts(moment):

@@ -19,7 +19,7 @@ from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
 from nri_plugin.recording.other_life import Met
-from nri_plugin.recording.reader import Change, Moment
+from nri_plugin.recording.reader import Moment, RecordedChange
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
 
@@ -277,7 +277,7 @@ def span(path: str, events: int, first: datetime | None, last: datetime | None) 
     return f"recording  {path}: {counted}, {first:%Y-%m-%d %H:%M:%S} to {end} UTC"
 
 
-def verified(changes: Sequence[Change], width: int) -> Iterator[str]:
+def verified(changes: Sequence[RecordedChange], width: int) -> Iterator[str]:
     """What is decided otherwise today."""
     if not changes:
         yield "today's program decides the same"

@@ -14,8 +14,8 @@ import click
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
 from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError, decode
 from nri_plugin.checkpoint.forms import (
-    Kind,
     Losses,
+    RowKind,
     bare_node,
     checkpoint_file,
     kind_of,
@@ -28,11 +28,11 @@ from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
     File,
+    allocations_in,
     cpu_file,
     imported,
     kubelet_refusals,
     memory_file,
-    promises_in,
     shared_within_pods,
 )
 from nri_plugin.checkpoint.rows import NodeFacts
@@ -59,7 +59,7 @@ STDIO = "-"
 class ConvertSource:
     """The input: a checkpoint, or the state files of a kubelet."""
 
-    files: Mapping[Kind, File]
+    files: Mapping[RowKind, File]
     checkpoint: Checkpoint | None
 
 
@@ -71,7 +71,7 @@ def read_given(source: str) -> ConvertSource:
         WrongUsageError: a directory without such a file.
     """
     files = [File(name, data) for name, data in _inputs(source)]
-    found: dict[Kind, File] = {}
+    found: dict[RowKind, File] = {}
     for file in files:
         kind = kind_of(file.data)
         if kind is None:
@@ -79,9 +79,9 @@ def read_given(source: str) -> ConvertSource:
                 file.name, "is neither a checkpoint of nri-pin nor a state file of the kubelet"
             )
         found[kind] = file
-    if Kind.CHECKPOINT not in found:
+    if RowKind.CHECKPOINT not in found:
         return ConvertSource(found, None)
-    file = found[Kind.CHECKPOINT]
+    file = found[RowKind.CHECKPOINT]
     try:
         return ConvertSource(found, decode(file.data))
     except OtherVersionError as error:
@@ -304,14 +304,14 @@ def _converted(
 def _from_kubelet(
     given: ConvertSource, version: int, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
-    promises = promises_in(given.files.get(Kind.CPU), given.files.get(Kind.MEMORY))
+    promises = allocations_in(given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY))
     if containers is not None:
         from nri_plugin.cli.state.import_export import running
 
         promises = promises.of(running(containers))
     if promises.cpus_by_id:
         raise FailedError(
-            f"{given.files[Kind.CPU].name}: names containers by id; name their containers with --containers FILE, made by "
+            f"{given.files[RowKind.CPU].name}: names containers by id; name their containers with --containers FILE, made by "
             "`crictl ps -o json > FILE`"
         )
     if shared := shared_within_pods(promises):

@@ -15,8 +15,7 @@ from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.state.rows import StateRow, Wanted, rows_of
 from nri_plugin.cli.state.source import Seen, node_on
 from nri_plugin.core.outdated import overcommitted
-from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, runs_on
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet, NodeMask

@@ -29,7 +29,7 @@ from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 from nri_plugin.recording.file import DIRECTORY
-from nri_plugin.recording.reader import Entry, Recording, read
+from nri_plugin.recording.reader import RecordedEntry, Recording, read
 from nri_plugin.wire.nri import events as nri
 
 CHECKSUM = re.compile(rb'"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
@@ -180,7 +180,7 @@ def happened(recording: Recording) -> Iterator[Happened]:
             yield from _decided(entry, moment.state_before, moment.state_after)
 
 
-def _began(entry: Entry, state: State) -> Happened:
+def _began(entry: RecordedEntry, state: State) -> Happened:
     if entry.why == "gap":
         return Happened(entry.at, "gap", "", "events before this were not recorded")
     observing = ", only observing" if entry.observing else ""
@@ -207,7 +207,7 @@ def _difference(before: Node, after: Node) -> str:
     return "; ".join(found) or "its memory or devices"
 
 
-def _decided(entry: Entry, before: State, after: State) -> Iterator[Happened]:
+def _decided(entry: RecordedEntry, before: State, after: State) -> Iterator[Happened]:
     known = entry.event
     event = known.event if isinstance(known, InformedCreate | UnsavedStart) else known
     if isinstance(event, CpusetsObserved):
@@ -225,7 +225,7 @@ def _decided(entry: Entry, before: State, after: State) -> Iterator[Happened]:
         yield from _others(entry, before, after)
 
 
-def _created(entry: Entry, event: nri.CreateContainer, after: State) -> Happened:
+def _created(entry: RecordedEntry, event: nri.CreateContainer, after: State) -> Happened:
     name, outcome = _event_name(event), entry.outcome
     record = after.containers.get(event.container.id)
     held = after.allocation_of(record) if record else None
@@ -238,7 +238,7 @@ def _created(entry: Entry, event: nri.CreateContainer, after: State) -> Happened
     return _line(entry, "shared", name, f"shared pool{f', CPUs {given}' if given else ''}{mems}", given)
 
 
-def _others(entry: Entry, before: State, after: State, but: str = "") -> Iterator[Happened]:
+def _others(entry: RecordedEntry, before: State, after: State, but: str = "") -> Iterator[Happened]:
     """Entries for containers whose CPUs changed, and for resizes that began or ended."""
     if before is after:
         return
@@ -262,7 +262,7 @@ def _words(change: StateChange) -> str:
     )
 
 
-def _drifted(entry: Entry, event: CpusetsObserved, state: State) -> Iterator[Happened]:
+def _drifted(entry: RecordedEntry, event: CpusetsObserved, state: State) -> Iterator[Happened]:
     steps = entry.outcome.steps if entry.outcome else ()
     cause = ", ".join(
         dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
@@ -287,7 +287,7 @@ def _event_name(event: Any) -> str:
     return "/".join([*parts, *([container.name] if container else [])])
 
 
-def _line(entry: Entry, what: str, name: str, text: str, cpus: str = "") -> Happened:
+def _line(entry: RecordedEntry, what: str, name: str, text: str, cpus: str = "") -> Happened:
     return Happened(entry.at, what, name, text, entry.op, cpus, entry.outcome.took_us if entry.outcome else 0)
 
 

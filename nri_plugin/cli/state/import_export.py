@@ -7,18 +7,19 @@ from dataclasses import replace
 
 import click
 
-from nri_plugin.agent.startup import build_node, lock_state_dir
+from nri_plugin.agent.serving_lease import lock_state_dir
+from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
-    KubeletPromises,
+    KubeletAllocations,
     cpu_file,
     imported,
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
-    read_promises,
+    read_allocations,
     shared_within_pods,
 )
 from nri_plugin.cli.output import echo, format_option
@@ -106,7 +107,7 @@ def import_command(
     """
     try:
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
-        promises = read_promises(kubelet_dir)
+        promises = read_allocations(kubelet_dir)
         if containers is not None:
             promises = promises.of(running(containers))
         _check(promises)
@@ -215,7 +216,7 @@ def running(path: str) -> Mapping[str, str]:
         raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
 
 
-def _check(promises: KubeletPromises) -> None:
+def _check(promises: KubeletAllocations) -> None:
     if promises.cpus_by_id:
         raise FailedError(
             f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
@@ -229,7 +230,7 @@ def _check(promises: KubeletPromises) -> None:
         )
 
 
-def _check_memory(promises: KubeletPromises, node: Node, config: Config, *, without_memory: bool) -> None:
+def _check_memory(promises: KubeletAllocations, node: Node, config: Config, *, without_memory: bool) -> None:
     """Allocated memory is left out only with --without-memory."""
     if (
         without_memory

@@ -14,7 +14,7 @@ import click
 from nri_plugin.checkpoint.file import FILE_NAME, keep_aside, read_checkpoint, write_whole
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.forms import checkpoint_file
-from nri_plugin.checkpoint.repair import Evidence, Plan, Salvage, plan, salvage
+from nri_plugin.checkpoint.repair import RepairEvidence, RepairPlan, Salvage, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
 from nri_plugin.cli.state.findings import cgroup_root_here, contradictions, judging_node, look, need_visible
@@ -53,7 +53,7 @@ class Case:
     path: str
     problems: tuple[str, ...]
     cgroups: str
-    planned: Plan
+    planned: RepairPlan
     remains: tuple[str, ...]
 
     @property
@@ -193,7 +193,7 @@ def _case(
     topology = _topology(facts, machine, root)
     state = whole.state if whole else _merged(salvaged.state, former)
     live, cgroups = _live(state, cgroup_root)
-    made = plan(Evidence(damaged, whole, former, live, topology, frozenset(given_up)))
+    made = plan(RepairEvidence(damaged, whole, former, live, topology, frozenset(given_up)))
     _check_given_up(given_up, made)
     is_former_damaged = former is None and os.path.lexists(f"{path}.previous")
     problems = [text for text in (problem, former_problem if is_former_damaged and not whole else "") if text]
@@ -263,7 +263,7 @@ def _live(state: State, cgroup_root: str | None) -> tuple[dict[str, CPUSet] | No
     )
 
 
-def _check_given_up(names: Sequence[str], made: Plan) -> None:
+def _check_given_up(names: Sequence[str], made: RepairPlan) -> None:
     unknown = [name for name in names if name not in made.given_up]
     if unknown:
         raise WrongUsageError(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, Status, decode
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.diff import changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
@@ -146,7 +146,7 @@ class TopFeed:
             raise HostError(self._socket_path, f"{error}; use the same version of both programs") from None
         return self._told(status)
 
-    def _told(self, status: Status) -> Sample:
+    def _told(self, status: AgentStatus) -> Sample:
         found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
         source = f"agent at {self._socket_path}"
         return Sample(found, True, source, status.refusals, status.drifts, status.runtime)

@@ -1,7 +1,7 @@
 """A simulated node without a process: pods go in, decisions come out.
 
 `PlayedNode` sends the events of a runtime, made by the functions of the simulated runtime, to `core.engine.decide`. The
-agent's own `Informant` asks for devices and pod facts. There is no socket, thread, cgroup or clock, so a pod costs less
+agent's own `PodFactsLookup` asks for devices and pod facts. There is no socket, thread, cgroup or clock, so a pod costs less
 than a millisecond. Invariant: besides the state it keeps only the messages of pods and containers that exist.
 
 `NodeRoom` counts the requests of pods against the allocatable resources of the node, as scheduler and kubelet do before
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from logging import getLogger
 
-from nri_plugin.agent.pod_facts import Informant, PodResourcesClient
+from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
@@ -230,7 +230,7 @@ class PlayedNode:
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
         self.live: dict[str, _Live] = {}
         locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
-        self._inform = Informant(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+        self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
 
     def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
         """Run a pod; returns the results of its containers, init containers first."""

@@ -12,14 +12,14 @@ _RUNTIME = ("connection to the container runtime ended", "no connection to the c
 _DRIFT = (
     "cpuset drifted and was put right",
     "cpusets drifted",
-    "somebody else gives CPUs to containers, too",
+    "another CPU manager also gives CPUs to containers",
     "invalid (Cpu list in cpuset.cpus not exclusive)",  # a partition that was looked at before its drifted sibling
 )
 # systemd takes the controller from a slice in which nobody needs it any more: with the last pod, and it comes back
 _SYSTEMD_S = re.compile(
     r" WARNING cpuset drifted and was put right name=kubepods\S* .*cause=(files-gone|never-set)"
 )
-_DIFFERS = "effective cpuset differs from what was promised"
+_DIFFERS = "effective cpuset differs from the desired one"
 _BROUGHT_BY = {"online": (*_MACHINE, _DIFFERS), "drift": _DRIFT, "foreign": (_DIFFERS,)}
 
 

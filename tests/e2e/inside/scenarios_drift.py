@@ -21,7 +21,7 @@ _SAID = (
     "fighting with somebody over a cpuset",
     "the machine changed",
     "a container lost exclusive CPUs",
-    "effective cpuset differs from what was promised",
+    "effective cpuset differs from the desired one",
 )
 
 

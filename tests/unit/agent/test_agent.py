@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import pytest
 
 from nri_plugin.agent import agent
-from nri_plugin.agent.agent import Identity, checked_identity
+from nri_plugin.agent.agent import PluginIdentity, checked_identity
 from nri_plugin.agent.arguments import HELP
-from nri_plugin.agent.cpusets import Effects
+from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.model.errors import HostError
@@ -76,14 +76,14 @@ def test_errors_are_log_lines_once_there_is_a_log(capsys: pytest.CaptureFixture[
 
 def test_the_identity_is_the_configurations():
     config = load_text('reservedSystemCPUs: "0"\npluginName: pin\npluginIndex: "07"\n', "test")
-    assert checked_identity(config) == Identity("pin", "07")
+    assert checked_identity(config) == PluginIdentity("pin", "07")
 
 
 def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Their modules load slowly, and the runtime waits for whoever has registered."""
     order: list[str] = []
     turn = SimpleNamespace(begin=lambda: order.append("connect"))
-    monkeypatch.setattr(agent, "Turn", lambda *_args, **_options: turn)
+    monkeypatch.setattr(agent, "ServingLease", lambda *_args, **_options: turn)
     monkeypatch.setattr(agent, "serve_http", lambda *_args: order.append("pages"))
 
     def run(
@@ -128,7 +128,7 @@ def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
     link = RuntimeLink(
         loop,
         open_socket=socket.socket,
-        new_session=Identity("a", "90").session,
+        new_session=PluginIdentity("a", "90").session,
         handler=Bench(node()).handler,
         log=log,
     )
@@ -145,11 +145,11 @@ def reloaded(tmp_path: Path, read: Callable[[], Config]) -> tuple[Bench, LogLine
     log, lines = recording_log()
     loop = Loop()
     bench = Bench(node(effect=Effect.UPDATE))
-    bench.handler.change_node(bench.handler.node, Effects(None))
+    bench.handler.change_node(bench.handler.node, CpusetWriter(None))
     link = RuntimeLink(
         loop,
         open_socket=socket.socket,
-        new_session=Identity("a", "90").session,
+        new_session=PluginIdentity("a", "90").session,
         handler=bench.handler,
         log=log,
     )

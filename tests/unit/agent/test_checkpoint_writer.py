@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointWriter
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.sets import CPUSet

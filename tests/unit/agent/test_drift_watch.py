@@ -15,7 +15,7 @@ from nri_plugin.agent.drift_watch import (
     DriftReport,
     DriftWatch,
 )
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import Cause, Target
 from nri_plugin.model.errors import HostError, InvariantError
@@ -133,7 +133,7 @@ class Scene:
 
     def change(self, state: State, event: NRIEvent = Shutdown()) -> None:  # noqa: B008 - a constant
         before, self.bench.handler.state = self.bench.handler.state, state
-        outcome = Outcome(
+        outcome = RequestOutcome(
             node=NODE, event=event, before=before, decision=Decision(state), refusal="",
             failed=False, decide_s=0, total_s=0,
         )  # fmt: skip
@@ -340,8 +340,8 @@ def test_cgroup_that_cannot_be_read_holds_up_no_other(scene: Scene, monkeypatch:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (InvariantError(["CPU 1 is exclusive to both"], ()), "drift not put right"),
-        (ZeroDivisionError("x"), "internal error, drift not put right"),
+        (InvariantError(["CPU 1 is exclusive to both"], ()), "drift not repaired"),
+        (ZeroDivisionError("x"), "internal error, drift not repaired"),
     ],
 )
 def test_mistake_of_ours_is_said_and_containers_go_on_being_placed(

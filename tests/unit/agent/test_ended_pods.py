@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.handler import LOOK_PAUSE_S, SOON_S, EndedPodsWatch, ended_pods, untold_removal
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.handler import ended_pods, untold_removal
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.watches import ENDED_PAUSE_S, SOON_S, EndedPodsWatch
 from nri_plugin.core.engine import decide
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.wire.nri.events import (
@@ -92,9 +93,9 @@ def watched() -> tuple[Clock, list[float], EndedPodsWatch]:
     return clock, looks, watch
 
 
-def outcome(before: State, event: NRIEvent) -> Outcome:
+def outcome(before: State, event: NRIEvent) -> RequestOutcome:
     decision = decide(SMALL, before, event)
-    return Outcome(
+    return RequestOutcome(
         node=SMALL,
         event=event,
         before=before,
@@ -109,13 +110,13 @@ def outcome(before: State, event: NRIEvent) -> Outcome:
 def test_pods_are_looked_at_by_the_clock() -> None:
     clock, looks, _ = watched()
     for _ in range(2):
-        assert clock.due == clock.now + LOOK_PAUSE_S
+        assert clock.due == clock.now + ENDED_PAUSE_S
         clock.now = clock.due
         clock.then()
     assert looks == [110, 120]
 
 
-@pytest.mark.parametrize(("told", "pause_s"), [(False, SOON_S), (True, LOOK_PAUSE_S)])
+@pytest.mark.parametrize(("told", "pause_s"), [(False, SOON_S), (True, ENDED_PAUSE_S)])
 def test_a_pod_without_containers_is_looked_at_soon_where_its_end_may_go_untold(
     told: bool, pause_s: float
 ) -> None:
@@ -127,7 +128,7 @@ def test_a_pod_without_containers_is_looked_at_soon_where_its_end_may_go_untold(
     if not told:
         state = decide(SMALL, state, Synchronize((A,), (replace(what, state=ContainerState.STOPPED),))).state
     watch(outcome(state, StopContainer(A, what)))
-    assert clock.due == clock.now + LOOK_PAUSE_S
+    assert clock.due == clock.now + ENDED_PAUSE_S
     watch(outcome(state, RemoveContainer(A, what)))
     assert clock.due == clock.now + pause_s
     watch(outcome(state, RemoveContainer(B, container(B))))  # nobody knows it

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.cpusets import lift_floor
+from nri_plugin.agent.cpusets import lift_floor, open_slices
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy
 from nri_plugin.model.sets import CPUSet
@@ -32,7 +32,8 @@ class Tree:
 
 def lifted(tree, of, state=STATE):
     log, lines = recording_log()
-    lift_floor(tree, of, state, log)
+    if not of.options.pool_floor:
+        open_slices(tree, of, state, log)
     return {name: str(cpus) for name, cpus in tree.cpus.items()}, lines
 
 

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.outcome import Outcome, condensed
+from nri_plugin.agent.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
@@ -267,8 +267,8 @@ def test_checks_are_read_back_and_a_difference_is_said(bench: Bench):
     answer = bench.ask(nri.PostStartContainer(SHARED_POD, what))
     bench.cgroups.values[what.cgroups_path] = cpus("0-3")
     bench.handler.read_back(answer.checks)
-    assert bench.lines.texts("WARNING") == ["effective cpuset differs from what was promised"]
-    fields = bench.lines.fields("effective cpuset differs from what was promised")
+    assert bench.lines.texts("WARNING") == ["effective cpuset differs from the desired one"]
+    fields = bench.lines.fields("effective cpuset differs from the desired one")
     assert (str(fields["desired"]), str(fields["observed"])) == ("0-15", "0-3")
 
 
@@ -360,7 +360,7 @@ def test_repeated_steps_are_counted_and_a_long_story_is_cut():
 
 
 def test_whoever_counts_is_told_what_came_of_every_event():
-    told: list[Outcome] = []
+    told: list[RequestOutcome] = []
     bench = Bench(node(pool_floor=False), observe=told.append)
     before = bench.handler.state
     bench.ask(create_exclusive(bench))
@@ -379,7 +379,7 @@ def test_whoever_counts_is_told_what_came_of_every_event():
 
 
 def test_a_mistake_in_counting_costs_no_answer():
-    def observe(outcome: Outcome) -> None:
+    def observe(outcome: RequestOutcome) -> None:
         raise ValueError(outcome.refusal)
 
     bench = Bench(node(pool_floor=False), observe=observe)

@@ -11,7 +11,7 @@ from nri_plugin.agent.runtime_link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import Allocation, State
 from nri_plugin.process.http_pages import Routes
-from nri_plugin.process.http_server import Place, Server
+from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Bench, FakeCheckpoint
 from tests.builders import cpus, node
@@ -35,7 +35,7 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
     link = SimpleNamespace(is_synchronized=False, waits_for="", handler=handler)
     watch.follow_state(handler, link)  # type: ignore[arg-type]
     pages = {"/metrics": watch.page(), **probe_pages(loop, link)}  # type: ignore[arg-type]
-    server = Server(Place("metricsBindAddress", ("127.0.0.1", 0), "metrics"), Routes(pages), LOG)
+    server = Server(ListenAddress("metricsBindAddress", ("127.0.0.1", 0), "metrics"), Routes(pages), LOG)
     turning = Thread(target=loop.run)
     turning.start()
     client = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
@@ -77,8 +77,8 @@ def test_what_is_looked_after_and_fought_over_is_shown():
 def test_what_is_kept_beside_cpusets_is_shown():
     watch = Monitoring()
     drift_watch = SimpleNamespace(watches=3, fights=0, waiting=0)
-    keeper = SimpleNamespace(watches=4, lifted=4, partitions=2, refused=1)
-    watch.follow(drift_watch, keeper)  # type: ignore[arg-type]
+    reconciler = SimpleNamespace(watches=4, lifted=4, partitions=2, refused=1)
+    watch.follow(drift_watch, reconciler)  # type: ignore[arg-type]
     watch.count_quota("watch")
     read = watch.registry.get_sample_value
     assert read("nri_pin_cpu_quotas_lifted") == 4
@@ -117,7 +117,7 @@ def test_probes_tell_of_a_checkpoint_that_cannot_be_saved(monkeypatch: pytest.Mo
         503,
         b"the checkpoint cannot be saved: /run/x: is mounted read-only\n",
     )
-    monkeypatch.setattr("nri_plugin.agent.checkpoint_keeper.removed_mount", lambda _path: "was removed")
+    monkeypatch.setattr("nri_plugin.agent.checkpoint_saver.removed_mount", lambda _path: "was removed")
     page = pages["/healthz"]()
     assert (page.status, page.body) == (503, b"/run/x: is mounted read-only\n")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent import recorder as module
-from nri_plugin.agent.recorder import DirectKeeper, QueuedKeeper, Recorder, keeper_of
+from nri_plugin.agent.recorder import DirectSink, QueuedSink, Recorder, open_sink
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide
@@ -49,7 +49,7 @@ class Kept:
         self.lines: list[bytes] = []
         self.is_closed = False
 
-    def keep(self, data: bytes, before: Situation) -> None:
+    def append(self, data: bytes, before: Situation) -> None:
         self.lines.append(data)
 
     def close(self) -> None:
@@ -112,12 +112,12 @@ class Broken(RecordingFile):
 
 def test_a_full_disk_is_said_once_and_asked_seldom() -> None:
     file, clock, bench = Broken(), Clock(), Bench(NODE)
-    keeper = DirectKeeper(file, bench.log, clock)
+    sink = DirectSink(file, bench.log, clock)
     situation = Situation(NODE, State(), NOW)
     for number in range(5):
-        keeper.keep(b"%d" % number, situation)
+        sink.append(b"%d" % number, situation)
     clock.now += module.PAUSE_S
-    keeper.keep(b"5", situation)
+    sink.append(b"5", situation)
     assert file.tries == [b"0", b"5"]
     said = [line for line in bench.lines.lines if "history is not kept" in line[1]]
     assert len(said) == 1
@@ -125,16 +125,16 @@ def test_a_full_disk_is_said_once_and_asked_seldom() -> None:
 
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A keeper that is closed gives its thread as long as a busy machine takes."""
+    """A sink that is closed gives its thread as long as a busy machine takes."""
     monkeypatch.setattr(module, "CLOSE_S", 30.0)
 
 
-def idle(keeper: QueuedKeeper) -> bool:
+def idle(sink: QueuedSink) -> bool:
     """Whether the thread gets through what it was given."""
     end = time.monotonic() + 30
-    while keeper._done_bytes < keeper._put_bytes and time.monotonic() < end:
+    while sink._done_bytes < sink._put_bytes and time.monotonic() < end:
         threading.Event().wait(0.001)
-    return keeper._done_bytes == keeper._put_bytes
+    return sink._done_bytes == sink._put_bytes
 
 
 @pytest.mark.usefixtures("patient")
@@ -149,15 +149,15 @@ def test_a_disk_that_does_not_answer_costs_lines_and_never_time() -> None:
 
     waits = threading.Event()
     file = Stalled()
-    keeper = QueuedKeeper(DirectKeeper(file, Bench(NODE).log, Clock()))
+    sink = QueuedSink(DirectSink(file, Bench(NODE).log, Clock()))
     situation = Situation(NODE, State(), NOW)
     large = b"x" * (module.MOST_WAITING_BYTES + 1)
-    keeper.keep(large, situation)
-    keeper.keep(b"dropped", situation)
+    sink.append(large, situation)
+    sink.append(b"dropped", situation)
     waits.set()
-    assert idle(keeper)
-    keeper.keep(b"next", situation)
-    keeper.close()
+    assert idle(sink)
+    sink.append(b"next", situation)
+    sink.close()
     assert file.tries == [large, b"lost", b"next"]
 
 
@@ -165,12 +165,12 @@ def test_a_disk_that_does_not_answer_costs_lines_and_never_time() -> None:
 def test_in_memory_it_is_written_by_the_thread_that_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for in_memory, kind in ((True, DirectKeeper), (False, QueuedKeeper)):
+    for in_memory, kind in ((True, DirectSink), (False, QueuedSink)):
         monkeypatch.setattr(module, "is_in_memory", lambda _, answer=in_memory: answer)
         path = tmp_path / kind.__name__
-        keeper = keeper_of(RecordingFile(str(path)), logging.getLogger("test"), Clock())
-        assert isinstance(keeper, kind)
+        sink = open_sink(RecordingFile(str(path)), logging.getLogger("test"), Clock())
+        assert isinstance(sink, kind)
         line = module._Happened(NOW, NODE, State(), RUN, decide(NODE, State(), RUN)).line()
-        keeper.keep(line, Situation(NODE, State(), NOW))
-        keeper.close()
+        sink.append(line, Situation(NODE, State(), NOW))
+        sink.close()
         assert len(list(read(str(path)).moments())) == 1

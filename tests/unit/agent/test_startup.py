@@ -5,17 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import CheckpointKeeper, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter
+from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
 from nri_plugin.agent.startup import (
     MemoryStore,
     build_handler,
     build_node,
+    find_tree,
     load_state,
-    lock_state_dir,
-    lock_where_possible,
-    open_cgroups,
     open_store,
-    unusable_state_dir,
     warn_of_surprises,
 )
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
@@ -67,7 +65,7 @@ def test_what_is_seldom_meant_is_said():
 def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path):
     log, lines = recording_log()
     made = config(folder, cgroupRoot=str(folder / "none"))
-    assert open_cgroups(made.cgroup_root, log) is None
+    assert find_tree(made.cgroup_root, log) is None
     assert build_node(made, None).options.effect is Effect.UPDATE
     assert any("no cgroup tree to write to" in text for text in lines.texts("WARNING"))
 
@@ -78,16 +76,16 @@ def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
     (v1 / "cpuset.cpus").write_text("0-15\n")
     made = config(folder, cgroupRoot=str(folder / "v1"), poolFloor="true")
     log, _ = recording_log()
-    cgroups = open_cgroups(made.cgroup_root, log)
-    assert cgroups is not None
-    assert cgroups.version == 1
-    assert not build_node(made, cgroups).options.pool_floor
+    tree = find_tree(made.cgroup_root, log)
+    assert tree is not None
+    assert tree.version == 1
+    assert not build_node(made, tree).options.pool_floor
 
 
 def test_on_cgroup_v2_the_pool_floor_is_as_configured(folder: Path):
     made = config(folder, poolFloor="true")
-    cgroups = open_cgroups(made.cgroup_root, recording_log()[0])
-    assert build_node(made, cgroups).options.pool_floor
+    tree = find_tree(made.cgroup_root, recording_log()[0])
+    assert build_node(made, tree).options.pool_floor
 
 
 def test_an_unreadable_machine_is_named(folder: Path):
@@ -140,7 +138,7 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
 
     bench = Bench(node(pool_floor=False))
     store = CheckpointWriter(StalledFile(str(tmp_path)), State())
-    bench.handler.checkpoint = CheckpointKeeper(store, State(), bench.handler._log)
+    bench.handler.checkpoint = CheckpointSaver(store, State(), bench.handler._log)
     of = pod("exclusive", cpu=2)
     try:
         answer = bench.ask(nri.CreateContainer(of, container(of, cpu=2)), time_left=0.02)
@@ -250,7 +248,7 @@ def test_a_checkpoint_that_tells_of_another_machine_is_saved_anew(folder: Path):
     CheckpointFile(str(folder / "state"), node(), durable=False).save(STATE)
     log, _ = recording_log()
     handler = build_handler(config(folder), log, time.monotonic)
-    handler.look_at_checkpoint()
+    handler.checkpoint.look(handler.state)
     found = read_checkpoint(str(folder / "state" / "state.json"))
     assert found is not None
     assert found.facts == NodeFacts.of(handler.node)

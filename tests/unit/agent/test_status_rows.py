@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.status_client import DriftRow, LostRow, RefusalRow, Status, decode, encode
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, LostRow, RefusalRow, decode, encode
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
@@ -20,7 +20,7 @@ from nri_plugin.model.state import (
 from tests.builders import GIB, machine
 
 
-def status() -> Status:
+def status() -> AgentStatus:
     options = Options(
         topology_manager_policy=TopologyManagerPolicy.RESTRICTED,
         reserved_memory=(ReservedMemory(0, "memory", GIB),),
@@ -53,7 +53,7 @@ def status() -> Status:
         is_fight=False,
     )
     node = Node(machine(nodes=2, cores=64), options, CPUSet.parse("0-1"))
-    return Status(node, state, (refusal,), (drift,))
+    return AgentStatus(node, state, (refusal,), (drift,))
 
 
 def test_a_line_is_read_as_it_was_meant() -> None:

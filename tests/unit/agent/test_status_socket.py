@@ -12,8 +12,8 @@ import pytest
 
 from nri_plugin import __version__
 from nri_plugin.agent import status_socket
-from nri_plugin.agent.outcome import Outcome
-from nri_plugin.agent.status_client import RuntimeRow, Status, decode
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, decode
 from nri_plugin.agent.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
@@ -56,7 +56,7 @@ class Agent:
             Pod("s1", uid="u", name="web", namespace="default"), Container("c1", name="app")
         )
         self.feed(
-            Outcome(
+            RequestOutcome(
                 node=self.node,
                 event=event,
                 before=before,
@@ -76,7 +76,7 @@ class Reader:
         self.socket.connect(str(path))
         self.lines = self.socket.makefile("rb")
 
-    def reads(self) -> Status:
+    def reads(self) -> AgentStatus:
         return decode(self.lines.readline())
 
     def close(self) -> None:
@@ -219,7 +219,7 @@ def test_a_place_that_takes_no_socket_is_named_and_tried_again(
     finally:
         agent.close()
     assert lines.texts("WARNING") == ["nothing can be exported to the cluster"]
-    assert lines.texts("INFO") == ["the status socket is there again"]
+    assert lines.texts("INFO") == ["the status socket was restored"]
 
 
 def test_a_socket_that_was_removed_comes_back_and_its_readers_stay(

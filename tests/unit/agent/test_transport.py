@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent import runtime_link
-from nri_plugin.agent.runtime_link import Backoff, RuntimeAbsentError, Transport, adopt, connect
+from nri_plugin.agent import transport
+from nri_plugin.agent.transport import ReconnectBackoff, RuntimeAbsentError, Transport, adopt, connect
 from nri_plugin.model.errors import HostError, RemoteProtocolError
 
 
@@ -100,7 +100,7 @@ def test_send_keeps_what_the_socket_does_not_take(pair):
 
 def test_a_peer_that_never_reads_is_an_error_before_memory_is(pair, monkeypatch: pytest.MonkeyPatch):
     ours, _ = pair
-    monkeypatch.setattr(runtime_link, "MAX_UNSENT_BYTES", 1 << 20)
+    monkeypatch.setattr(transport, "MAX_UNSENT_BYTES", 1 << 20)
     with pytest.raises(RemoteProtocolError, match="bytes of answers unread, more than 1048576"):
         ours.send(bytes(4 << 20))
 
@@ -114,13 +114,13 @@ def test_sending_to_a_closed_peer_is_told_by_the_next_receive(pair):
 
 
 def test_the_first_try_is_immediate_and_pauses_double_up_to_five_seconds():
-    backoff = Backoff(draw=lambda: 0.0)
+    backoff = ReconnectBackoff(draw=lambda: 0.0)
     pauses = [backoff.next_pause() for _ in range(9)]
     assert pauses == pytest.approx([0, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0])
 
 
 def test_after_a_session_the_next_try_is_immediate_again():
-    backoff = Backoff(draw=lambda: 0.0)
+    backoff = ReconnectBackoff(draw=lambda: 0.0)
     for _ in range(5):
         backoff.next_pause()
     backoff.reset()
@@ -128,11 +128,11 @@ def test_after_a_session_the_next_try_is_immediate_again():
 
 
 def test_jitter_shortens_a_pause_by_at_most_a_quarter():
-    backoff = Backoff(draw=lambda: 1.0)
+    backoff = ReconnectBackoff(draw=lambda: 1.0)
     backoff.next_pause()
     assert backoff.next_pause() == pytest.approx(0.075)
 
 
 def test_pauses_stay_at_their_longest_for_ever():
-    backoff = Backoff(draw=lambda: 0.0)
+    backoff = ReconnectBackoff(draw=lambda: 0.0)
     assert {backoff.next_pause() for _ in range(5000)} >= {5.0}

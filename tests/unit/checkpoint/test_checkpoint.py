@@ -10,7 +10,7 @@ import pytest
 
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.file import CheckpointFile, LoadResult, Origin, read_checkpoint
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, State
@@ -386,14 +386,14 @@ def test_save_in_memory_waits_for_nothing(file: CheckpointFile, monkeypatch: pyt
 def test_durability_follows_the_file_system(
     directory: Path, monkeypatch: pytest.MonkeyPatch, fstype: str, durable: bool
 ) -> None:
-    monkeypatch.setattr("nri_plugin.host.mounts.read_mounts", lambda: [Mount("/", fstype, ())])
+    monkeypatch.setattr("nri_plugin.host.mounts.read_mounts", lambda: [MountPoint("/", fstype, ())])
     assert CheckpointFile(str(directory)).durable is durable
 
 
 def test_directory_counts_as_lasting_when_the_mounts_cannot_be_told(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail() -> list[Mount]:
+    def fail() -> list[MountPoint]:
         raise HostError("/proc/self/mountinfo", "cannot be read")
 
     monkeypatch.setattr("nri_plugin.host.mounts.read_mounts", fail)

@@ -12,7 +12,7 @@ from nri_plugin.checkpoint.kubelet_state import (
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
-    read_promises,
+    read_allocations,
     shared_within_pods,
 )
 from nri_plugin.model.errors import CheckpointError
@@ -46,7 +46,7 @@ def written(folder: Path, *names: str) -> str:
 
 
 def test_exclusive_cpus_are_read_by_pod_and_container(tmp_path: Path) -> None:
-    promises = read_promises(written(tmp_path, "cpu_manager_state.v2-static-many"))
+    promises = read_allocations(written(tmp_path, "cpu_manager_state.v2-static-many"))
     assert {key: str(cpus) for key, cpus in promises.cpus.items()} == {
         "a-pod/app.kubernetes": "10,12,14",
         "a-pod/init-1": "5-9",
@@ -60,7 +60,7 @@ def test_exclusive_cpus_are_read_by_pod_and_container(tmp_path: Path) -> None:
 
 
 def test_memory_blocks_are_read(tmp_path: Path) -> None:
-    promises = read_promises(written(tmp_path, "memory_manager_state.v1-static-assigned"))
+    promises = read_allocations(written(tmp_path, "memory_manager_state.v1-static-assigned"))
     found = json.loads((WRITTEN / "memory_manager_state.v1-static-assigned.json").read_text())["entries"]
     assert {
         key: [(list(block.nodes), block.resource, block.size_bytes) for block in blocks]
@@ -76,19 +76,19 @@ def test_the_oldest_form_is_by_container_id_until_somebody_tells_whose_they_are(
     record = {"policyName": "static", "defaultCpuSet": "0-1", "entries": {"0a1b": "2-3", "2c3d": "4"}}
     sealed = record | {"checksum": checksum(cpu_v1(record))}
     (tmp_path / "cpu_manager_state").write_text(json.dumps(sealed))
-    promises = read_promises(str(tmp_path))
+    promises = read_allocations(str(tmp_path))
     assert promises.cpus_by_id == {"0a1b": CPUSet.parse("2-3"), "2c3d": CPUSet.parse("4")}
     known = promises.of({"0a1b": "p/c"})
     assert (known.cpus, known.cpus_by_id) == ({"p/c": CPUSet.parse("2-3")}, {})
 
 
 def test_only_containers_that_run_are_taken_over_when_they_are_named(tmp_path: Path) -> None:
-    promises = read_promises(written(tmp_path, "cpu_manager_state.v2-static-many"))
+    promises = read_allocations(written(tmp_path, "cpu_manager_state.v2-static-many"))
     assert list(promises.of({"id-1": "pod9/c", "id-2": "pod9/gone"}).cpus) == ["pod9/c"]
 
 
 def test_cpus_of_a_whole_pod_come_along_when_its_containers_have_them_all(tmp_path: Path) -> None:
-    promises = read_promises(written(tmp_path, "cpu_manager_state.v3-static-pod-entries"))
+    promises = read_allocations(written(tmp_path, "cpu_manager_state.v3-static-pod-entries"))
     assert {key: str(cpus) for key, cpus in promises.cpus.items()} == {"p1/a": "2-3", "p1/b": "4-7"}
 
 
@@ -116,20 +116,20 @@ def test_cpus_of_a_whole_pod_come_along_when_its_containers_have_them_all(tmp_pa
 )
 def test_what_cannot_be_taken_over_is_named(tmp_path: Path, name: str, text: str) -> None:
     with pytest.raises(CheckpointError, match=text) as found:
-        read_promises(written(tmp_path, name))
+        read_allocations(written(tmp_path, name))
     assert str(found.value).startswith(str(tmp_path / name.partition(".")[0]))
 
 
 def test_a_folder_without_state_files_is_no_kubelets(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="holds neither cpu_manager_state nor memory_manager_state"):
-        read_promises(str(tmp_path))
+        read_allocations(str(tmp_path))
 
 
 def test_containers_of_a_pod_with_cpus_in_common_are_told(tmp_path: Path) -> None:
     (tmp_path / "cpu_manager_state").write_text(
         '{"policyName":"static","defaultCpuSet":"0-1","entries":{"p":{"a":"2-5","i":"2-3"},"q":{"a":"6-7"}},"checksum":0}'
     )
-    assert shared_within_pods(read_promises(str(tmp_path))) == ["p/a and p/i both have CPUs 2-3"]
+    assert shared_within_pods(read_allocations(str(tmp_path))) == ["p/a and p/i both have CPUs 2-3"]
 
 
 @pytest.mark.parametrize("strict", [False, True])
@@ -141,7 +141,7 @@ def test_what_we_write_a_kubelet_starts_on_and_we_read_back(tmp_path: Path, stri
         (tmp_path / name).write_bytes(data)
         manager, _, _ = name.partition("_")
         assert load_refusal(data, manager, "static" if manager == "cpu" else "Static") == ""
-    back = imported(ours, read_promises(str(tmp_path)))
+    back = imported(ours, read_allocations(str(tmp_path)))
     assert {
         key: (one.cpus, one.mems, one.memory, one.cpu_milli) for key, one in back.allocations.items()
     } == {key: (one.cpus, one.mems, one.memory, one.cpu_milli) for key, one in STATE.allocations.items()}
@@ -165,7 +165,7 @@ def test_nothing_promised_is_a_file_without_entries() -> None:
 
 def test_without_a_memory_policy_memory_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "memory_manager_state").write_bytes(memory_file(node(machine(), **STATIC), STATE))
-    assert imported(node(), read_promises(str(tmp_path))).allocations == {}
+    assert imported(node(), read_allocations(str(tmp_path))).allocations == {}
 
 
 def test_a_kubelet_would_refuse_what_takes_reserved_cpus() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import Status, read_status
+from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.exporter.exporter import Exporter, ExportOptions, _OwnObject
 from nri_plugin.exporter.publication import DeviceCount, Devices
@@ -147,7 +147,7 @@ def test_a_list_that_was_made_before_the_first_write_is_no_deletion(
     sink = _OwnObject(exporter)
     before = str(api.store.version)
     sink.version = lambda: before
-    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    told = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State())
     exporter.tell(told)
     exporter.step(told)
     sink.listed([])
@@ -164,7 +164,7 @@ def test_a_list_that_was_made_before_the_first_write_is_no_deletion(
 def test_nothing_is_published_while_the_node_is_gone(
     exporter: Exporter, api: KubeAPI, client: KubeClient
 ) -> None:
-    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    told = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State())
     exporter.tell(told)
     exporter.step(told)
     assert stored(api)
@@ -178,7 +178,7 @@ def test_nothing_is_published_while_the_node_is_gone(
 
 
 def test_an_owner_that_was_not_known_at_first_is_added_later(api: KubeAPI, client: KubeClient) -> None:
-    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+    told = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State())
     now = [0.0]
     exporter = Exporter(ExportOptions("n1", "", pause_s=0.0), client, LOG, lambda: now[0])
     api.behaviour.fail_next.append((429, {"Retry-After": "5"}))
@@ -253,14 +253,14 @@ def test_an_agent_that_is_not_there_is_said_so(tmp_path: Path) -> None:
 
 def test_what_the_agent_says_is_read_once(agent: Agent) -> None:
     agent.promises("3")
-    assert isinstance(read_status(str(agent.path)), Status)
+    assert isinstance(read_status(str(agent.path)), AgentStatus)
     assert read_status(str(agent.path)).state == agent.state
 
 
 def test_nothing_is_published_of_an_agent_that_only_observes(
     exporter: Exporter, api: KubeAPI, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = Status(Node(machine(), Options(), CPUSet.parse("0")), State(), observing=True)
+    told = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State(), observing=True)
     caplog.set_level(logging.WARNING, LOG.name)
     for _ in range(2):
         exporter.tell(told)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, Status
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
 from nri_plugin.exporter.events import Announcer, Rejecter
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
@@ -35,14 +35,14 @@ def announcer(api: KubeAPI, tmp_path: Path) -> Iterator[Announcer]:
     client.close()
 
 
-def refused(*numbers: int) -> Status:
+def refused(*numbers: int) -> AgentStatus:
     rows = tuple(
         RefusalRow(
             number, "u", "default", f"web-{number}", "app", "SMTAlignmentError", "SMTAlignmentError: odd"
         )
         for number in numbers
     )
-    return Status(NODE, State(), rows)
+    return AgentStatus(NODE, State(), rows)
 
 
 def notes(api: KubeAPI) -> list[str]:
@@ -71,9 +71,9 @@ def test_an_agent_that_counts_anew_is_followed(announcer: Announcer, api: KubeAP
 def test_a_container_that_runs_unplaced_is_told_of_once(announcer: Announcer, api: KubeAPI) -> None:
     record = ContainerRecord("c1", "u", "app", Phase.RUNNING, CgroupRef(""), unplaced="no room")
     state = State({"u": PodRecord("u", "s", "db", "default")}, {"c1": record})
-    announcer.announce(Status(NODE, State()))
+    announcer.announce(AgentStatus(NODE, State()))
     for _ in range(2):
-        announcer.announce(Status(NODE, state))
+        announcer.announce(AgentStatus(NODE, state))
     assert notes(api) == ["Unplaced db"]
 
 
@@ -93,23 +93,23 @@ def drift_notes(api: KubeAPI) -> list[str]:
 
 
 def test_a_drift_is_told_of_once_however_often_it_comes(announcer: Announcer, api: KubeAPI) -> None:
-    announcer.announce(Status(NODE, PLACED, drifts=(drift(1),)))
+    announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1),)))
     assert notes(api) == []
-    announcer.announce(Status(NODE, PLACED, drifts=(drift(1), drift(2), drift(3))))
+    announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1), drift(2), drift(3))))
     assert notes(api) == ["Drift db"]
     assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), put right"]
 
 
 def test_a_drift_that_stays_says_why(announcer: Announcer, api: KubeAPI) -> None:
-    announcer.announce(Status(NODE, PLACED))
-    announcer.announce(Status(NODE, PLACED, drifts=(drift(1, error="read-only", is_fight=True),)))
+    announcer.announce(AgentStatus(NODE, PLACED))
+    announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1, error="read-only", is_fight=True),)))
     (note,) = drift_notes(api)
     assert note.endswith("not put right: read-only; somebody keeps changing it")
 
 
 def test_what_drifts_without_a_pod_is_no_event(announcer: Announcer, api: KubeAPI) -> None:
-    announcer.announce(Status(NODE, PLACED))
-    announcer.announce(Status(NODE, PLACED, drifts=(drift(1, ""), drift(2, "gone"))))
+    announcer.announce(AgentStatus(NODE, PLACED))
+    announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1, ""), drift(2, "gone"))))
     assert notes(api) == []
 
 
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_some_events_is_said_once_while_others_succeed(
     for number in range(1, 7):
         rows = refused(number).refusals
         rows = tuple(replace(row, pod=f"not a name {number}") for row in rows) if number % 2 else rows
-        announcer.announce(Status(NODE, State(), rows))
+        announcer.announce(AgentStatus(NODE, State(), rows))
     (record,) = caplog.records
     fields = fields_of(record)
     assert (fields["status"], fields["reason"]) == (422, "Invalid")
@@ -170,7 +170,7 @@ def test_an_event_says_where_the_pod_lists_the_container(api: KubeAPI, tmp_path:
     announcer.announce(refused())
     uid, version = (stored["metadata"][key] for key in ("uid", "resourceVersion"))
     rows = tuple(replace(row, pod_uid=uid) for row in refused(1).refusals)
-    announcer.announce(Status(NODE, State(), rows))
+    announcer.announce(AgentStatus(NODE, State(), rows))
     (event,) = (obj for key, obj in api.store.objects.items() if key[1] == "events")
     assert event["regarding"]["fieldPath"] == "spec.initContainers{app}"
     assert (event["regarding"]["uid"], event["regarding"]["resourceVersion"]) == (uid, version)
@@ -185,8 +185,8 @@ def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_pat
     put = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     uid = api.put(put)["metadata"]["uid"]
     rows = tuple(replace(row, pod_uid=uid) for row in refused(1, 2, 3).refusals)
-    announcer.announce(Status(NODE, State(), rows[:1]))
-    announcer.announce(Status(NODE, State(), rows))
+    announcer.announce(AgentStatus(NODE, State(), rows[:1]))
+    announcer.announce(AgentStatus(NODE, State(), rows))
     status = client.get(PODS, "web-2", "default")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "SMTAlignmentError")
     first, second = drift_notes(api)

@@ -11,7 +11,7 @@ import prometheus_client
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.agent.status_client import Status
+from nri_plugin.agent.status_client import AgentStatus
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
 from nri_plugin.exporter.monitoring import STUCK_S, ExporterFigures, probe_pages, unready
 from nri_plugin.exporter.process import serve_http
@@ -24,7 +24,7 @@ from tests.builders import machine
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
-STATUS = Status(Node(machine(), Options(), CPUSet.parse("0")), State())
+STATUS = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State())
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def test_a_complaint_is_explained_by_its_step_only() -> None:
 
 
 def test_an_agent_that_looks_late_at_what_it_wrote_may_find_what_was_written_since() -> None:
-    found = "x WARNING effective cpuset differs from what was promised container=1 desired=4-7 observed=0-15"
+    found = "x WARNING effective cpuset differs from the desired one container=1 desired=4-7 observed=0-15"
     assert complaints([found], [{"do": "drift", "cpus": "0-15"}], []) == []
     assert complaints([found], [{"do": "online", "cpus": "0-3"}], []) == []
     for cpus in ("5", "0-1"):

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host import cgroup
-from nri_plugin.host.cgroup import Cgroups, WriteOutcome
+from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.host.cgroup_write import WritableCgroups
+from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
@@ -26,7 +28,7 @@ class Tree:
         if version == 2:
             (root / "cgroup.controllers").write_text("cpuset cpu\n")
         self.fill(self.scope, "0-3")
-        self.cgroups = Cgroups.open(str(root))
+        self.cgroups = WritableCgroups.open(str(root))
 
     def fill(self, directory: Path, cpus: str, mems: str = "0-1") -> None:
         directory.mkdir(exist_ok=True)
@@ -224,7 +226,8 @@ def test_processes_in_the_subgroup_are_what_effective_means(v2: Tree) -> None:
 
 
 def test_kernel_tree_is_opened_without_truncation() -> None:
-    files = cgroup._CpusetFilesV2("/nowhere", truncate=False)
+    tree = CpusetTree(2, "/nowhere", is_kernel=True)
+    files = WritableCgroups(tree)._open("/nowhere")
     assert not files.write_flags & (os.O_TRUNC | os.O_CREAT)
 
 
@@ -257,7 +260,7 @@ def test_a_refused_write_is_told_when_the_pod_refuses_too(v2: Tree, monkeypatch:
 def test_a_cgroup_is_removed_when_only_its_parent_is_left(tmp_path: Path) -> None:
     (tmp_path / "cgroup.controllers").write_text("cpuset")
     (tmp_path / "kubepods/podlives").mkdir(parents=True)
-    cgroups = Cgroups.open(str(tmp_path))
+    cgroups = WritableCgroups.open(str(tmp_path))
     assert cgroups.is_removed(CgroupRef("/kubepods/podgone"))
     assert not cgroups.is_removed(CgroupRef("/kubepods/podlives"))
     assert not cgroups.is_removed(CgroupRef("/elsewhere/podgone"))

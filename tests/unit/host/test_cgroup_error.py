@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup_tree import host_error
+from nri_plugin.host.cgroup import host_error
 
 MEANINGS = [
     (2, errno.ERANGE, "beyond the CPUs this kernel can ever have"),

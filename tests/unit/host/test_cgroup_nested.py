@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup import write_with_children
+from nri_plugin.host.cgroup_write import write_with_children
 from nri_plugin.model import bits
 
 

@@ -1,6 +1,6 @@
 import pytest
 
-from nri_plugin.host.cgroup_tree import cgroup_path, expand_slice
+from nri_plugin.host.cgroup import cgroup_path, expand_slice
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import CgroupRef
 

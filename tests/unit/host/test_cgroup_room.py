@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
@@ -14,7 +14,7 @@ LEAF = CgroupRef("/kubepods/pod1", "/kubepods/pod1/c")
 WANTED = CPUSet.parse("2-3")
 
 
-def tree(top: Path, version: int, **own: str) -> Cgroups:
+def tree(top: Path, version: int, **own: str) -> WritableCgroups:
     """Directories kubepods, kubepods/pod1, kubepods/pod1/c with the given values."""
     if version == 2:
         (top / "cgroup.controllers").write_text("cpuset cpu\n")
@@ -29,10 +29,10 @@ def tree(top: Path, version: int, **own: str) -> Cgroups:
         (base / "cpuset.cpus").write_text("0-7")
     for directory in (base, base / "kubepods", base / "kubepods/pod1"):
         (directory / "cgroup.subtree_control").write_text("cpuset")
-    return Cgroups.open(str(top))
+    return WritableCgroups.open(str(top))
 
 
-def value(cgroups: Cgroups, path: str) -> str:
+def value(cgroups: WritableCgroups, path: str) -> str:
     return (Path(cgroups.tree.directory) / path / "cpuset.cpus").read_text().strip()
 
 
@@ -81,7 +81,7 @@ def test_observation_tells_gone_from_without_files(tmp_path: Path) -> None:
     cgroups = tree(tmp_path, 2, leaf="2-3")
     (tmp_path / "kubepods/pod1/c/cpuset.cpus.effective").write_text("2\n")
     assert cgroups.observe(LEAF) == (WANTED, WANTED)
-    kernel = Cgroups(replace(cgroups.tree, is_kernel=True))
+    kernel = WritableCgroups(replace(cgroups.tree, is_kernel=True))
     assert kernel.observe(LEAF) == (WANTED, CPUSet.of(2))
     assert cgroups.observe(CgroupRef("/kubepods")) == (None, None)
     assert cgroups.observe(CgroupRef("/kubepods", "/kubepods/gone")) is None

@@ -2,10 +2,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.mounts import CpusetTree, Mount, find_cpuset_tree
+from nri_plugin.host.mounts import CpusetTree, MountPoint, find_cpuset_tree
 from nri_plugin.model.errors import HostError
 
-ON_DISK = Mount("/", "ext4", ())
+ON_DISK = MountPoint("/", "ext4", ())
 
 
 def v2(directory: Path, controllers: str = "cpuset cpu memory") -> None:
@@ -52,13 +52,13 @@ def test_hybrid_tree_whose_v2_half_has_cpuset_is_v2_below_unified(tmp_path: Path
 
 def test_v2_mount_is_the_kernels(tmp_path: Path) -> None:
     v2(tmp_path)
-    mounts = [ON_DISK, Mount(str(tmp_path), "cgroup2", ("rw",))]
+    mounts = [ON_DISK, MountPoint(str(tmp_path), "cgroup2", ("rw",))]
     assert find_cpuset_tree(str(tmp_path), mounts).is_kernel
 
 
 def test_directory_inside_a_v2_mount_is_the_kernels_too(tmp_path: Path) -> None:
     v2(tmp_path / "docker" / "node")
-    mounts = [ON_DISK, Mount(str(tmp_path), "cgroup2", ("rw",))]
+    mounts = [ON_DISK, MountPoint(str(tmp_path), "cgroup2", ("rw",))]
     assert find_cpuset_tree(f"{tmp_path}/docker/node", mounts) == CpusetTree(
         2, f"{tmp_path}/docker/node", is_kernel=True
     )
@@ -66,13 +66,13 @@ def test_directory_inside_a_v2_mount_is_the_kernels_too(tmp_path: Path) -> None:
 
 def test_v1_mount_is_found_whatever_it_is_called(tmp_path: Path) -> None:
     point = f"{tmp_path}/cpu,cpuset"
-    mounts = [ON_DISK, Mount(point, "cgroup", ("rw", "cpu", "cpuset"))]
+    mounts = [ON_DISK, MountPoint(point, "cgroup", ("rw", "cpu", "cpuset"))]
     assert find_cpuset_tree(str(tmp_path), mounts) == CpusetTree(1, point, is_kernel=True)
 
 
 def test_v1_mount_elsewhere_is_not_taken(tmp_path: Path) -> None:
     v2(tmp_path)
-    mounts = [ON_DISK, Mount("/sys/fs/cgroup/cpuset", "cgroup", ("rw", "cpuset"))]
+    mounts = [ON_DISK, MountPoint("/sys/fs/cgroup/cpuset", "cgroup", ("rw", "cpuset"))]
     assert find_cpuset_tree(str(tmp_path), mounts).version == 2
 
 
@@ -95,5 +95,5 @@ def test_missing_directory_is_refused(tmp_path: Path) -> None:
 def test_root_that_is_a_link_is_the_mount_it_leads_to(tmp_path: Path) -> None:
     v2(tmp_path / "real")
     (tmp_path / "link").symlink_to(tmp_path / "real")
-    mounts = [ON_DISK, Mount(f"{tmp_path}/real", "cgroup2", ("rw",))]
+    mounts = [ON_DISK, MountPoint(f"{tmp_path}/real", "cgroup2", ("rw",))]
     assert find_cpuset_tree(f"{tmp_path}/link", mounts).is_kernel

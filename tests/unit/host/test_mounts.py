@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.mounts import Mount, is_in_memory, parse_mounts, read_mounts
+from nri_plugin.host.mounts import MountPoint, is_in_memory, parse_mounts, read_mounts
 from nri_plugin.model.errors import HostError
 
 LINES = r"""23 30 0:22 / /sys rw,nosuid - sysfs sysfs rw
@@ -28,24 +28,28 @@ def test_super_options_name_the_controllers_of_a_v1_mount() -> None:
 
 
 def test_mount_holds_itself_and_what_is_below_but_no_neighbour() -> None:
-    mount = Mount("/run", "tmpfs", ())
+    mount = MountPoint("/run", "tmpfs", ())
     assert mount.holds("/run")
     assert mount.holds("/run/nri-pin")
     assert not mount.holds("/running")
-    assert Mount("/", "ext4", ()).holds("/anything")
+    assert MountPoint("/", "ext4", ()).holds("/anything")
 
 
 @pytest.mark.parametrize(
     ("path", "expected"), [("/run/nri-pin", True), ("/var/lib/nri-pin", False), ("/run/disk/x", False)]
 )
 def test_directory_is_in_memory_when_its_nearest_mount_is(path: str, expected: bool) -> None:
-    mounts = [Mount("/", "ext4", ()), Mount("/run", "tmpfs", ()), Mount("/run/disk", "xfs", ())]
+    mounts = [
+        MountPoint("/", "ext4", ()),
+        MountPoint("/run", "tmpfs", ()),
+        MountPoint("/run/disk", "xfs", ()),
+    ]
     assert is_in_memory(path, mounts) is expected
 
 
 def test_later_mount_on_the_same_point_hides_the_earlier_one() -> None:
-    assert is_in_memory("/run/x", [Mount("/run", "ext4", ()), Mount("/run", "tmpfs", ())])
-    assert not is_in_memory("/run/x", [Mount("/run", "tmpfs", ()), Mount("/run", "ext4", ())])
+    assert is_in_memory("/run/x", [MountPoint("/run", "ext4", ()), MountPoint("/run", "tmpfs", ())])
+    assert not is_in_memory("/run/x", [MountPoint("/run", "tmpfs", ()), MountPoint("/run", "ext4", ())])
 
 
 def test_directory_is_not_in_memory_when_nothing_is_known() -> None:
@@ -55,7 +59,7 @@ def test_directory_is_not_in_memory_when_nothing_is_known() -> None:
 def test_link_into_memory_counts_as_memory(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/elsewhere")
     assert is_in_memory(
-        str(tmp_path / "link" / "x"), [Mount("/", "ext4", ()), Mount("/elsewhere", "tmpfs", ())]
+        str(tmp_path / "link" / "x"), [MountPoint("/", "ext4", ()), MountPoint("/elsewhere", "tmpfs", ())]
     )
 
 

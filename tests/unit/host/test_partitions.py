@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.core.kernel_settings import Partition
+from nri_plugin.host import cgroup
 from nri_plugin.host import partitions as module
 from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
 from nri_plugin.model.errors import HostError
@@ -321,14 +322,14 @@ def test_a_tree_that_takes_no_new_cgroup_is_named(kernel: Kernel, tmp_path: Path
 def test_cpus_in_isolated_partitions_of_others_are_isolated(tmp_path: Path) -> None:
     (tmp_path / "cpuset.cpus.isolated").write_text("4-7\n")
     topology = replace(machine(), isolated=CPUSet.of(9))
-    found = module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5"))
+    found = cgroup.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5"))
     assert (str(found.isolated), str(found.taken)) == ("6-7,9", "6-7")
-    assert module.with_isolated(topology, str(tmp_path), CPUSet.parse("4-7")) is topology
+    assert cgroup.with_isolated(topology, str(tmp_path), CPUSet.parse("4-7")) is topology
 
 
 def test_a_tree_that_lists_none_changes_nothing(tmp_path: Path) -> None:
     topology = machine()
-    assert module.with_isolated(topology, str(tmp_path), CPUSet()) is topology
+    assert cgroup.with_isolated(topology, str(tmp_path), CPUSet()) is topology
     (tmp_path / "cpuset.cpus.isolated").write_text("some\n")
     with pytest.raises(HostError, match="holds no CPU list"):
-        module.with_isolated(topology, str(tmp_path), CPUSet())
+        cgroup.with_isolated(topology, str(tmp_path), CPUSet())

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.host.sysfs import discover, discover_facts, read_facts, read_topology
+from nri_plugin.host.sysfs import discover, read_facts, read_topology
+from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from tests.oracles.recordings import RecordedFiles, read_recording, unpack
@@ -100,4 +101,4 @@ def test_a_tree_on_disk_reads_like_the_recording(name: str, tmp_path: Path) -> N
     entries = read_recording(FOLDER / f"{name}.json.gz")
     unpack(entries, tmp_path)
     assert discover(str(tmp_path)) == read_topology(RecordedFiles(entries))
-    assert discover_facts(str(tmp_path)) == read_facts(RecordedFiles(entries))
+    assert read_facts(KernelFiles(str(tmp_path))) == read_facts(RecordedFiles(entries))

@@ -20,7 +20,7 @@ from nri_plugin.model.errors import ConfigError, KubeObjectError
 from nri_plugin.process import http_connections, http_server
 from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_pages import Page, Post, Routes, one_at_a_time, probe
-from nri_plugin.process.http_server import BACKLOG, HEAD_BYTES, OwnNode, Place, Server
+from nri_plugin.process.http_server import BACKLOG, HEAD_BYTES, ListenAddress, OwnNode, Server
 from tests.certificates import client_context, made_certificate, needs_openssl
 
 LOG = logging.getLogger("test-http")
@@ -59,7 +59,7 @@ def serve() -> Iterator[Serve]:
             log: logging.Logger = LOG,
             **more: Any,
         ) -> Server:
-            server = Server(Place("bindAddress", (host, 0), "pages"), routes, log, limits, **more)
+            server = Server(ListenAddress("bindAddress", (host, 0), "pages"), routes, log, limits, **more)
             stack.callback(server.close)
             return server
 
@@ -234,7 +234,9 @@ def test_ending_lets_the_request_that_is_being_answered_be_answered():
         go_on.wait(PATIENCE_S)
         return body
 
-    server = Server(Place("b", ("127.0.0.1", 0), "x"), Routes({}, {"/slow": Post(slow, 10)}), LOG, LIMITS)
+    server = Server(
+        ListenAddress("b", ("127.0.0.1", 0), "x"), Routes({}, {"/slow": Post(slow, 10)}), LOG, LIMITS
+    )
     got: list[tuple[int, bytes]] = []
     asking = threading.Thread(target=lambda: got.append(ask(server, "POST", "/slow", b"1")))
     asking.start()
@@ -258,19 +260,21 @@ def test_an_address_in_use_is_refused_with_the_setting_that_names_it(serve: Serv
     with pytest.raises(
         ConfigError, match=f"bindAddress: cannot listen on 127.0.0.1:{port}: address already in use"
     ):
-        Server(Place("bindAddress", ("127.0.0.1", port), "pages"), ROUTES, LOG)
+        Server(ListenAddress("bindAddress", ("127.0.0.1", port), "pages"), ROUTES, LOG)
 
 
 @pytest.mark.parametrize("address", [("127.0.0.1", 65536), ("a..b", 1), ("does-not-exist.invalid", 1)])
 def test_an_address_that_cannot_be_is_a_configuration_error(address: tuple[str, int]):
     with pytest.raises(ConfigError, match="bindAddress: cannot listen on"):
-        Server(Place("bindAddress", address, "x"), ROUTES, LOG, keeps_trying=True)
+        Server(ListenAddress("bindAddress", address, "x"), ROUTES, LOG, keeps_trying=True)
 
 
 @pytest.mark.parametrize("keeps_trying", [True, False])
 def test_a_wrong_address_is_a_configuration_error_however_patient_the_server(keeps_trying: bool):
     with pytest.raises(ConfigError, match=r"bindAddress: cannot listen on \[2001:db8::1\]:9465"):
-        Server(Place("bindAddress", ("2001:db8::1", 9465), "x"), ROUTES, LOG, keeps_trying=keeps_trying)
+        Server(
+            ListenAddress("bindAddress", ("2001:db8::1", 9465), "x"), ROUTES, LOG, keeps_trying=keeps_trying
+        )
 
 
 def test_a_port_that_another_program_has_is_waited_for(
@@ -289,7 +293,9 @@ def test_a_port_that_another_program_has_is_waited_for(
     monkeypatch.setattr(Server, "_listening", listening)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        server = Server(Place("bindAddress", ("127.0.0.1", port), "pages"), ROUTES, log, keeps_trying=True)
+        server = Server(
+            ListenAddress("bindAddress", ("127.0.0.1", port), "pages"), ROUTES, log, keeps_trying=True
+        )
         assert server.port == 0
         said = [one.getMessage() for one in caplog.records if one.name == "of-ports"]
         assert said == ["not listening yet, will be tried again"]
@@ -305,7 +311,7 @@ def test_a_port_that_another_program_has_is_waited_for(
 def test_a_server_that_still_waits_for_its_port_can_be_closed():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        server = Server(Place("b", ("127.0.0.1", port), "x"), ROUTES, LOG, keeps_trying=True)
+        server = Server(ListenAddress("b", ("127.0.0.1", port), "x"), ROUTES, LOG, keeps_trying=True)
         server.close()
 
 
@@ -314,11 +320,11 @@ def test_a_server_that_still_waits_for_its_port_can_be_closed():
 )
 def test_a_port_can_be_listened_on_again_right_after_the_server_closed_a_connection(request_line: bytes):
     """The side that closes first keeps the port in TIME_WAIT for a minute."""
-    server = Server(Place("b", ("127.0.0.1", 0), "x"), ROUTES, LOG)
+    server = Server(ListenAddress("b", ("127.0.0.1", 0), "x"), ROUTES, LOG)
     port = server.port
     assert answer_to(server, request_line + b"\r\n\r\n").startswith(b"HTTP/1.1 200 ")
     server.close()
-    again = Server(Place("b", ("127.0.0.1", port), "x"), ROUTES, LOG)
+    again = Server(ListenAddress("b", ("127.0.0.1", port), "x"), ROUTES, LOG)
     assert again.port == port
     again.close()
 

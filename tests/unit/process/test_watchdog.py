@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nri_plugin.process.loop import EXIT_STUCK, Loop, Watchdog
+from nri_plugin.process.loop import EXIT_STUCK, Loop, LoopWatchdog
 from tests.agent_fakes import recording_log
 
 
@@ -27,7 +27,7 @@ def test_a_loop_that_does_not_come_round_ends_the_process_and_says_where_it_is(
         ended.append(code)
         over.set()
 
-    dog = Watchdog(loop, log, pause_s=0.001, limit_s=0.01, give_up=give_up)  # nobody runs the loop
+    dog = LoopWatchdog(loop, log, pause_s=0.001, limit_s=0.01, give_up=give_up)  # nobody runs the loop
     assert over.wait(30)
     dog.close()
     assert ended == [EXIT_STUCK]
@@ -46,7 +46,7 @@ def test_a_loop_that_comes_round_is_left_alone(loop: Loop) -> None:
         post(action)  # type: ignore[arg-type]
 
     loop.post = counted  # type: ignore[method-assign,assignment]
-    dog = Watchdog(loop, log, pause_s=0.001, limit_s=60, give_up=ended.append)
+    dog = LoopWatchdog(loop, log, pause_s=0.001, limit_s=60, give_up=ended.append)
     for _ in range(3):
         assert signs.acquire(timeout=30)
         loop.run_once()

@@ -22,7 +22,7 @@ from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.recording.file import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
 from nri_plugin.recording.reader import read
-from nri_plugin.recording.rows import Event, NodeRow, NUMANodeRow, TopologyRow, node_from, node_row
+from nri_plugin.recording.rows import Event, RecordedNode, RecordedNUMANode, TopologyRow, node_from, node_row
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     RemovePodSandbox,
@@ -213,8 +213,8 @@ def test_an_unknown_option_is_said(tmp_path: Path) -> None:
 def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
     """A field that is not written would silently be something else in a replay."""
     assert {one.name for one in fields(Topology)} == set(TopologyRow.__struct_fields__)
-    assert {one.name for one in fields(NUMANode)} == set(NUMANodeRow.__struct_fields__)
-    assert {one.name for one in fields(Node)} == set(NodeRow.__struct_fields__)
+    assert {one.name for one in fields(NUMANode)} == set(RecordedNUMANode.__struct_fields__)
+    assert {one.name for one in fields(Node)} == set(RecordedNode.__struct_fields__)
     options = Options(
         never_refuse=frozenset({"b", "a"}),
         reserved_memory=(ReservedMemory(NUMANodeID(1), "memory", 7),),

@@ -9,7 +9,7 @@ from nri_plugin.cli.doctor.evidence import Asked, collect, read_topology
 from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView
 from nri_plugin.cli.doctor.service_evidence import STATE_FILES
 from nri_plugin.core.requests import QOSClass
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.options import Isolation, Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
@@ -179,7 +179,7 @@ def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
     process(root, 1, "init", "/sbin/init")
     process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
     write(root, "proc/9/root/etc/nri-pin/config.yaml", 'reservedSystemCPUs: "2"\n')
-    view = NodeView(str(root), [Mount(str(root), "ext4", ())], in_pod=True)
+    view = NodeView(str(root), [MountPoint(str(root), "ext4", ())], in_pod=True)
     assert collect(view, Asked()).kubelet.reserved == CPUSet.parse("2")
 
 
@@ -216,7 +216,7 @@ def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
 
 
 def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:
-    nothing = NodeView(str(tmp_path), [Mount(f"{tmp_path}/run/nri-pin", "tmpfs", ())])
+    nothing = NodeView(str(tmp_path), [MountPoint(f"{tmp_path}/run/nri-pin", "tmpfs", ())])
     assert isinstance(read_topology(nothing), Hidden)
     seen = collect(nothing, Asked())
     assert isinstance(seen.runtime.name, Hidden)
@@ -264,6 +264,6 @@ def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
     process(root, 1, "init", "/sbin/init")
     process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
     write(root, "proc/9/status", "CapEff:\t0000000000000000\n")
-    live = NodeView(str(root), [Mount(f"{root}/proc", "proc", ())])
+    live = NodeView(str(root), [MountPoint(f"{root}/proc", "proc", ())])
     assert collect(live, Asked()).cgroups.may_partition is False
     assert collect(NodeView(str(root), []), Asked()).cgroups.may_partition is None  # of a copy nobody knows

@@ -6,11 +6,11 @@ import pytest
 
 from nri_plugin.cli.doctor import node_evidence
 from nri_plugin.cli.doctor.node_evidence import NOT_COPIED, Hidden, NodeView, Process, is_in_pod
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 
 
-def mounts(*points: str) -> list[Mount]:
-    return [Mount(point, "ext4", ()) for point in ("/", "/proc", "/sys", *points)]
+def mounts(*points: str) -> list[MountPoint]:
+    return [MountPoint(point, "ext4", ()) for point in ("/", "/proc", "/sys", *points)]
 
 
 def test_a_tree_without_mounts_is_a_copy_and_tells_of_the_folders_that_it_has(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Tree, read_tree
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.sets import CPUSet
 
 
@@ -45,7 +45,7 @@ def test_no_tree_is_told_or_hidden(tmp_path: Path) -> None:
     assert isinstance(read_tree(NodeView(str(tmp_path), [])), Hidden)
     (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
     assert isinstance(read_tree(NodeView(str(tmp_path), [])), str)
-    pod = NodeView("/", [Mount("/", "overlay", ())], in_pod=True)
+    pod = NodeView("/", [MountPoint("/", "overlay", ())], in_pod=True)
     assert read_tree(pod) == Hidden("/sys/fs/cgroup", "/host/sys/fs/cgroup")
 
 

@@ -12,7 +12,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     read_kubelet,
     read_state_policy,
 )
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_broken_file_is_named(view: NodeView, text: str) -> None:
 
 
 def test_a_file_out_of_sight_is_hidden(tmp_path: Path) -> None:
-    view = NodeView(str(tmp_path), [Mount(f"{tmp_path}/sys", "sysfs", ())], in_pod=True)
+    view = NodeView(str(tmp_path), [MountPoint(f"{tmp_path}/sys", "sysfs", ())], in_pod=True)
     assert isinstance(read_kubelet(view, None), Hidden)
     assert isinstance(read_state_policy(view, STATE_FILES[0]), Hidden)
 

@@ -17,7 +17,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     read_settings,
     read_version,
 )
-from nri_plugin.host.mounts import Mount
+from nri_plugin.host.mounts import MountPoint
 
 NRI = '[plugins."io.containerd.nri.v1.nri"]\n'
 
@@ -148,7 +148,7 @@ def test_drop_ins_of_crio_go_by_name_and_its_command_line_wins(node) -> None:
 
 
 def test_what_is_not_mounted_is_hidden(tmp_path: Path) -> None:
-    view = NodeView(str(tmp_path), [Mount(f"{tmp_path}/sys", "sysfs", ())], in_pod=True)
+    view = NodeView(str(tmp_path), [MountPoint(f"{tmp_path}/sys", "sysfs", ())], in_pod=True)
     assert isinstance(read_settings(view, CONTAINERD), Hidden)
     assert isinstance(read_settings(view, CRIO), Hidden)
     assert isinstance(find_name(view, None), Hidden)

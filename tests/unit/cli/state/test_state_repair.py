@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.agent.startup import lock_state_dir
+from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.cli.state.state import command
 from nri_plugin.model.sets import CPUSet

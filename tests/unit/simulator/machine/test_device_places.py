@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host.devices import DeviceLocator
-from nri_plugin.host.sysfs import discover_facts
+from nri_plugin.host.sysfs import read_facts
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.simulator.machine.machine import build_sysfs, parse
 from nri_plugin.simulator.runtime.device_manager import delivered
@@ -95,7 +95,7 @@ def test_the_facts_of_a_machine_hold_its_devices(tmp_path: Path) -> None:
         ),
         str(tmp_path),
     )
-    assert discover_facts(str(tmp_path)).as_dict()["pci"] == {
+    assert read_facts(KernelFiles(str(tmp_path))).as_dict()["pci"] == {
         "0000:10:00.0": {"class": "0x030200", "local_cpus": "2-3", "numa_node": 1},
         "0000:11:00.0": {"class": "0x030200", "local_cpus": "0-3", "numa_node": -1},
     }

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.sysfs import discover_facts
+from nri_plugin.host.sysfs import read_facts
+from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError
 from nri_plugin.simulator.machine.machine import build_sysfs, parse
 
@@ -93,7 +94,7 @@ def test_a_machine_without_numa_has_no_node_directory(tmp_path: Path) -> None:
 
 
 def test_the_facts_of_the_tree_are_those_described(root: Path) -> None:
-    facts = discover_facts(str(root)).as_dict()
+    facts = read_facts(KernelFiles(str(root))).as_dict()
     assert facts["cores"] == ["0,2", "1"]
     assert facts["smt_widths"] == [1, 2]
     assert facts["llc"] == [{"cpus": "0,2", "level": "L3"}, {"cpus": "1", "level": "L3"}]

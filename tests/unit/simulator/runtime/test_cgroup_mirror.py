@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
@@ -151,10 +151,10 @@ def test_the_agents_own_cgroup_code_works_on_it(tmp_path: Path, version: int) ->
         for path in ("kubepods", "kubepods/pod1"):
             (made.directory(path) / "cpuset.cpus").write_text("0-3\n")
             made.absorb()
-    Cgroups.open(str(tmp_path)).write_cpus(ref, CPUSet.of(2, 3))
+    WritableCgroups.open(str(tmp_path)).write_cpus(ref, CPUSet.of(2, 3))
     assert made.absorb().rejected == ()
     assert made.tree.effective_cpus("kubepods/pod1/abc") == CPUSet.of(2, 3)
-    assert Cgroups.open(str(tmp_path)).read_effective(ref) == CPUSet.of(2, 3)
+    assert WritableCgroups.open(str(tmp_path)).read_effective(ref) == CPUSet.of(2, 3)
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 import pytest
 
-from nri_plugin.host.cgroup_tree import cgroup_path
+from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.state import CgroupRef, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, expand_slice, pod_names
 

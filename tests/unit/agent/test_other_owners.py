@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.outcome import Outcome
-from nri_plugin.agent.rivals import (
+from nri_plugin.agent.other_owners import (
     MOST_WAITING,
     WHO,
-    Evidence,
     FailedCreations,
-    Rivals,
+    OtherOwners,
+    OwnerEvidence,
     evidence_of,
     kubelet_policy,
     warn_of_kubelet,
 )
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from nri_plugin.process.logs import AGAIN_S
@@ -45,18 +45,18 @@ STATE = State(
 )
 
 
-def outcome(event: NRIEvent) -> Outcome:
-    return Outcome(
+def outcome(event: NRIEvent) -> RequestOutcome:
+    return RequestOutcome(
         node=node(), event=event, before=STATE, decision=Decision(STATE), refusal="", failed=False,
         decide_s=0, total_s=0,
     )  # fmt: skip
 
 
-def created(text: str) -> Outcome:
+def created(text: str) -> RequestOutcome:
     return outcome(CreateContainer(POD, replace(HELD, resources=Resources(cpu_shares=2, cpus=text))))
 
 
-def updated(resources: Resources) -> Outcome:
+def updated(resources: Resources) -> RequestOutcome:
     return outcome(UpdateContainer(POD, HELD, resources))
 
 
@@ -64,26 +64,29 @@ def updated(resources: Resources) -> Outcome:
     ("seen", "evidence"),
     [
         (created(""), None),
-        (created("0-7"), Evidence.CREATION),
+        (created("0-7"), OwnerEvidence.CREATION),
         (updated(Resources(cpu_shares=512)), None),
-        (updated(Resources(cpu_shares=0, cpu_quota_us=0, memory_limit_bytes=0, cpus="0-7")), Evidence.KUBELET_UPDATE),
-        (updated(Resources(cpu_shares=512, cpus="0-7")), Evidence.UPDATE),
+        (updated(Resources(cpu_shares=0, cpu_quota_us=0, memory_limit_bytes=0, cpus="0-7")), OwnerEvidence.KUBELET_UPDATE),
+        (updated(Resources(cpu_shares=512, cpus="0-7")), OwnerEvidence.UPDATE),
         (updated(Resources(cpus="2-3")), None),
     ],
 )  # fmt: skip
-def test_only_a_foreign_cpuset_is_evidence(seen: Outcome, evidence: Evidence | None) -> None:
+def test_only_a_foreign_cpuset_is_evidence(seen: RequestOutcome, evidence: OwnerEvidence | None) -> None:
     assert evidence_of(seen) is evidence
 
 
 def test_rival_is_named_once_in_ten_minutes_and_counted_always() -> None:
     log, lines = recording_log()
     clock, counted = Clock(), []
-    rivals = Rivals(log, clock, counted.append)
+    rivals = OtherOwners(log, clock, counted.append)
     for _ in range(3):
         rivals(created("0-7"))
-    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
-    assert lines.fields("somebody else gives CPUs to containers, too")["looks_like"] == WHO[Evidence.CREATION]
-    assert counted == [Evidence.CREATION] * 3
+    assert lines.texts("WARNING") == ["another CPU manager also gives CPUs to containers"]
+    assert (
+        lines.fields("another CPU manager also gives CPUs to containers")["looks_like"]
+        == WHO[OwnerEvidence.CREATION]
+    )
+    assert counted == [OwnerEvidence.CREATION] * 3
     clock.now += AGAIN_S
     rivals(created("0-7"))
     assert len(lines.texts("WARNING")) == 2
@@ -91,11 +94,11 @@ def test_rival_is_named_once_in_ten_minutes_and_counted_always() -> None:
 
 def test_nothing_is_said_where_nothing_is_seen() -> None:
     log, lines = recording_log()
-    Rivals(log, Clock())(created(""))
+    OtherOwners(log, Clock())(created(""))
     assert lines.lines == []
 
 
-def answered(name: str, cpus: str = "2-3", refusal: str = "") -> Outcome:
+def answered(name: str, cpus: str = "2-3", refusal: str = "") -> RequestOutcome:
     """A creation that we answered with these CPUs, of the pod's only container, under the id of that name."""
     event = CreateContainer(POD, replace(HELD, id=name))
     answer = CreateContainerResponse(resources=Resources(cpus=cpus) if cpus else None)
@@ -103,11 +106,11 @@ def answered(name: str, cpus: str = "2-3", refusal: str = "") -> Outcome:
     return replace(found, decision=Decision(STATE, answer), refusal=refusal)
 
 
-def told(kind: type, name: str) -> Outcome:
+def told(kind: type, name: str) -> RequestOutcome:
     return outcome(kind(POD, replace(HELD, id=name)))
 
 
-def in_a_row(*events: Outcome) -> int:
+def in_a_row(*events: RequestOutcome) -> int:
     failures = FailedCreations()
     for event in events:
         failures(event)
@@ -144,7 +147,7 @@ def test_one_that_succeeds_ends_the_row(kind: type) -> None:
     ],
     ids=["refused", "nothing set", "pod ended", "pod removed", "connected again"],
 )
-def test_what_is_no_failure_of_a_creation_is_not_counted(events: list[Outcome]) -> None:
+def test_what_is_no_failure_of_a_creation_is_not_counted(events: list[RequestOutcome]) -> None:
     assert in_a_row(*events) == 0
 
 
@@ -160,17 +163,17 @@ def test_what_is_remembered_of_creations_is_bounded() -> None:
 
 def test_a_plugin_that_is_asked_later_is_suspected_at_the_second_failure() -> None:
     log, lines = recording_log()
-    counted: list[Evidence] = []
-    rivals = Rivals(log, Clock(), counted.append)
+    counted: list[OwnerEvidence] = []
+    rivals = OtherOwners(log, Clock(), counted.append)
     rivals(answered("a"))
     rivals(told(RemoveContainer, "a"))
     assert (lines.lines, counted) == ([], [])
     for name in ("b", "c"):
         rivals(answered(name))
         rivals(told(RemoveContainer, name))
-    assert counted == [Evidence.FAILED_CREATION] * 2
-    assert lines.texts("WARNING") == ["somebody else gives CPUs to containers, too"]
-    fields = lines.fields("somebody else gives CPUs to containers, too")
+    assert counted == [OwnerEvidence.FAILED_CREATION] * 2
+    assert lines.texts("WARNING") == ["another CPU manager also gives CPUs to containers"]
+    fields = lines.fields("another CPU manager also gives CPUs to containers")
     assert "both tried to set CPUSetCPUs" in str(fields["looks_like"])
 
 

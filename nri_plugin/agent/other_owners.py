@@ -1,10 +1,12 @@
-"""Who else gives CPUs to containers on this node, as far as an NRI plugin can see.
+"""Other CPU managers on the node, as far as an NRI plugin can see them.
 
-The runtime does not tell which plugins it has, and a pod sees neither the kubelet's process nor its configuration.
-What can be seen: containers that come with a cpuset already chosen, and updates that bring one. The kubelet does both
-under `cpuManagerPolicy: static` and neither under `none`; so may another NRI plugin that is asked before us. One that
-is asked after us is seen by what becomes of the container: two plugins that set its cpuset fail its creation. Where the
-kubelet's state file can be read, it says by itself.
+The runtime does not report its plugins, and a pod sees neither the kubelet's process nor its configuration. Three things
+can be seen:
+
+* Containers arrive with a cpuset, and updates bring one. The kubelet does both under `cpuManagerPolicy: static` and
+  neither under `none`. So may an NRI plugin that the runtime asks before this one.
+* Creations fail after this plugin set the cpuset: two plugins that set it collide. The other one is asked later.
+* The kubelet's state file names its policy, where the agent can read it.
 
 Source: containerd/nri 0.12 pkg/adaptation/result.go, `plugins X and Y both tried to set CPUSetCPUs`.
 """
@@ -14,9 +16,9 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from nri_plugin.agent.outcome import Outcome
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.model.errors import NriPinError
-from nri_plugin.process.logs import Reminder, say
+from nri_plugin.process.logs import LogRateLimit, say
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -43,8 +45,8 @@ REMEDY = (
 )
 
 
-class Evidence(StrEnum):
-    """What was seen."""
+class OwnerEvidence(StrEnum):
+    """The kinds of evidence."""
 
     CREATION = "creation"
     """A container came with a cpuset: the kubelet's static CPU manager or an NRI plugin before us."""
@@ -57,10 +59,10 @@ class Evidence(StrEnum):
 
 
 WHO = {
-    Evidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
-    Evidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
-    Evidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
-    Evidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
+    OwnerEvidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
+    OwnerEvidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
+    OwnerEvidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
+    OwnerEvidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
     "say that both tried to set CPUSetCPUs; nri-pin doctor on the node lists plugins",
 }
 
@@ -85,8 +87,8 @@ class FailedCreations:
         self.in_a_row = 0
         self._waiting: dict[str, tuple[str, str]] = {}
 
-    def __call__(self, outcome: Outcome) -> bool:
-        """Look at one event; returns whether it tells of a creation that failed."""
+    def __call__(self, outcome: RequestOutcome) -> bool:
+        """Look at one event; return whether it reports a failed creation."""
         event = outcome.event
         if isinstance(event, Synchronize):
             self._waiting.clear()
@@ -102,7 +104,7 @@ class FailedCreations:
             return self._failed(event.container.id)
         return False
 
-    def _began(self, outcome: Outcome, event: CreateContainer) -> bool:
+    def _began(self, outcome: RequestOutcome, event: CreateContainer) -> bool:
         key = event.pod.uid, event.container.name
         before = next((name for name, other in self._waiting.items() if other == key), None)
         has_failed = before is not None and before != event.container.id and self._failed(before)
@@ -123,61 +125,61 @@ class FailedCreations:
         return True
 
 
-class Rivals:
-    """Names who else pins CPUs, at most every ten minutes.
+class OtherOwners:
+    """Reports other CPU managers, at most every ten minutes.
 
     Args:
-        log: where.
+        log: takes the warnings.
         clock: seconds.
-        count: told of every piece of evidence.
-        failures: looks for creations that fail.
+        count: called with every piece of evidence.
+        failures: notices creations that fail.
     """
 
     def __init__(
         self,
         log: logging.Logger,
         clock: Callable[[], float],
-        count: Callable[[Evidence], None] | None = None,
+        count: Callable[[OwnerEvidence], None] | None = None,
         failures: FailedCreations | None = None,
     ) -> None:
         self._log, self._clock, self._count = log, clock, count
         self._failures = failures or FailedCreations()
-        self._reminders = {evidence: Reminder() for evidence in Evidence}
+        self._limits = {evidence: LogRateLimit() for evidence in OwnerEvidence}
 
-    def __call__(self, outcome: Outcome) -> None:
+    def __call__(self, outcome: RequestOutcome) -> None:
         """Look at one event."""
         has_failed = self._failures(outcome)
         if has_failed and self._failures.in_a_row >= IN_A_ROW:
-            self._seen(Evidence.FAILED_CREATION)
+            self._seen(OwnerEvidence.FAILED_CREATION)
         evidence = evidence_of(outcome)
         if evidence is not None:
             self._seen(evidence)
 
-    def _seen(self, evidence: Evidence) -> None:
+    def _seen(self, evidence: OwnerEvidence) -> None:
         if self._count is not None:
             self._count(evidence)
-        if self._reminders[evidence].is_due(evidence, self._clock()):
+        if self._limits[evidence].is_due(evidence, self._clock()):
             say(
                 self._log,
                 logging.WARNING,
-                "somebody else gives CPUs to containers, too",
+                "another CPU manager also gives CPUs to containers",
                 seen_at=evidence,
                 looks_like=WHO[evidence],
                 todo=REMEDY,
             )
 
 
-def evidence_of(outcome: Outcome) -> Evidence | None:
-    """What the event tells of others who pin CPUs; a cpuset that is ours already tells nothing."""
+def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
+    """Return what the event says about other CPU managers; a cpuset that equals ours says nothing."""
     event = outcome.event
     if isinstance(event, CreateContainer):
-        return Evidence.CREATION if event.container.resources.cpus else None
+        return OwnerEvidence.CREATION if event.container.resources.cpus else None
     if not isinstance(event, UpdateContainer) or not event.resources.cpus:
         return None
     record = outcome.before.containers.get(event.container.id)
     if record and event.resources.cpus == str(outcome.before.desired_cpus(outcome.node, record)):
         return None
-    return Evidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else Evidence.UPDATE
+    return OwnerEvidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else OwnerEvidence.UPDATE
 
 
 def _brings_nothing_else(resources: Resources) -> bool:
@@ -199,7 +201,7 @@ def kubelet_policy(path: str = KUBELET_STATE) -> str:
 
 
 def warn_of_kubelet(log: logging.Logger, policy: str) -> None:
-    """Say at the start that the kubelet pins, where its state file says so."""
+    """Warn at the start when the kubelet's state file names the static policy."""
     if policy == "static":
         say(
             log,

@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.startup import StateDirInUseError, lock_state_dir
-from nri_plugin.agent.turn import EXIT_YIELDED, LOOK_PAUSE_S, LOST_S, Turn
+from nri_plugin.agent.serving_lease import (
+    EXIT_YIELDED,
+    LOOK_PAUSE_S,
+    LOST_S,
+    ServingLease,
+    StateDirInUseError,
+    lock_state_dir,
+)
 from nri_plugin.checkpoint.file import LOCK_FILE
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.process.loop import Loop
@@ -19,7 +25,7 @@ class Bench:
         self.folder = folder
         self.clock = Clock()
         self.loops: list[Loop] = []
-        self.turns: list[Turn] = []
+        self.turns: list[ServingLease] = []
 
     def agent(self, state: str = "state", **options: bool) -> "Agent":
         one = Agent(self, state, **options)
@@ -51,7 +57,7 @@ class Agent:
         self.waits_for = ""
         log, self.lines = recording_log()
         self.lock = RuntimeLock(str(bench.folder / "nri" / "nri.sock"))
-        self.turn = Turn(
+        self.turn = ServingLease(
             self.lock, str(bench.folder / state), self.loop, log, self._serve, self._wait, **options
         )
 
@@ -60,7 +66,7 @@ class Agent:
         return self.loop._exit_code == EXIT_YIELDED
 
     def _serve(self) -> None:
-        assert self.lock.is_held
+        assert self.lock._lock is not None
         self.served += 1
 
     def _wait(self, reason: str) -> None:
@@ -141,7 +147,7 @@ def test_an_agent_that_serves_says_who_works_on_its_state_directory_made_anew(be
     held = lock_state_dir(str(state))
     bench.wait_for_lock()
     bench.pass_time()
-    assert agent.lines.texts("WARNING") == ["the state directory is another's"]
+    assert agent.lines.texts("WARNING") == ["another process uses the state directory"]
     os.close(held)
     bench.pass_time()
     with pytest.raises(StateDirInUseError):
@@ -235,10 +241,10 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
     (bench.folder / "nri").chmod(0o755)
     agent = bench.agent()
     agent.turn.begin()
-    assert agent.lines.texts("WARNING") == ["everybody can keep the agent from serving"]
+    assert agent.lines.texts("WARNING") == ["any user can keep the agent from serving"]
 
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nri_plugin.agent.turn.YIELD_S", 0.0)
-    monkeypatch.setattr("nri_plugin.agent.turn.END_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving_lease.YIELD_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving_lease.END_S", 0.0)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (
     FOLLOW_S,
     PARTITION_STAYS,
@@ -13,8 +14,8 @@ from nri_plugin.agent.kernel_settings import (
     SANDBOX_STAYS,
     SLICE,
     SWEEP_PAUSE_S,
-    KernelSideKeeper,
-    QuotaKeeper,
+    KernelSettingsReconciler,
+    QuotaReconciler,
 )
 from nri_plugin.core.kernel_settings import NO_QUOTA, Partition
 from nri_plugin.host.partitions import Settled
@@ -95,16 +96,15 @@ class Scene:
         self.loop = FakeLoop(self.bench.clock)
         self.quotas = FakeQuotas()
         self.noticed: list[str] = []
-        self.keeper = keeper = KernelSideKeeper(
+        self.reconciler = reconciler = KernelSettingsReconciler(
             self.bench.handler,
             self.loop,
             self.bench.log,
-            self.bench.cgroups,  # type: ignore[arg-type]
-            QuotaKeeper(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
-            self.domains,  # type: ignore[arg-type]
+            PartitionWriter(self.bench.cgroups, self.domains),  # type: ignore[arg-type]
+            QuotaReconciler(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
         )
-        self.bench.handler._observe = keeper
-        keeper.start()
+        self.bench.handler._observe = reconciler
+        reconciler.start()
         self.pod = replace(pod("p", cpu=2), cgroups_path=SANDBOX)
         limits = replace(self.pod.resources, cpu_quota_us=200_000, cpu_period_us=100_000)
         self.pod = replace(self.pod, resources=limits)
@@ -184,7 +184,7 @@ def test_a_burst_of_events_is_looked_at_once_and_never_put_off(scene: Scene) -> 
     scene.live()
     scene.domains.made.clear()
     for _ in range(4):
-        scene.keeper.look_again()
+        scene.reconciler.look_again()
         scene.loop.advance(FOLLOW_S / 3)
     assert scene.bench.journal.count(f"make {OWN}") == 2
 
@@ -196,13 +196,13 @@ def test_a_mistake_of_ours_ends_nothing(scene: Scene) -> None:
     scene.quotas.set = fail  # type: ignore[method-assign, assignment]
     scene.live()
     assert scene.bench.lines.texts("ERROR") == [
-        "internal error while quotas, sandboxes and partitions were put right"
+        "internal error while quotas, sandboxes and partitions were reconciled"
     ]
 
 
 def test_what_there_is_is_counted(scene: Scene) -> None:
     scene.live()
-    assert (scene.keeper.partitions, scene.keeper.refused, scene.keeper.lifted) == (1, 0, 2)
+    assert (scene.reconciler.partitions, scene.reconciler.refused, scene.reconciler.lifted) == (1, 0, 2)
 
 
 def test_trouble_is_said_once_and_tried_again(scene: Scene) -> None:
@@ -254,7 +254,7 @@ def test_what_a_reload_switches_off_is_undone(scene: Scene) -> None:
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.made == {}
     assert scene.quotas.values == {OWN: 200_000, POD: 200_000}
-    assert scene.keeper.lifted == 0
+    assert scene.reconciler.lifted == 0
 
 
 def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scene: Scene) -> None:
@@ -267,14 +267,14 @@ def test_what_the_kernel_does_not_grant_is_said_once_and_tried_by_the_sweep(scen
     assert scene.bench.journal.count(f"make {OWN}") == 2
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.bench.journal.count(f"make {OWN}") == 2
-    assert scene.keeper.refused == 1
+    assert scene.reconciler.refused == 1
     told = scene.bench.lines.fields("no partition, it has an ordinary cpuset")
     assert told["err"] == scene.domains.trouble
     assert scene.bench.lines.texts("WARNING") == ["no partition, it has an ordinary cpuset"]
     scene.domains.trouble = ""
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.domains.made
-    assert scene.keeper.refused == 0
+    assert scene.reconciler.refused == 0
     assert "partition made" in scene.bench.lines.texts("INFO")
 
 
@@ -302,7 +302,7 @@ def test_what_ended_while_no_agent_ran_is_known_by_the_checkpoint() -> None:
 def test_it_looks_again_when_asked(scene: Scene) -> None:
     scene.live()
     scene.domains.made.clear()
-    scene.keeper.look_again()
+    scene.reconciler.look_again()
     scene.loop.advance(FOLLOW_S)
     assert scene.domains.made
 
@@ -311,3 +311,20 @@ def test_one_that_does_not_end_is_said(scene: Scene) -> None:
     scene.domains.stubborn = True
     scene.live()
     assert PARTITION_STAYS in scene.bench.lines.texts("WARNING")
+
+
+def test_an_outdated_pool_is_not_written_to_a_sandbox_and_the_next_round_has_the_new_one(
+    scene: Scene,
+) -> None:
+    scene.bench.ask(nri.RunPodSandbox(scene.pod))
+    scene.reconciler._begin()
+    scene.live()  # takes CPUs from the pool
+    ref = CgroupRef("/kubepods/podp", SANDBOX)
+    scene.bench.forget()
+    scene.reconciler._reconciled = State()
+    assert not scene.reconciler._write_sandbox(ref, scene.bench.handler.node.topology.online)
+    assert scene.bench.journal == []
+    assert scene.bench.lines.texts("WARNING") == []
+    scene.reconciler._reconciled = scene.bench.handler.state
+    assert not scene.reconciler._write_sandbox(ref, scene.bench.handler.node.topology.online)
+    assert scene.bench.lines.texts("WARNING") == [SANDBOX_STAYS]

@@ -11,7 +11,7 @@ from nri_plugin.agent import watches
 from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
 from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
 from nri_plugin.agent.status_socket import StatusFeed
-from nri_plugin.agent.watches import LOOK_PAUSE_S, keep_kernel_side, look_after
+from nri_plugin.agent.watches import LOOK_PAUSE_S, reconcile_kernel_settings, watch_drift
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError
@@ -63,7 +63,7 @@ class Scene:
     def begin(self) -> int:
         """Watches there are once everything has been looked at."""
         config = SimpleNamespace(sysfs_root=str(self.top), cgroup_root=f"{self.top}/cg")
-        watch = look_after(
+        watch = watch_drift(
             config, self.bench.log, self.bench.handler, self.loop, self.feed, self.reports.append, self  # type: ignore[arg-type]
         )  # fmt: skip
         self.bench.clock.now += FIRST_SWEEP_S
@@ -76,7 +76,7 @@ class Scene:
 def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     made = Scene(tmp_path)
     monkeypatch.setattr(
-        made.bench.handler._effects._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
+        made.bench.handler.cpusets._cgroups, "directories", lambda ref: [f"{tmp_path}/cg/pod/own"]
     )
     yield made
     made.loop.close()
@@ -146,11 +146,11 @@ class V1:
         )
         self.loop = FakeLoop(self.bench.clock)
         config = SimpleNamespace(cgroup_root=f"{top}/cg")
-        keeper = keep_kernel_side(
+        reconciler = reconcile_kernel_settings(
             config, self.bench.log, self.bench.handler, self.loop, lambda _: None  # type: ignore[arg-type]
         )  # fmt: skip
-        assert keeper is not None
-        self.keeper = keeper
+        assert reconciler is not None
+        self.reconciler = reconciler
         self.at_start = self.bench.lines.texts("WARNING")
 
     def look(self) -> None:
@@ -163,7 +163,7 @@ def test_isolation_on_cgroup_v1_is_warned_of_at_the_start_and_counted_as_refused
     assert v1.bench.lines.fields(v1.at_start[0])["err"] == ON_V1
     v1.look()
     v1.look()
-    assert (v1.keeper.refused, v1.keeper.partitions) == (1, 0)
+    assert (v1.reconciler.refused, v1.reconciler.partitions) == (1, 0)
     assert v1.bench.lines.texts("WARNING")[1:] == ["no partition, it has an ordinary cpuset"]
 
 
@@ -177,7 +177,7 @@ def test_isolation_by_annotation_is_warned_of_once_asked_for(tmp_path: Path) -> 
 def test_without_isolation_cgroup_v1_is_no_matter(tmp_path: Path) -> None:
     v1 = V1(tmp_path, isolation=Isolation.NONE)
     v1.look()
-    assert (v1.bench.lines.texts("WARNING"), v1.keeper.refused) == ([], 0)
+    assert (v1.bench.lines.texts("WARNING"), v1.reconciler.refused) == ([], 0)
 
 
 class V2:
@@ -196,11 +196,11 @@ class V2:
         self.loop = Loop(self.bench.clock)
         self.noticed: list[str] = []
         config = SimpleNamespace(cgroup_root=f"{top}/cg")
-        keeper = keep_kernel_side(
+        reconciler = reconcile_kernel_settings(
             config, self.bench.log, self.bench.handler, self.loop, self.noticed.append  # type: ignore[arg-type]
         )  # fmt: skip
-        assert keeper is not None
-        self.keeper = keeper
+        assert reconciler is not None
+        self.reconciler = reconciler
 
     def after(self, seconds: float) -> list[str]:
         """Pass time and let the loop go round once."""
@@ -214,7 +214,7 @@ def test_quota_that_is_written_back_on_container_or_pod_is_lifted_in_the_next_tu
     v2 = V2(tmp_path)
     assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
     v2.after(0.0)
-    assert (v2.keeper.watches, v2.keeper.lifted) == (2, 2)
+    assert (v2.reconciler.watches, v2.reconciler.lifted) == (2, 2)
     for file in v2.files:
         v2.after(DEAF_S)
         v2.after(0.0)

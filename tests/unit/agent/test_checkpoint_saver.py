@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_keeper import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointKeeper, look_by_the_clock
+from nri_plugin.agent.checkpoint_saver import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointSaver, look_by_the_clock
 from nri_plugin.agent.startup import MemoryStore, warn_of_state_directory
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.state import Allocation, State
@@ -120,8 +120,8 @@ def test_the_condition_is_said_when_it_changes_and_not_for_every_event(bench: Be
         bench.ask(create(BEST_EFFORT, number=number))
     assert bench.lines.texts("ERROR") == ["the checkpoint cannot be saved"]
     bench.checkpoint.failures = 0
-    bench.handler.look_at_checkpoint()
-    bench.handler.look_at_checkpoint()
+    bench.handler.checkpoint.look(bench.handler.state)
+    bench.handler.checkpoint.look(bench.handler.state)
     assert bench.lines.texts("INFO").count("the checkpoint is saved again") == 1
     assert bench.handler.checkpoint.unready() == ""
     assert bench.checkpoint.saved == bench.handler.state
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
     bench.ask(create(BEST_EFFORT))
     bench.forget()
     loop = Loop(Clock())
-    look_by_the_clock(loop, bench.handler.look_at_checkpoint)
+    look_by_the_clock(loop, lambda: bench.handler.checkpoint.look(bench.handler.state))
     loop.clock.now += LOOK_PAUSE_S  # type: ignore[attr-defined]
     loop.run_once()
     assert bench.journal == []
@@ -171,7 +171,7 @@ def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
 
 def test_nothing_counts_as_saved_once_the_directory_is_gone(bench: Bench):
     bench.checkpoint.intact = False
-    bench.handler.look_at_checkpoint()
+    bench.handler.checkpoint.look(bench.handler.state)
     assert list(bench.handler.checkpoint.unsaved(bench.handler.state)) == ["running/c"]
 
 
@@ -183,14 +183,14 @@ def test_a_directory_that_returns_holds_the_memory_and_nothing_of_what_lay_there
     here, away = tmp_path / "state", tmp_path / "away"
     file = CheckpointFile(str(here), durable=False)
     log, _ = recording_log()
-    keeper = CheckpointKeeper(MemoryStore(file), State(), log, directory=str(here))
+    saver = CheckpointSaver(MemoryStore(file), State(), log, directory=str(here))
     for number in (1, 2):
-        assert keeper.save(state_of(number), 1.0) is None
+        assert saver.save(state_of(number), 1.0) is None
     here.rename(away)
     older = CheckpointFile(str(here), durable=False)
     for number in (7, 8):
         older.save(state_of(number))
-    keeper.look(state_of(2))
+    saver.look(state_of(2))
     assert CheckpointFile(str(here)).load().state == state_of(2)
     assert not (here / "state.json.previous").exists()
 
@@ -200,13 +200,13 @@ def test_a_file_in_place_of_the_directory_is_named_and_served_around(tmp_path: P
     log, lines = recording_log()
     file = CheckpointFile(str(tmp_path / "state"), durable=False)
     assert file.load().state is None
-    keeper = CheckpointKeeper(MemoryStore(file), State(), log, directory=file.directory)
-    warn_of_state_directory(file.directory, keeper, log)
-    assert "is no directory" in keeper.unready()
+    saver = CheckpointSaver(MemoryStore(file), State(), log, directory=file.directory)
+    warn_of_state_directory(file.directory, saver, log)
+    assert "is no directory" in saver.unready()
     assert lines.texts("ERROR") == ["the checkpoint cannot be saved"]
     (tmp_path / "state").unlink()
-    keeper.look(State())
-    assert keeper.unready() == ""
+    saver.look(State())
+    assert saver.unready() == ""
     assert file.load().state == State()
 
 
@@ -215,12 +215,12 @@ def test_only_a_mount_whose_directory_was_removed_asks_for_a_restart(
 ):
     log, _ = recording_log()
     checkpoint = FakeCheckpoint([], failures=FOREVER)
-    keeper = CheckpointKeeper(checkpoint, State(), log, directory=str(tmp_path))
-    keeper.save(state_of(1), 1.0)
-    assert keeper.stuck() == ""
-    monkeypatch.setattr("nri_plugin.agent.checkpoint_keeper.removed_mount", lambda _path: "was removed")
-    error = keeper.save(state_of(1), 1.0)
-    assert str(error) == keeper.stuck() == f"{tmp_path}: was removed"
+    saver = CheckpointSaver(checkpoint, State(), log, directory=str(tmp_path))
+    saver.save(state_of(1), 1.0)
+    assert saver.stuck() == ""
+    monkeypatch.setattr("nri_plugin.agent.checkpoint_saver.removed_mount", lambda _path: "was removed")
+    error = saver.save(state_of(1), 1.0)
+    assert str(error) == saver.stuck() == f"{tmp_path}: was removed"
     checkpoint.failures = 0
-    keeper.look(state_of(1))
-    assert keeper.stuck() == ""
+    saver.look(state_of(1))
+    assert saver.stuck() == ""

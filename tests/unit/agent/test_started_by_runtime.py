@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.agent import Identity, given_drop_in, given_identity, given_life, load_drop_in
+from nri_plugin.agent.agent import PluginIdentity, given_drop_in, given_identity, given_life, load_drop_in
 from nri_plugin.agent.arguments import Arguments
 from nri_plugin.agent.supervisor import CONFIG, LIFE
 from nri_plugin.model.errors import ConfigError
@@ -13,14 +13,14 @@ from tests.agent_fakes import recording_log
 def test_the_runtimes_variables_name_a_launched_plugin():
     log, lines = recording_log()
     environment = {"NRI_PLUGIN_NAME": "pin", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
-    assert given_identity(environment, log) == Identity("pin", "10", 3)
+    assert given_identity(environment, log) == PluginIdentity("pin", "10", 3)
     assert lines.lines == []
 
 
 def test_a_launched_plugin_of_an_impossible_name_registers_under_the_default_one():
     log, lines = recording_log()
     environment = {"NRI_PLUGIN_NAME": "we ird", "NRI_PLUGIN_IDX": "10", "NRI_PLUGIN_SOCKET": "3"}
-    assert given_identity(environment, log) == Identity("nri-pin", "90", 3)
+    assert given_identity(environment, log) == PluginIdentity("nri-pin", "90", 3)
     assert len(lines.texts("WARNING")) == 1
 
 
@@ -32,7 +32,7 @@ def test_a_socket_that_is_no_number_is_refused(number: str):
 
 def test_one_that_came_back_has_no_socket_of_the_runtime():
     environment = {"NRI_PLUGIN_NAME": "pin", "NRI_PLUGIN_IDX": "10"}
-    assert given_identity(environment, recording_log()[0]) == Identity("pin", "10", None)
+    assert given_identity(environment, recording_log()[0]) == PluginIdentity("pin", "10", None)
 
 
 def test_the_drop_in_of_the_former_agent_is_read_again():

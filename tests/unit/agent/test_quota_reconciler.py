@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import pytest
 
+from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (
     DEAF_S,
     FOLLOW_S,
@@ -13,8 +14,8 @@ from nri_plugin.agent.kernel_settings import (
     SWEEP_PAUSE_S,
     UNWATCHED,
     UPDATE_S,
-    KernelSideKeeper,
-    QuotaKeeper,
+    KernelSettingsReconciler,
+    QuotaReconciler,
 )
 from nri_plugin.core.kernel_settings import NO_QUOTA, QuotaWrite
 from nri_plugin.model.errors import HostError
@@ -97,17 +98,17 @@ class Scene:
         self.kernel = Kernel(self.files, most_watches)
         self.log, self.lines = recording_log()
         self.noticed: list[str] = []
-        self.keeper = QuotaKeeper(
+        self.reconciler = QuotaReconciler(
             self.files,
             self.kernel,  # type: ignore[arg-type]
             self.loop,
             self.log,
             self.noticed.append,
         )
-        self.keeper.start()
+        self.reconciler.start()
 
     def keep(self, wanted: list[QuotaWrite] = BOTH) -> None:
-        list(self.keeper.keep(wanted))
+        list(self.reconciler.reconcile(wanted))
 
     def settle(self) -> None:
         """The kernel's word of our own writes is heard, and changes nothing."""
@@ -133,7 +134,7 @@ def scene() -> Scene:
 def test_the_first_lift_is_told_and_is_nobodys_doing(scene: Scene) -> None:
     assert scene.files.values == {OWN: NO_QUOTA, POD: NO_QUOTA}
     assert scene.lines.texts("INFO") == ["CPU quota lifted"] * 2
-    assert (scene.noticed, scene.keeper.lifted, scene.keeper.watches) == ([], 2, 2)
+    assert (scene.noticed, scene.reconciler.lifted, scene.reconciler.watches) == ([], 2, 2)
 
 
 @pytest.mark.parametrize("ref", [POD, OWN])
@@ -212,8 +213,8 @@ def test_what_is_over_is_neither_watched_nor_lifted(scene: Scene) -> None:
     scene.keep([QuotaWrite(POD, NO_QUOTA)])
     assert scene.kernel.keys == {POD}
     scene.keep([QuotaWrite(POD, 200_000)])
-    assert (scene.kernel.keys, scene.files.values[POD], scene.keeper.lifted) == (set(), 200_000, 0)
-    scene.keeper.updated(POD.parent)
+    assert (scene.kernel.keys, scene.files.values[POD], scene.reconciler.lifted) == (set(), 200_000, 0)
+    scene.reconciler.updated(POD.parent)
     scene.loop.advance(UPDATE_S)
     assert scene.files.values[POD] == 200_000
     assert scene.lines.texts("INFO")[-1] == "CPU quota put back"
@@ -225,7 +226,7 @@ def test_without_watches_the_sweep_still_lifts_and_that_is_told_once() -> None:
     scene.settle()
     assert scene.files.values == {OWN: NO_QUOTA, POD: NO_QUOTA}
     scene.files.write(POD, 50_000)
-    scene.keeper.doubt_all()
+    scene.reconciler.doubt_all()
     scene.keep()
     assert scene.files.values[POD] == NO_QUOTA
     assert scene.noticed == ["sweep"]
@@ -236,9 +237,9 @@ def test_what_is_no_more_wanted_leaves_no_watch_even_if_it_never_could_be_lifted
     scene = Scene()
     scene.files.failing.add(OWN)
     scene.keep()
-    assert (scene.keeper.lifted, scene.keeper.watches) == (1, 2)
+    assert (scene.reconciler.lifted, scene.reconciler.watches) == (1, 2)
     scene.keep([])
-    assert scene.keeper.watches == 0
+    assert scene.reconciler.watches == 0
 
 
 def test_a_mistake_of_ours_ends_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,17 +260,16 @@ class Node:
         self.loop = FakeLoop(self.bench.clock)
         self.files = Files()
         self.noticed: list[str] = []
-        quotas = QuotaKeeper(self.files, None, self.loop, self.bench.log, self.noticed.append)
-        keeper = KernelSideKeeper(
+        quotas = QuotaReconciler(self.files, None, self.loop, self.bench.log, self.noticed.append)
+        reconciler = KernelSettingsReconciler(
             self.bench.handler,
             self.loop,
             self.bench.log,
-            self.bench.cgroups,  # type: ignore[arg-type]
+            PartitionWriter(self.bench.cgroups, _NoDomains()),  # type: ignore[arg-type]
             quotas,
-            _NoDomains(),  # type: ignore[arg-type]
         )
-        self.bench.handler._observe = keeper
-        keeper.start()
+        self.bench.handler._observe = reconciler
+        reconciler.start()
         limit = {"cpu_quota_us": 200_000, "cpu_period_us": 100_000}
         self.pod = _limited(pod("p", cpu=2), limit)
         self.born = _limited(container(self.pod, cpu=2), limit)

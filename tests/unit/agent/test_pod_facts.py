@@ -8,8 +8,8 @@ import pytest
 
 from nri_plugin.agent import pod_facts
 from nri_plugin.agent.metrics import Monitoring
-from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, Informant, NoAnswerError
-from nri_plugin.agent.startup import build_handler, build_informant
+from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
+from nri_plugin.agent.startup import build_handler, build_lookup
 from nri_plugin.agent.status_socket import StatusFeed, Watchers
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer, InformedCreate
@@ -72,7 +72,7 @@ class Desk:
         self.client = FakeClient(**client)  # type: ignore[arg-type]
         self.locator = FakeLocator()
         self.log, self.lines = recording_log()
-        self.informant = Informant(self.locator, self.client, self.log, self.clock)  # type: ignore[arg-type]
+        self.informant = PodFactsLookup(self.locator, self.client, self.log, self.clock)  # type: ignore[arg-type]
 
     def told(self, event: nri.NRIEvent = EVENT, *, left: float | None = 2.0, on=STRICT):
         deadline = None if left is None else self.clock.now + left
@@ -266,7 +266,7 @@ def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(t
         ({}, tmp_path / "state/exporter/exporter.sock"),
         ({"exporterSocket": "/e.sock"}, Path("/e.sock")),
     ):
-        informant = build_informant(load_text(config_text(tmp_path, **more), "test"), log, Clock())
+        informant = build_lookup(load_text(config_text(tmp_path, **more), "test"), log, Clock())
         assert informant is not None
         assert informant._client.path == str(path)
 

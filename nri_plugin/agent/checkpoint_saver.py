@@ -1,7 +1,10 @@
-"""Keeps the checkpoint equal to the memory, and knows what only the memory holds.
+"""Saves the state to the checkpoint, and knows which allocations only the memory holds.
 
-Invariant: `trouble` says in words why the last save failed, and is empty once the checkpoint holds the memory again.
-A checkpoint that was removed or replaced is written anew as a whole; nothing that lies there is read or merged.
+`CheckpointSaver` belongs to the thread that answers the runtime. `CheckpointWriter` puts a time limit on the saves to a
+disk that may stall.
+
+Invariant: `trouble` is the reason why the last save failed, and is empty once the checkpoint holds the memory again.
+A checkpoint that was removed or replaced is written anew as a whole; nothing is read from it or merged.
 """
 
 import logging
@@ -16,12 +19,9 @@ from nri_plugin.model.state import Allocation, State, named
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
 
-# ----------------------------------------------------------------------------------------------------
-# Saving to a disk that may stall, without stalling the runtime for longer than agreed.
-#
-# One thread writes, always the newest state it was given. Whoever saves waits until that state is on disk,
-# or until the time is up: then the save has failed, and because the thread may still be in the middle of
-# writing the refused state, the last state known to be on disk is queued behind it.
+# A disk that may stall. One thread writes, always the newest state. A caller waits until its state is on disk or the time
+# is up. In the second case the save has failed; the thread may still be writing the refused state, so the last state
+# that is known to be on disk is queued behind it.
 
 
 IDLE_LOOK_PAUSE_S = 2.0
@@ -129,9 +129,6 @@ class CheckpointWriter:
             self._changed.notify_all()
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 DEFAULT_SAVE_S = 1.0
 """A save may take this long when the runtime set no deadline: half of the runtimes' default of 2 s."""
 
@@ -162,8 +159,8 @@ class CheckpointStore(Protocol):
         """Finish what is queued; returns whether that was done in time."""
 
 
-class CheckpointKeeper:
-    """Saves states and tracks what became of them. One thread calls it; others may read `trouble` and `unsaved`.
+class CheckpointSaver:
+    """Saves states and tracks the results. One thread calls it; others may read `trouble` and `unsaved`.
 
     Args:
         store: where states are saved.
@@ -203,12 +200,12 @@ class CheckpointKeeper:
         return self._exact is None
 
     def doubt(self, trouble: str) -> None:
-        """Nothing can be saved, as far as can be seen without trying; the next save shows whether that is so."""
+        """Expect that nothing can be saved; the next save shows whether that is so."""
         self._exact = None
         self._tell(trouble)
 
     def outdate(self) -> None:
-        """The next save is made even for the same state: what is stored beside it has changed."""
+        """Make the next save even for the same state: the facts of the node beside it have changed."""
         self._exact = None
 
     def save(self, state: State, timeout_s: float) -> CheckpointError | None:

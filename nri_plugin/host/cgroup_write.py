@@ -1,0 +1,260 @@
+"""Writes CPUs of cgroups: one value at a time, so that the kernel takes every step.
+
+Only values change. No cgroup and no file is ever made, none is ever emptied, and a value that is already right is not
+written. One `write()` carries a whole value, so nobody sees half of one.
+
+Only `nri_plugin.agent.cpusets` may import this module: every write passes the validator there.
+"""
+
+import errno
+import os
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from typing import Any, Protocol
+
+from cgroupspy.interfaces import BaseFileInterface
+
+from nri_plugin.host.cgroup import GONE, Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome, host_error
+from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.model import bits
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import CgroupRef
+
+
+class _Writing:
+    """Writes `cpuset.cpus`; opening never creates and never follows a link.
+
+    Differs: cgroupspy opens for writing with creation and truncation. On a kernel tree truncation
+    only wakes watchers a second time; on a tree of ordinary files it is needed.
+    """
+
+    write_flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    filepath: Callable[[bytes], bytes]
+
+    def set_property(self, filename: bytes, value: str) -> None:
+        """Write the whole value at once."""
+        descriptor = os.open(self.filepath(filename), self.write_flags)
+        try:
+            written = os.write(descriptor, value.encode("ascii"))
+        finally:
+            os.close(descriptor)
+        if written != len(value):
+            raise OSError(errno.EIO, f"only {written} of {len(value)} bytes were taken")
+
+
+class _WritableFilesV1(_Writing, CpusetFilesV1):
+    cpus = BaseFileInterface("cpuset.cpus")
+
+
+class _WritableFilesV2(_Writing, CpusetFilesV2):
+    cpus = BaseFileInterface("cpuset.cpus")
+
+
+class WritableCgroups(Cgroups):
+    """Cgroups whose CPUs can be set."""
+
+    def __init__(self, tree: CpusetTree) -> None:
+        super().__init__(tree)
+        self._files = _WritableFilesV1 if tree.version == 1 else _WritableFilesV2
+
+    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
+        """Make `cpuset.cpus` of the cgroup equal `cpus`.
+
+        Args:
+            ref: the cgroup.
+            cpus: the value.
+            compare: read first and leave an equal value alone.
+
+        Raises:
+            HostError: the kernel refused the value, or `cpus` is empty: a cpuset that was set can
+                never be cleared, and an empty one would mean "all CPUs of the parent".
+        """
+        if not cpus:
+            raise HostError(
+                self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
+            )
+        put = self._put_nested if self.version == 1 and ref.path else self._put
+        outcomes = [self._write(directory, cpus, put, compare) for directory in self._directories(ref)]
+        return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
+
+    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
+        """Widen the cgroups above that keep this one from holding `cpus`; a wide enough one stays as it is.
+
+        Raises:
+            HostError: the kernel refused a value.
+        """
+        directory, top = self.directory(ref), self.tree.directory
+        if self.version == 2 and self._read(directory, "cpus") is None:
+            return_files(top, directory)
+        widen_above(self._open, top, directory, cpus.mask, self.version)
+
+    def _write(
+        self, directory: str, cpus: CPUSet, put: Callable[[str, str], None], compare: bool
+    ) -> WriteOutcome:
+        text = _list_of(cpus.mask)
+        try:
+            if compare and _mask_of(self._open(directory).cpus) == cpus.mask:
+                return WriteOutcome.UNCHANGED
+            put(directory, text)
+        except OSError as error:
+            if error.errno in GONE:
+                return WriteOutcome.MISSING
+            raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
+        except ValueError as error:
+            raise HostError(directory, f"a cpuset below it holds no CPU list: {error}") from error
+        return WriteOutcome.WRITTEN
+
+    def _put(self, directory: str, text: str) -> None:
+        try:
+            self._open(directory).cpus = text
+        except OSError as error:
+            if error.errno != errno.EPERM or self.version == 1:
+                raise
+            self._put_above(directory, text)
+
+    def _put_above(self, directory: str, text: str) -> None:
+        """Bound our own container by the cgroup above it, its pod's.
+
+        Where cgroup v2 is mounted with nsdelegate, as systemd does, a process may not write the root of its own
+        cgroup namespace, and that is the container the agent itself runs in; everything above it may be written.
+
+        Source: kernel kernel/cgroup/cgroup.c, cgroup_file_write().
+        """
+        above = self._open(os.path.dirname(directory))
+        if _mask_of(above.cpus) != _mask_of(text):
+            above.cpus = text
+
+    def _put_nested(self, directory: str, text: str) -> None:
+        """On v1, take a container's own cgroups along; those of a pod or a slice are not ours to narrow."""
+        try:
+            self._put(directory, text)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            write_with_children(self._open, directory, _mask_of(text))
+
+    def _open(self, directory: str) -> Any:
+        files = super()._open(directory)
+        if not self.tree.is_kernel:
+            files.write_flags |= os.O_TRUNC
+        return files
+
+
+# A changed pool meets the same two texts in every container: the one before and the one after.
+@lru_cache(maxsize=256)
+def _list_of(mask: int) -> str:
+    return bits.format_list(mask)
+
+
+@lru_cache(maxsize=256)
+def _mask_of(text: str) -> int:
+    """The mask of a kernel list, -1 for what is none."""
+    try:
+        return bits.parse_list(text)
+    except ValueError:
+        return -1
+
+
+# Cgroup v1: a cpuset with cpusets of its own below it, as a container with a runtime inside has. A parent must always
+# hold what its children hold, so one write can neither narrow nor move it. Afterwards every cgroup below is within the
+# new set; one that was wholly outside has all of it.
+
+
+class CpusFile(Protocol):
+    """A cgroup's own CPUs as the text of a kernel list."""
+
+    cpus: str
+
+
+def write_with_children(open_files: Callable[[str], CpusFile], directory: str, wanted: int) -> None:
+    """Set the cpuset at `directory` to the mask `wanted`, its children first.
+
+    In between the set is the union of the old and the new one: every step is one the kernel takes.
+
+    Raises:
+        OSError: the kernel refused a step.
+        ValueError: a cpuset holds no kernel list.
+    """
+    files = open_files(directory)
+    held = bits.parse_list(files.cpus)
+    if held | wanted != held:
+        files.cpus = bits.format_list(held | wanted)
+    for child in _children(directory):
+        _narrow(open_files, child, wanted)
+    files.cpus = bits.format_list(wanted)
+
+
+def _narrow(open_files: Callable[[str], CpusFile], directory: str, limit: int) -> None:
+    try:
+        held = bits.parse_list(open_files(directory).cpus)
+        if held & ~limit:
+            write_with_children(open_files, directory, held & limit or limit)
+    except OSError as error:
+        if error.errno not in GONE:
+            raise
+
+
+def _children(directory: str) -> list[str]:
+    with os.scandir(directory) as entries:
+        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+
+
+# Room above a cgroup: its own value is right and has no effect, or its cpuset files were taken away. Cgroups above are
+# only widened, by the CPUs that the one below should have, and never narrowed: they belong to others. The root of the
+# tree is left alone.
+
+
+def widen_above(
+    open_files: Callable[[str], CpusFile], top: str, directory: str, wanted: int, version: int
+) -> None:
+    """Let every cgroup between `top` and `directory` hold the mask `wanted`, outermost first.
+
+    On v2 one that was never given a set has its parent's and needs none.
+
+    Raises:
+        HostError: the kernel refused a value.
+    """
+    for above in _above(top, directory):
+        path = os.path.join(above, "cpuset.cpus")
+        text = ""
+        try:
+            files = open_files(above)
+            held = bits.parse_list(files.cpus)
+            if not wanted & ~held or (version == 2 and not held):
+                continue
+            text = bits.format_list(held | wanted)
+            files.cpus = text
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise host_error(path, error, text, version) from error
+        except ValueError:
+            continue
+
+
+def return_files(top: str, directory: str) -> None:
+    """Pass cpuset on from `top` to `directory` again, outermost first (cgroup v2).
+
+    Raises:
+        HostError: the kernel refused.
+    """
+    for above in (top, *_above(top, directory)):
+        path = os.path.join(above, "cgroup.subtree_control")
+        try:
+            with open(path, encoding="ascii", errors="replace") as file:
+                if "cpuset" in file.read(4096).split():
+                    continue
+            with open(path, "r+", encoding="ascii") as file:
+                file.write("+cpuset")
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise host_error(path, error, "+cpuset", 2) from error
+
+
+def _above(top: str, directory: str) -> Iterator[str]:
+    """Directories strictly between the two, outermost first."""
+    parts = os.path.relpath(directory, top).split("/")[:-1]
+    for count in range(1, len(parts) + 1):
+        yield os.path.join(top, *parts[:count])
