@@ -13,13 +13,13 @@ from nri_plugin.simulator.simulate.simulation import (
     Configuration,
     ContainerStatus,
     CPUGroup,
-    CPUOwner,
     FragmentationRow,
     Machine,
     RefusalStage,
     RefusedRow,
     ShapeCapacity,
     SimulatedContainer,
+    SimulatedCPU,
     SimulatedMemory,
     SimulatedNUMANode,
     SimulatedRefusal,
@@ -172,7 +172,7 @@ class _Counting:
             f"InsufficientCPU: {size} wanted, {len(self.free)} available",
         )
 
-    def _owners(self) -> tuple[CPUOwner, ...]:
+    def _owners(self) -> tuple[SimulatedCPU, ...]:
         owner = {
             cpu: row.key
             for row in self.rows
@@ -180,7 +180,7 @@ class _Counting:
             for cpu in bits.iterate(bits.parse_list(row.cpus))
         }
         return tuple(
-            CPUOwner(
+            SimulatedCPU(
                 cpu,
                 "exclusive" if cpu in owner else "reserved" if number < RESERVED else "shared",
                 owner.get(cpu, ""),

@@ -28,7 +28,7 @@ _PIECES = ("exclusive", "reserved", "shared", "isolated", "offline")
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class PlotLabel:
     """Words at a place, in the style of the class `look`."""
 
     kind: ClassVar = "label"
@@ -63,7 +63,7 @@ class Path:
     title: str = ""
 
 
-Shape = Label | Bar | Path
+Shape = PlotLabel | Bar | Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,11 +125,11 @@ class PlotField:
 
     def y_axis(self, unit: str) -> list[Shape]:
         """Lines across the field with their values at the left."""
-        shapes: list[Shape] = [Label(8, TOP - 14, unit, "unit")]
+        shapes: list[Shape] = [PlotLabel(8, TOP - 14, unit, "unit")]
         for value in ticks(self.top):
             shapes += [
                 self.across(value, "grid"),
-                Label(LEFT - 6, self.y(value) + 4, f"{value:g}", anchor="end"),
+                PlotLabel(LEFT - 6, self.y(value) + 4, f"{value:g}", anchor="end"),
             ]
         return shapes
 
@@ -137,8 +137,8 @@ class PlotField:
         """Values or names below the field."""
         foot = self.height - BOTTOM + 16
         return [
-            *(Label(self.x(place), foot, words, anchor="middle") for place, words in marks),
-            Label(self.width - RIGHT, self.height - 4, unit, "unit", "end"),
+            *(PlotLabel(self.x(place), foot, words, anchor="middle") for place, words in marks),
+            PlotLabel(self.width - RIGHT, self.height - 4, unit, "unit", "end"),
         ]
 
 
@@ -255,7 +255,7 @@ def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
             shapes.append(bar(left, y, width, tall, f"piece {kind} {colour}".rstrip(), words, joins))
             if key and tall >= 11 and width >= 12:
                 place = left + width / 2, y + tall / 2 + 4
-                shapes.append(Label(*place, marks.letter(key), f"letter {colour}", "middle"))
+                shapes.append(PlotLabel(*place, marks.letter(key), f"letter {colour}", "middle"))
     shapes += _node_axis(field, nodes)
     label = f"{unit} per container by NUMA node"
     return Drawing(field.width, height, label, shapes, has_hatch=number == 0)
@@ -294,7 +294,7 @@ def fragmentation(simulations: Sequence[Row]) -> Plot:
             shapes.append(bar(left, top, width - 1, field.y(0) - top, f"area s{number}", words))
             if width >= 20:
                 value = f"{percent:.0f}" if row["available"] else "full"
-                shapes.append(Label(left + width / 2, top - 3, value, "value", "middle"))
+                shapes.append(PlotLabel(left + width / 2, top - 3, value, "value", "middle"))
     shapes += _node_axis(field, nodes)
     caption = "The share of the available CPUs that sit in L3 caches which others already use in part: 0 % is unbroken."
     drawing = Drawing(field.width, HEIGHT, title, shapes)
@@ -314,7 +314,7 @@ def capacity(simulations: Sequence[Row]) -> Plot:
     for shape, text in text_by_shape.items():
         for line in textwrap.wrap(text, _LINE):
             top += _TEXT
-            shapes.append(Label(8, top, line, "strong"))
+            shapes.append(PlotLabel(8, top, line, "strong"))
         top += 6
         for number, (rows, letter) in enumerate(zip(rows_by_simulation, letters(simulations), strict=True)):
             shapes += _room(rows.get(shape), number, letter, top)
@@ -330,10 +330,10 @@ def _room(row: Row | None, number: int, letter: str, top: float) -> Iterable[Sha
     """The bar of one shape: its whole length is the empty machine, its full colour the pods that still fit."""
     left = 8
     if letter:
-        yield Label(8, top + 12, letter, "strong")
+        yield PlotLabel(8, top + 12, letter, "strong")
         left = 26
     if row is None:
-        yield Label(left, top + 12, "not tried")
+        yield PlotLabel(left, top + 12, "not tried")
         return
     empty = row["fits_empty"]
     words = f"{row['fits']}{'' if row['bounded'] else ' or more'}"
@@ -343,7 +343,7 @@ def _room(row: Row | None, number: int, letter: str, top: float) -> Iterable[Sha
     share = row["fits"] / max(empty or 0, row["fits"], 1)
     yield bar(left, top, _BAR, 16, f"area pale s{number}")
     yield bar(left, top, _BAR * share, 16, f"area s{number}", row["text"])
-    yield Label(left + _BAR + 8, top + 12, words)
+    yield PlotLabel(left + _BAR + 8, top + 12, words)
 
 
 def _width_of(columns: int) -> int:

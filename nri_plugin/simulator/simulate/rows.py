@@ -29,11 +29,11 @@ from nri_plugin.simulator.simulate.simulation import (
     AlignmentRow,
     ContainerStatus,
     CPUGroup,
-    CPUOwner,
     FragmentationRow,
     Machine,
     RefusalStage,
     SimulatedContainer,
+    SimulatedCPU,
     SimulatedDevice,
     SimulatedMemory,
     SimulatedNUMANode,
@@ -281,20 +281,20 @@ class Rows:
         given = self._played.devices.given(f"{row.namespace}/{row.pod}", row.container)
         return self._placed(row, state, record, given)
 
-    def owners(self) -> Iterator[CPUOwner]:
+    def owners(self) -> Iterator[SimulatedCPU]:
         """Every CPU, ascending."""
         node, state = self._node, self._played.state
         holders = {cpu: key for key, cpus in self._own().items() for cpu in cpus}
         pool = state.shared_pool(node)
         for cpu in node.topology.online | node.topology.offline:
             if cpu in holders:
-                yield CPUOwner(int(cpu), EXCLUSIVE, holders[cpu])
+                yield SimulatedCPU(int(cpu), EXCLUSIVE, holders[cpu])
             elif cpu not in node.topology.online:
-                yield CPUOwner(int(cpu), OFFLINE)
+                yield SimulatedCPU(int(cpu), OFFLINE)
             elif cpu in node.reserved:
-                yield CPUOwner(int(cpu), RESERVED)
+                yield SimulatedCPU(int(cpu), RESERVED)
             else:
-                yield CPUOwner(int(cpu), SHARED if cpu in pool else ISOLATED)
+                yield SimulatedCPU(int(cpu), SHARED if cpu in pool else ISOLATED)
 
     def devices(self) -> Iterator[SimulatedDevice]:
         """Every device and who has it."""

@@ -7,7 +7,7 @@
 with one simulation, or with two under `--compare`: the same machine and the same pods with two configurations
 (`SimulationComparison` is in `comparison`).
 
-Values for pictures (`Machine`, `CPUOwner`) have ids as integers and groups of CPUs as lists of them. CPUs and memory
+Values for pictures (`Machine`, `SimulatedCPU`) have ids as integers and groups of CPUs as lists of them. CPUs and memory
 nodes of a container are kernel lists (`0-3,8`), as in the other commands.
 """
 
@@ -235,7 +235,7 @@ class StepRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CPUOwner:
+class SimulatedCPU:
     """The use of one CPU at the end.
 
     Attributes:
@@ -407,7 +407,7 @@ class Simulation:
     shapes: dict[str, str]
     steps: tuple[StepRow, ...]
     containers: tuple[SimulatedContainer, ...]
-    owners: tuple[CPUOwner, ...]
+    owners: tuple[SimulatedCPU, ...]
     devices: tuple[SimulatedDevice, ...]
     numa_nodes: tuple[FragmentationRow, ...]
     caches: tuple[FragmentationRow, ...]
