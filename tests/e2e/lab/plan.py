@@ -40,7 +40,7 @@ def step_values(step: Step) -> Json:
             values = _given(step)
         case _:
             values = _given(step)
-    return {"do": type(step).__name__.lower(), "line": step.line, **values}
+    return {"do": type(step).__name__.removesuffix("Step").lower(), "line": step.line, **values}
 
 
 def _given(step: Step) -> Json:
