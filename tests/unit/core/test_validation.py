@@ -1,7 +1,13 @@
 import pytest
 
 from nri_plugin.core.decision import CpusetWrite, Decision
-from nri_plugin.core.validator import new_violations
+from nri_plugin.core.kernel_settings import Partition
+from nri_plugin.core.validator import (
+    new_violations,
+    opening_violations,
+    partition_violations,
+    write_violations,
+)
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from nri_plugin.wire.nri.events import (
@@ -117,3 +123,76 @@ def test_a_container_may_be_updated_to_its_own_cpus_and_an_unknown_one_to_the_po
 
 def test_an_answer_without_resources_gives_nothing():
     assert new_violations(NODE, State(), EVENT, Decision(PROMISED, CreateContainerResponse())) == []
+
+
+def test_a_write_taken_back_is_judged_like_any_other():
+    assert write_violations(NODE, PROMISED, CpusetWrite(SLICE, cpus("0-1,4-15"))) == []
+    assert write_violations(NODE, PROMISED, CpusetWrite(SLICE, cpus("0-2"))) == [
+        "cgroup /kubepods/burstable would run on CPUs that are exclusive to others: 2"
+    ]
+
+
+ONLINE = NODE.topology.online
+OWN = CgroupRef("/kubepods/podp", "/kubepods/podp/id")
+
+
+@pytest.mark.parametrize(
+    ("state", "write", "found"),
+    [
+        (PROMISED, CpusetWrite(SLICE, ONLINE), []),
+        (State(), CpusetWrite(OWN, ONLINE, "id"), []),
+        (State(), CpusetWrite(SLICE, cpus("0-3")), ["would be given 0-3 and not all online CPUs 0-15"]),
+        (PROMISED, CpusetWrite(OWN, ONLINE, "id"), ["would run on CPUs that are exclusive to others: 2-3"]),
+    ],
+    ids=[
+        "a slice while CPUs are exclusive",
+        "a container at a release",
+        "a part",
+        "a container while CPUs are exclusive",
+    ],
+)
+def test_all_cpus_are_given_to_slices_or_where_nothing_is_exclusive(
+    state: State, write: CpusetWrite, found: list[str]
+):
+    name = f"cgroup {write.target.path or write.target.parent}"
+    assert opening_violations(ONLINE, state, write) == [f"{name} {problem}" for problem in found]
+
+
+def partition(text: str, target: CgroupRef = OWN) -> Partition:
+    return Partition(target, cpus(text), "isolated", "id")
+
+
+HOLDER = PROMISED.with_container(ContainerRecord("id", "p", "c", Phase.RUNNING, OWN))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (partition("2-3"), []),
+        (partition(""), ["a partition without CPUs"]),
+        (partition("2-4"), ["a partition with CPUs that are not exclusive to its container: 4"]),
+        (
+            partition("2-3", CgroupRef("/kubepods/podp", "/kubepods/podp/another")),
+            ["a partition with CPUs that are not exclusive to its container: 2-3"],
+        ),
+    ],
+    ids=["its own", "none", "one too many", "of another cgroup"],
+)
+def test_a_partition_has_exclusive_cpus_of_its_container(wanted: Partition, found: list[str]):
+    assert partition_violations(NODE, HOLDER, [wanted]) == ({wanted.target: found} if found else {})
+
+
+def test_a_partition_has_online_cpus_and_shares_none():
+    offline = HOLDER.with_allocation("p/c", Allocation(cpus=cpus("2-3,99"), cpu_milli=3000))
+    assert partition_violations(NODE, offline, [partition("2-3,99")]) == {
+        OWN: ["a partition with CPUs that are not online: 99"]
+    }
+    assert partition_violations(NODE, HOLDER, [partition("2-3"), partition("3")]) == {
+        OWN: ["a partition with CPUs of another one: 3"]
+    }
+
+
+def test_a_partition_of_a_container_that_is_gone_is_refused():
+    assert partition_violations(NODE, PROMISED, [partition("2-3")]) == {
+        OWN: ["a partition with CPUs that are not exclusive to its container: 2-3"]
+    }
