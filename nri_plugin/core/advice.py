@@ -23,6 +23,7 @@ from nri_plugin.core.placement import (
     terms_of,
 )
 from nri_plugin.core.requests import ContainerRequest
+from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
@@ -134,9 +135,15 @@ class Trial:
         return sorted({number for one in found if 0 < (number := one - one % unit) < count}, reverse=True)
 
     def likely_sizes(self, resource: str, size: int) -> list[int]:
-        """The same for bytes of memory or huge pages, in whole MiB."""
-        free = memory_state_of(self.node, self.state).free(resource)
-        found = {max(free.values(), default=0), *(() if self.is_single else (sum(free.values()),))}
+        """The same for bytes of memory or huge pages, in whole MiB, with what ended containers of the pod pass on."""
+        room = {
+            1 << node: free for node, free in memory_state_of(self.node, self.state).free(resource).items()
+        }
+        passed_on = reusable_memory(self.state, donors(self.state, self.pod, self.request.name))
+        for (nodes, kind), amount in passed_on.items():
+            if kind == resource:
+                room[nodes] = room.get(nodes, 0) + amount
+        found = {max(room.values(), default=0), *(() if self.is_single else (sum(room.values()),))}
         return sorted((number for one in found if 0 < (number := one - one % MIB) < size), reverse=True)
 
     def likely_ends(self) -> list[str]:

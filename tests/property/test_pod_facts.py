@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_plugin.core.decision import Decision, InformedCreate
@@ -35,6 +35,12 @@ amounts = st.builds(
     st.sampled_from([3, 500, 1000, 1500, 2000, 3000, 4000, 6000]),
     st.integers(1, 6),
 )
+
+SHRUNK = tuple(
+    ContainerFacts(f"c{number}", kind, Amounts(3, 3, memory * GIB, memory * GIB))
+    for number, (kind, memory) in enumerate([(Kind.INIT, 4), (Kind.APP, 3), (Kind.APP, 6), (Kind.APP, 6)])
+)
+"""The second container takes over a part of what the first one leaves; the last one is refused."""
 
 
 def containers(*kinds: Kind, most: int = 4) -> st.SearchStrategy[tuple[ContainerFacts, ...]]:
@@ -109,6 +115,7 @@ def without_memory_of_inits(decision: Decision, facts: PodFacts) -> Decision:
 
 
 @given(nodes_of, containers(Kind.INIT, Kind.APP))
+@example(node(MACHINE, memory_manager_policy=MemoryManagerPolicy.STATIC), SHRUNK)
 def test_init_containers_whose_end_is_told_in_time_need_no_facts_to_be_placed(
     on: Node, rows: tuple[ContainerFacts, ...]
 ) -> None:
