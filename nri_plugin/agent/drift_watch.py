@@ -252,7 +252,7 @@ class DriftWatch:
         self._machine_moved()
         self._follow()
         for target in self._pacing.forget_calm(self._loop.clock()):
-            say(self._log, logging.INFO, "nobody fights over a cpuset any more", cgroup=_path(target))
+            say(self._log, logging.INFO, "a cpuset is no longer contested", cgroup=_path(target))
         self._enqueue(self._known, "sweep")
         self._loop.set_timer("sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
@@ -323,7 +323,12 @@ class DriftWatch:
             self._watch.add(target, self._handler.cpusets.directories(target.cgroup))
         except HostError as error:
             if self._no_watch.is_due(error.detail, self._loop.clock()):
-                say(self._log, logging.WARNING, "drift is noticed by the sweep only", err=error)
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "cgroups cannot be watched; the periodic sweep finds drift",
+                    err=error,
+                )
 
     def _wait(self, some: Iterable[Target], batch: dict[Target, str]) -> None:
         for target in some:

@@ -420,7 +420,9 @@ class Handler:
             try:
                 self._observe(outcome)
             except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
-                say_trace(self._log, "outcome not counted", event=name_of(event))
+                say_trace(
+                    self._log, "a mistake in a counter; the outcome is not counted", event=name_of(event)
+                )
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
         """Step 10: compare effective cpusets with the desired ones, once the answer is out."""

@@ -146,7 +146,13 @@ class ObservedWatch:
         fields = {f"{would}_{runs}".replace("-", "_"): self.counts[would, runs] for would, runs in KINDS}
         if fields != self._summed:
             self._summed = fields
-            say(self._log, logging.INFO, "running containers", observed="yes", **fields)
+            say(
+                self._log,
+                logging.INFO,
+                "count of running containers",
+                observed="yes",
+                **fields,
+            )
 
     def _effective(self, record: ContainerRecord) -> CPUSet | None:
         try:

@@ -119,7 +119,7 @@ def build_handler(
         say(
             log,
             logging.INFO,
-            "keys of the KubeletConfiguration that do not concern placement are passed over",
+            "keys of the KubeletConfiguration that do not concern placement are ignored",
             keys=",".join(config.passed_over),
         )
     tree = find_tree(config.cgroup_root, log)

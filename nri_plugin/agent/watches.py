@@ -80,7 +80,7 @@ class MachineWatch:
         look()
 
     def moved(self) -> bool:
-        """Look once; returns whether the machine is another one now, and then cgroups have followed."""
+        """Look once; return whether the machine changed. If it did, the cgroups have been changed, too."""
         try:
             outline = self._outline()
             if outline == self._seen:
@@ -134,7 +134,7 @@ class MachineWatch:
                 say(
                     self._log,
                     logging.WARNING,
-                    "a container lost exclusive CPUs, they stay promised to it",
+                    "a container lost exclusive CPUs; they stay allocated to it",
                     name=named(state.pods, key),
                     lost=lost,
                     runs_on=left or state.shared_pool(node),
@@ -307,5 +307,5 @@ def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] 
     try:
         return CgroupWatch(top)
     except HostError as error:
-        say(log, logging.WARNING, "drift is noticed by the sweep only", err=error)
+        say(log, logging.WARNING, "cgroups cannot be watched; the periodic sweep finds drift", err=error)
         return None

@@ -72,7 +72,7 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A note that is not repeated before `until`, and is forgotten if it does not come again for one more pause."""
+    """A note that is not repeated before `until`. One more pause without it, and it is forgotten."""
 
     until: float
     pause_s: float

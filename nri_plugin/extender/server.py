@@ -73,7 +73,7 @@ class TopologySink:
         self._cache, self._state = cache, state
 
     def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
-        """These are all, read already."""
+        """Take the whole list, already read."""
         self._state.well()
         self._cache.on_topologies_listed(objects)
 
@@ -103,7 +103,7 @@ class PodSink:
         self._cache, self._state = cache, state
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
-        """These are all, read already."""
+        """Take the whole list, already read."""
         self._state.well()
         self._cache.on_pods_read(objects)
 

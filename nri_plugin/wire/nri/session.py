@@ -174,7 +174,7 @@ class SessionWatchdog:
         self._due["synchronize"] = (now + self._timeout, text)
 
     def synchronized(self, *, is_lost: bool) -> None:
-        """We answered Synchronize, in a way that keeps us on the runtime's list or not."""
+        """Note the answer to Synchronize: after a good one the runtime keeps the plugin, after any other it does not."""
         self._due.pop("synchronize", None)
         # containerd 1.7.16 to 1.7.25 report the plugin as connected and never send it another event.
         if is_lost:

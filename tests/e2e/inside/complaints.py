@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-_MACHINE = ("the machine changed", "a container lost exclusive CPUs, they stay promised to it")
+_MACHINE = ("the machine changed", "a container lost exclusive CPUs; they stay allocated to it")
 _RUNTIME = ("connection to the container runtime ended", "no connection to the container runtime")
 _DRIFT = (
     "cpuset drifted and was put right",

@@ -247,7 +247,7 @@ def test_end_of_a_fight_is_said(scene: Scene) -> None:
         scene.loop.advance(8)
     scene.loop.advance(200)
     assert scene.drift.fights == 0
-    assert "nobody fights over a cpuset any more" in scene.bench.lines.texts("INFO")
+    assert "a cpuset is no longer contested" in scene.bench.lines.texts("INFO")
 
 
 def test_refused_write_is_told_and_tried_again_later(scene: Scene) -> None:
@@ -312,7 +312,7 @@ def test_without_a_watch_the_sweep_does_it(scene: Scene) -> None:
     scene.foreign("own", "0-7", heard=False)
     scene.loop.advance(SWEEP_PAUSE_S)
     assert scene.value("own") == "4-5"
-    assert "drift is noticed by the sweep only" in scene.bench.lines.texts("WARNING")
+    assert "cgroups cannot be watched; the periodic sweep finds drift" in scene.bench.lines.texts("WARNING")
 
 
 def test_container_that_ends_while_it_waits_is_forgotten(scene: Scene) -> None:

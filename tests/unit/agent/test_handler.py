@@ -384,7 +384,7 @@ def test_a_mistake_in_counting_costs_no_answer():
 
     bench = Bench(node(pool_floor=False), observe=observe)
     assert bench.ask(create_exclusive(bench)).refusal == ""
-    assert bench.lines.texts("ERROR") == ["outcome not counted"]
+    assert bench.lines.texts("ERROR") == ["a mistake in a counter; the outcome is not counted"]
 
 
 def test_the_line_of_a_decision_counts_what_was_written_and_what_was_right_already(bench: Bench):

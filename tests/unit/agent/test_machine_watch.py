@@ -103,14 +103,14 @@ def test_shared_pool_follows_at_once_and_the_promise_stays(scene: Scene) -> None
 def test_one_lost_sibling_is_flagged_and_nobody_is_shuffled(scene: Scene) -> None:
     assert scene.becomes("0-4,6-7")
     assert scene.values() == {"own": "4", "shared": "0-3,6-7"}
-    text = "a container lost exclusive CPUs, they stay promised to it"
+    text = "a container lost exclusive CPUs; they stay allocated to it"
     assert scene.fields(text) == {"name": "shop/web/own", "lost": "5", "runs_on": "4"}
 
 
 def test_who_lost_all_is_confined_to_the_pool_until_they_return(scene: Scene) -> None:
     scene.becomes("0-3,6-7")
     assert scene.values() == {"own": "0-3,6-7", "shared": "0-3,6-7"}
-    text = "a container lost exclusive CPUs, they stay promised to it"
+    text = "a container lost exclusive CPUs; they stay allocated to it"
     assert scene.fields(text)["confined"] == "shared pool"
     scene.becomes("0-7")
     assert scene.values() == {"own": "4-5", "shared": "0-3,6-7"}

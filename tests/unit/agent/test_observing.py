@@ -96,7 +96,7 @@ def test_it_looks_by_the_clock_and_sums_up_now_and_then() -> None:
     for _ in range(int(SUMMARY_PAUSE_S / LOOK_PAUSE_S) + 1):
         made.clock.now += LOOK_PAUSE_S
         loop._run_due_timers()
-    fields = made.lines.fields("running containers")
+    fields = made.lines.fields("count of running containers")
     assert (fields["exclusive_as_decided"], fields["exclusive_elsewhere"], fields["shared_elsewhere"]) == (
         0,
         1,

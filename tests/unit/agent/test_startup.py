@@ -200,7 +200,7 @@ def test_what_a_pasted_kubelet_configuration_says_beside_placement_is_listed_in_
     log, lines = recording_log()
     pasted = config(folder, kind="KubeletConfiguration", maxPods="9", failSwapOn="true")
     build_handler(pasted, log, time.monotonic).close()
-    told = "keys of the KubeletConfiguration that do not concern placement are passed over"
+    told = "keys of the KubeletConfiguration that do not concern placement are ignored"
     assert lines.fields(told)["keys"] == "cgroupRoot,maxPods,failSwapOn"
     assert lines.texts("INFO").count(told) == 1
 

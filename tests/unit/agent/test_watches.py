@@ -124,7 +124,7 @@ def test_without_a_watch_of_the_kernel_it_is_said_and_swept(
 
     monkeypatch.setattr(watches, "CgroupWatch", none_left)
     assert scene.begin() == 0
-    assert scene.bench.lines.texts("WARNING") == ["drift is noticed by the sweep only"]
+    assert scene.bench.lines.texts("WARNING") == ["cgroups cannot be watched; the periodic sweep finds drift"]
 
 
 def test_without_a_tree_nothing_is_watched(scene: Scene) -> None:

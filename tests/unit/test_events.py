@@ -1,0 +1,41 @@
+"""Every event of the protocol has its place in each table that events must stand in."""
+
+from typing import get_args
+
+import pytest
+
+from nri_plugin.agent.agent import SUBSCRIPTION
+from nri_plugin.agent.metrics import EVENTS
+from nri_plugin.core import engine
+from nri_plugin.recording.rows import RECORDED
+from nri_plugin.simulator.runtime.codec import EVENT_BIT
+from nri_plugin.wire.nri import events
+
+ALL = get_args(events.NRIEvent)
+WITHOUT_BIT = {events.Configure, events.Synchronize, events.Shutdown}
+"""Every plugin gets them, so that no bit of a subscription stands for them."""
+
+DECIDES_NOTHING = {
+    events.Configure,
+    events.Shutdown,
+    events.PostUpdatePodSandbox,
+    events.ValidateContainerAdjustment,
+}
+SUBSCRIBED = [kind for kind in ALL if kind in EVENT_BIT and EVENT_BIT[kind] & SUBSCRIPTION]
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_the_simulated_runtime_can_send_it(kind: type) -> None:
+    assert (kind in EVENT_BIT) != (kind in WITHOUT_BIT)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_something_is_decided_and_recorded_or_nothing_of_both(kind: type) -> None:
+    assert (kind in engine._HANDLERS) == (kind not in DECIDES_NOTHING)
+    assert (kind in RECORDED) == (kind not in DECIDES_NOTHING)
+
+
+@pytest.mark.parametrize("kind", SUBSCRIBED, ids=lambda kind: kind.__name__)
+def test_what_the_agent_asks_for_is_decided_on_and_counted(kind: type) -> None:
+    assert kind not in DECIDES_NOTHING
+    assert kind.__name__ in EVENTS
