@@ -13,8 +13,8 @@ The checksum covers every byte before its own line, so no change of the document
 written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
 
 Version 2 added the `facts` of pods, the steps of resizes, the resources that ended init containers gave back, whether a
-hint counts the devices of a whole pod, and the node's memory. Both versions are read, and 2 is written. Older rows are
-converted here. An unknown version is an error that names both.
+hint counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions
+are read, and 2 is written; what version 1 lacks has a default. An unknown version is an error that names both.
 """
 
 import re

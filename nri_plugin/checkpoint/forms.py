@@ -5,7 +5,7 @@ kubelet or machine know anyway.
 """
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -80,8 +80,14 @@ def checkpoint_file(
 def without_newer(state: State) -> State:
     """The state without what version 1 of a checkpoint does not have."""
     return State(
-        {key: replace(pod, facts=None, devices_counted=False) for key, pod in state.pods.items()},
-        state.containers,
+        {
+            key: replace(pod, facts=None, devices_counted=False, limit_milli=0, sandbox_path="")
+            for key, pod in state.pods.items()
+        },
+        {
+            key: replace(record, limit_milli=0, affinity=None, affinity_preferred=True)
+            for key, record in state.containers.items()
+        },
         {key: replace(one, grown=(), resize=None, returned=()) for key, one in state.allocations.items()},
     )
 
@@ -91,19 +97,31 @@ def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
     return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
 
 
-def _newer(state: State, facts: NodeFacts | None) -> Iterable[str]:
+def _newer(state: State, facts: NodeFacts | None) -> Iterator[str]:
     for key, pod in state.pods.items():
-        if pod.facts:
-            yield f"what the cluster said of pod {key}"
-        if pod.devices_counted:
-            yield f"that the hint of pod {key} counts the devices of all its containers"
+        yield from _named(
+            (pod.facts is not None, f"what the cluster said of pod {key}"),
+            (pod.devices_counted, f"that the hint of pod {key} counts the devices of all its containers"),
+            (pod.limit_milli, f"the CPU limit of pod {key}"),
+            (pod.sandbox_path, f"the cgroup of the sandbox of pod {key}"),
+        )
+    for record in state.containers.values():
+        has_hint = record.affinity is not None or not record.affinity_preferred
+        yield from _named(
+            (record.limit_milli, f"the CPU limit of container {record.key}"),
+            (has_hint, f"the hint of container {record.key}"),
+        )
     for key, one in state.allocations.items():
-        if one.grown:
-            yield f"which CPUs of {key} came with a resize"
-        if one.returned:
-            yield f"which memory of {key} later containers of its pod may still have"
+        yield from _named(
+            (one.grown, f"which CPUs of {key} came with a resize"),
+            (one.returned, f"which memory of {key} later containers of its pod may still have"),
+        )
     if facts is not None and facts.memory:
         yield "how much memory each NUMA node has: it follows from the machine and the configuration"
+
+
+def _named(*losses: tuple[object, str]) -> Iterator[str]:
+    return (sentence for is_lost, sentence in losses if is_lost)
 
 
 def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losses:

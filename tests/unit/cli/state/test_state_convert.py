@@ -242,21 +242,30 @@ def test_facts_of_pods_are_said_to_be_left_out_of_version_1(site: Site) -> None:
 
 
 def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) -> None:
-    pod = PodRecord("u1", "sb", "db-0", "shop", devices_counted=True)
+    pod = PodRecord("u1", "sb", "db-0", "shop", devices_counted=True, limit_milli=2000, sandbox_path="/sb")
+    record = ContainerRecord(
+        "id", "u1", "prepare", Phase.RUNNING, CgroupRef("", ""), limit_milli=1000, affinity=NodeMask.of(1)
+    )
     prepared = Allocation(cpu_milli=1000, returned=WITH_MEMORY.memory)
     known = a_node(machine(nodes=2, memory=64 * GIB), memory_manager_policy=MemoryManagerPolicy.STATIC)
-    state = State({"u1": pod}, allocations={"u1/prepare": prepared})
+    state = State({"u1": pod}, {"id": record}, {"u1/prepare": prepared})
     CheckpointFile(str(site.folder / "state"), known, durable=False).save(state)
     result = site.run("@state", "@one.json", "--to", "checkpoint-v1")
     assert result.exit_code == 0
     assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
         "that the hint of pod u1 counts the devices of all its containers",
+        "the CPU limit of pod u1",
+        "the cgroup of the sandbox of pod u1",
+        "the CPU limit of container shop/db-0/prepare",
+        "the hint of container shop/db-0/prepare",
         "which memory of shop/db-0/prepare later containers of its pod may still have",
         "how much memory each NUMA node has: it follows from the machine and the configuration",
     ]
     kept = json.loads(site.text("one.json"))
-    rows = [kept["node"], *kept["pods"], *kept["allocations"]]
-    assert not any({"memory", "devices_counted", "returned"} & row.keys() for row in rows)
+    rows = [kept["node"], *kept["pods"], *kept["containers"], *kept["allocations"]]
+    newer = {"memory", "devices_counted", "returned", "limit_milli", "sandbox_path"}
+    assert not any(newer & row.keys() for row in rows)
+    assert not any("affinity" in row for row in kept["containers"])
 
 
 def test_promises_that_a_kubelet_would_not_start_on_are_not_written(site: Site) -> None:
