@@ -4,7 +4,7 @@ There are three starts:
 
 * `run_external`: an ordinary agent connects to the runtime's socket, and again whenever the connection ends.
 * `serve_given_connection`: the runtime starts the agent with an open socket, three environment variables and no
-  arguments. Nobody reads its standard error. The runtime starts it once, until its own restart.
+  arguments. Its standard error is not read. The runtime starts it once, and again only after its own restart.
 * `run_as_successor`: when that agent ends, its supervisor (`nri_plugin.agent.supervisor`) starts an ordinary agent with
   the same name, index and configuration.
 

@@ -146,7 +146,7 @@ class Advice:
 
 
 _OBSTACLES = {
-    Obstacle.CONFIGURATION: "nobody else holds anything: configured so, this machine never takes it",
+    Obstacle.CONFIGURATION: "no other pod holds anything; with this configuration it never fits on this machine",
     Obstacle.MACHINE: "without other pods it would not fit either",
 }
 

@@ -26,7 +26,7 @@ def advice(on: Node, event: InformedCreate, state: State | None = None) -> str:
 
 def test_the_reason_word_comes_first_then_numbers_then_advice() -> None:
     refusal = str(decide(node(topology_manager_policy=SINGLE), State(), creation(cpu=10)).refusal)
-    order = ["TopologyAffinityError: ", "cpu: 10 wanted, 14 available", "would fit: 8 CPUs", "nobody else"]
+    order = ["TopologyAffinityError: ", "cpu: 10 wanted, 14 available", "would fit: 8 CPUs", "no other pod"]
     assert [refusal.index(words) for words in order] == sorted(refusal.index(words) for words in order)
     assert refusal.startswith("TopologyAffinityError: ")
 
@@ -122,6 +122,6 @@ def test_no_policy_is_offered_where_a_provider_of_another_package_refuses() -> N
     on = replace(node(topology_manager_policy=SINGLE), hint_providers=(full,))
     refusal = decide(on, State(), creation(cpu=2)).refusal
     assert refusal is not None
-    assert str(refusal).startswith("TopologyAffinityError: no licence; nobody else holds anything")
+    assert str(refusal).startswith("TopologyAffinityError: no licence; no other pod holds anything")
     assert refusal.advice is not None
     assert refusal.advice.policy is None

@@ -61,7 +61,7 @@ def test_numa_nodes_with_the_same_to_say_are_told_in_one_line() -> None:
 def test_the_numbers_of_the_hints_are_not_said_again_in_the_reason() -> None:
     text = " ".join(" ".join(screen(node(topology_manager_policy=SINGLE), creation(cpu=9))).split())
     assert text.count("cpu: 9 wanted") == 1
-    assert "in the way nobody else holds anything" in text
+    assert "in the way no other pod holds anything" in text
 
 
 def test_who_holds_what_is_in_the_way() -> None:
