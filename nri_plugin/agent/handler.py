@@ -33,7 +33,6 @@ from nri_plugin.agent.outcome import (
     RequestOutcome,
     RequestReply,
     decision_fields,
-    empty_response,
     name_of,
 )
 from nri_plugin.agent.recorder import Recorder
@@ -56,6 +55,7 @@ from nri_plugin.wire.nri.events import (
     SessionEvent,
     StartContainer,
     Synchronize,
+    empty_response,
 )
 from nri_plugin.wire.nri.messages import Pod
 from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession

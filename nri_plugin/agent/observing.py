@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
 from nri_plugin.agent.handler import Handler, RequestFlow
-from nri_plugin.agent.outcome import RequestReply, empty_response
+from nri_plugin.agent.outcome import RequestReply
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
@@ -22,7 +22,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
-from nri_plugin.wire.nri.events import CreateContainer, Request
+from nri_plugin.wire.nri.events import CreateContainer, Request, empty_response
 
 LOOK_PAUSE_S = 10.0
 SUMMARY_PAUSE_S = 600.0

@@ -13,26 +13,11 @@ from nri_plugin.process.logs import Repeats
 from nri_plugin.wire.nri.events import (
     ACKNOWLEDGED,
     CreateContainer,
-    CreateContainerResponse,
     NRIEvent,
     NRIResponse,
-    StopContainer,
-    StopContainerResponse,
     Synchronize,
-    SynchronizeResponse,
     UpdateContainer,
-    UpdateContainerResponse,
     UpdatePodSandbox,
-    ValidateContainerAdjustment,
-    ValidateContainerAdjustmentResponse,
-)
-
-EMPTY_RESPONSES: tuple[tuple[type, NRIResponse], ...] = (
-    (CreateContainer, CreateContainerResponse()),
-    (UpdateContainer, UpdateContainerResponse()),
-    (StopContainer, StopContainerResponse()),
-    (Synchronize, SynchronizeResponse()),
-    (ValidateContainerAdjustment, ValidateContainerAdjustmentResponse()),
 )
 
 
@@ -47,11 +32,6 @@ class RequestReply:
     refusal: str = ""
     checks: tuple[EffectiveCheck, ...] = ()
     failed: bool = False
-
-
-def empty_response(event: NRIEvent) -> NRIResponse:
-    """The answer to `event` that changes nothing."""
-    return next((response for kind, response in EMPTY_RESPONSES if isinstance(event, kind)), ACKNOWLEDGED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from nri_plugin.agent.handler import Handler, RuntimeConnection
-from nri_plugin.agent.outcome import empty_response
 from nri_plugin.agent.transport import LONGEST_PAUSE_S, ReconnectBackoff, Transport
 from nri_plugin.model.errors import (
     HostError,
@@ -33,6 +32,7 @@ from nri_plugin.wire.nri.events import (
     Request,
     SessionEvent,
     Shutdown,
+    empty_response,
 )
 from nri_plugin.wire.nri.session import PluginSession
 

@@ -69,7 +69,7 @@ def decide(
     """
     handler = _HANDLERS.get(type(event))
     if handler is None:
-        return Decision(state, _ANSWERS.get(type(event), nri.ACKNOWLEDGED))
+        return Decision(state, nri.empty_response(event))
     return handler(node, state, event)
 
 
@@ -424,9 +424,4 @@ _HANDLERS: dict[type, Handler] = {
     CpusetsObserved: put_right,
     MachineChanged: follow_machine,
 }
-
-_ANSWERS: dict[type, nri.NRIResponse] = {
-    nri.Configure: nri.ConfigureResponse(),
-    nri.ValidateContainerAdjustment: nri.ValidateContainerAdjustmentResponse(),
-}
-"""Answers to events that change nothing."""
+"""The function for each event; all other events change nothing."""

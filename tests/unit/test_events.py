@@ -9,7 +9,7 @@ from nri_plugin.agent.metrics import EVENTS
 from nri_plugin.core import engine
 from nri_plugin.recording.rows import RECORDED
 from nri_plugin.simulator.runtime.codec import EVENT_BIT
-from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri import codec, events
 
 ALL = get_args(events.NRIEvent)
 WITHOUT_BIT = {events.Configure, events.Synchronize, events.Shutdown}
@@ -39,3 +39,15 @@ def test_something_is_decided_and_recorded_or_nothing_of_both(kind: type) -> Non
 def test_what_the_agent_asks_for_is_decided_on_and_counted(kind: type) -> None:
     assert kind not in DECIDES_NOTHING
     assert kind.__name__ in EVENTS
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_its_response_that_changes_nothing_can_be_encoded(kind: type) -> None:
+    assert type(events.EMPTY_RESPONSES.get(kind, events.ACKNOWLEDGED)) in codec._WRITERS
+
+
+def test_every_response_belongs_to_one_event() -> None:
+    own = [type(response) for response in events.EMPTY_RESPONSES.values()]
+    assert {*own, events.EmptyResponse} == set(get_args(events.NRIResponse)) == set(codec._WRITERS)
+    assert len(own) == len(set(own))
+    assert set(events.EMPTY_RESPONSES) <= set(ALL)

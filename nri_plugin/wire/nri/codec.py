@@ -1,8 +1,8 @@
 """Methods of the Plugin service as two tables: readers of requests, and writers of answers.
 
 `_READERS` has a reader for each method. Nine events exist in two forms: as methods of their own (NRI 0.12 and later)
-and inside `StateChange` (all releases). Both give the same value. `_WRITERS` has a writer for each pair of event and
-response that the protocol allows.
+and inside `StateChange` (all releases). Both give the same value. `_WRITERS` has a writer for each type of response.
+`events.EMPTY_RESPONSES` tells which of them an event may have.
 """
 
 from collections.abc import Callable
@@ -73,12 +73,13 @@ def encode_response(event: events.NRIEvent, response: events.NRIResponse) -> byt
         LocalProtocolError: the response is not one this event can have, or holds what the protocol or a
             runtime does not take.
     """
-    writer = _WRITERS.get((type(event), type(response)))
-    if writer is None:
+    # Every event but Configure may be answered with nothing; the empty message is the same for all of them.
+    is_acknowledged = response == events.ACKNOWLEDGED and not isinstance(event, events.Configure)
+    if not is_acknowledged and type(response) is not type(events.empty_response(event)):
         msg = f"{type(event).__name__} cannot be answered with {type(response).__name__}"
         raise LocalProtocolError(msg)
     try:
-        return writer(event, response).SerializeToString()
+        return _WRITERS[type(response)](event, response).SerializeToString()
     except (ValueError, TypeError) as err:
         raise LocalProtocolError(f"answer to {type(event).__name__} cannot be encoded: {err}") from err
 
@@ -289,14 +290,12 @@ def _acknowledged(_: events.NRIEvent, __: events.EmptyResponse) -> Message:
     return pb.Empty()
 
 
-_EVENT_TYPES: Final = events.NRIEvent.__args__
-# Every event but Configure may be answered with nothing; the empty message is the same for all of them.
-_WRITERS: Final[dict[tuple[type, type], Callable[..., Message]]] = {
-    **{(kind, events.EmptyResponse): _acknowledged for kind in _EVENT_TYPES if kind is not events.Configure},
-    (events.Configure, events.ConfigureResponse): _configured,
-    (events.Synchronize, events.SynchronizeResponse): _synchronized,
-    (events.CreateContainer, events.CreateContainerResponse): _created,
-    (events.UpdateContainer, events.UpdateContainerResponse): _updated,
-    (events.StopContainer, events.StopContainerResponse): _stopped,
-    (events.ValidateContainerAdjustment, events.ValidateContainerAdjustmentResponse): _validated,
+_WRITERS: Final[dict[type, Callable[..., Message]]] = {
+    events.EmptyResponse: _acknowledged,
+    events.ConfigureResponse: _configured,
+    events.SynchronizeResponse: _synchronized,
+    events.CreateContainerResponse: _created,
+    events.UpdateContainerResponse: _updated,
+    events.StopContainerResponse: _stopped,
+    events.ValidateContainerAdjustmentResponse: _validated,
 }

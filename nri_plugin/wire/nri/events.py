@@ -433,3 +433,21 @@ NRIResponse: TypeAlias = (
     | ValidateContainerAdjustmentResponse
     | EmptyResponse
 )
+
+EMPTY_RESPONSES: Final[Mapping[type, NRIResponse]] = {
+    Configure: ConfigureResponse(),
+    Synchronize: SynchronizeResponse(),
+    CreateContainer: CreateContainerResponse(),
+    UpdateContainer: UpdateContainerResponse(),
+    StopContainer: StopContainerResponse(),
+    ValidateContainerAdjustment: ValidateContainerAdjustmentResponse(),
+}
+"""The response to each event that changes nothing. Its type is the one that the event may have.
+
+All other events are acknowledged.
+"""
+
+
+def empty_response(event: object) -> NRIResponse:
+    """Returns the response to `event` that changes nothing."""
+    return EMPTY_RESPONSES.get(type(event), ACKNOWLEDGED)
