@@ -12,7 +12,7 @@ from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import MergeTerms, cpus_under
 from nri_plugin.model import bits
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import Options, TopologyManagerPolicy
+from nri_plugin.model.options import REGISTRY, Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import PLACES, AssignmentStage
@@ -229,18 +229,6 @@ def _list(mask: int) -> str:
     return bits.format_list(mask)
 
 
-_OPTIONS = {
-    AssignmentStage.SOCKETS_OF_HINT: "align-by-socket",
-    AssignmentStage.SHARE_OF_DEVICES: "deviceProportionalCPUs",
-    AssignmentStage.EQUAL_SHARE: "distribute-cpus-across-numa",
-    AssignmentStage.WHOLE_CACHE: "prefer-align-cpus-by-uncorecache",
-    AssignmentStage.PART_OF_CACHE: "prefer-align-cpus-by-uncorecache",
-    AssignmentStage.BEST_FIT: "uncoreCacheFit: best",
-    AssignmentStage.ONE_CACHE: "strictUncoreCache",
-}
-"""The option without which a step is not taken."""
-
-
 @dataclass(frozen=True, slots=True)
 class TakingStep:
     """CPUs taken in one step.
@@ -317,7 +305,7 @@ def _step(
         stage=stage,
         place=place or "",
         on_offer=on_offer.bit_count(),
-        option=_option(options, place, stage),
+        option=_option_of(options, stage) or _option_of(options, place),
         cpus=str(cpus),
         count=len(cpus),
         sockets=_ids(topology.sockets, cpus),
@@ -328,10 +316,10 @@ def _step(
     )
 
 
-def _option(options: Options, place: AssignmentStage | None, stage: AssignmentStage) -> str:
-    if stage is AssignmentStage.SINGLE_CPUS and options.distribute_cpus_across_cores:
-        return "distribute-cpus-across-cores"
-    return _OPTIONS.get(stage) or (_OPTIONS.get(place, "") if place else "")
+def _option_of(options: Options, stage: AssignmentStage | None) -> str:
+    """The option that is set and causes the stage, by the registry; empty where it belongs to the default order."""
+    rows = (row for row in REGISTRY.values() if stage in row.stages and row.is_changed(options))
+    return next((row.name if row.kind is bool else f"{row.name}: {row.text(options)}" for row in rows), "")
 
 
 def _ids(groups: Iterable[tuple[int, CPUSet]], cpus: CPUSet) -> str:

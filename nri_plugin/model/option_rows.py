@@ -80,6 +80,7 @@ class Option(NamedTuple):
         own_gate: the feature gate of an option outside the sections of managers; empty for none.
         published: the NodeResourceTopology attribute that tells it; empty for none.
         excludes: names of options of the same manager that cannot be on with it.
+        stages: the stages of the CPU assignment (`policy.cpu_assignment.AssignmentStage`) that are due to it.
         is_policy: whether it is the policy or the scope of a manager, which is always shown and published.
         has_flag: whether the kubelet's flag of that name stands in for the key.
         is_derived: whether it follows from keys of other names and is none itself.
@@ -95,6 +96,7 @@ class Option(NamedTuple):
     own_gate: str = ""
     published: str = ""
     excludes: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
     is_policy: bool = False
     has_flag: bool = False
     is_derived: bool = False

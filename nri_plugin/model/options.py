@@ -228,15 +228,23 @@ class Options:
         Level.BETA,
         CPU_MANAGER,
         excludes=("distribute-cpus-across-cores",),
+        stages=("equal-share",),
     )
     """Exclusive CPUs in equal shares over NUMA nodes, where one NUMA node is too small."""
 
     distribute_cpus_across_cores: bool = option(
-        False, "distribute-cpus-across-cores", Affects.CPUS, Level.ALPHA, CPU_MANAGER
+        False,
+        "distribute-cpus-across-cores",
+        Affects.CPUS,
+        Level.ALPHA,
+        CPU_MANAGER,
+        stages=("single-cpus",),
     )
     """Exclusive CPUs on as many cores as possible, instead of whole cores."""
 
-    align_by_socket: bool = option(False, "align-by-socket", Affects.CPUS, Level.ALPHA, CPU_MANAGER)
+    align_by_socket: bool = option(
+        False, "align-by-socket", Affects.CPUS, Level.ALPHA, CPU_MANAGER, stages=("sockets-of-hint",)
+    )
     """CPUs may come from all NUMA nodes of the sockets in the hint."""
 
     strict_cpu_reservation: bool = option(
@@ -251,6 +259,7 @@ class Options:
         Level.GA,
         CPU_MANAGER,
         excludes=("distribute-cpus-across-cores", "distribute-cpus-across-numa"),
+        stages=("whole-uncore-cache", "part-of-uncore-cache"),
     )
     """Exclusive CPUs from as few uncore caches as possible."""
 
@@ -269,13 +278,17 @@ class Options:
     )
     """The agent does not start on a machine with more NUMA nodes. At least 8; unset: no limit (the kubelet: 8)."""
 
-    strict_uncore_cache: bool = option(False, "strictUncoreCache", Affects.CPUS)
+    strict_uncore_cache: bool = option(False, "strictUncoreCache", Affects.CPUS, stages=("one-uncore-cache",))
     """Refuse containers whose CPUs cannot come from one uncore cache. Needs `uncoreCacheFit: best`."""
 
-    device_proportional_cpus: bool = option(False, "deviceProportionalCPUs", Affects.CPUS)
+    device_proportional_cpus: bool = option(
+        False, "deviceProportionalCPUs", Affects.CPUS, stages=("share-of-devices",)
+    )
     """CPUs of each NUMA node in proportion to the devices that the container has there."""
 
-    uncore_cache_fit: UncoreCacheFit = option(UncoreCacheFit.FIRST, "uncoreCacheFit", Affects.CPUS)
+    uncore_cache_fit: UncoreCacheFit = option(
+        UncoreCacheFit.FIRST, "uncoreCacheFit", Affects.CPUS, stages=("best-fit",)
+    )
     """`best`: fewest NUMA nodes, then uncore caches, then split cores, then the tightest fit, so that large groups of
     available CPUs survive.
     """

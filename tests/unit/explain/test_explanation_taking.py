@@ -1,8 +1,9 @@
 """The order in which CPUs are taken is told as it happened."""
 
 from nri_plugin.explain.explanation import Explanation, explain
-from nri_plugin.model.options import Node, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.options import REGISTRY, Node, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.model.state import State
+from nri_plugin.policy.cpu_assignment import AssignmentStage
 from tests.builders import machine, node
 from tests.explained import after, creation
 
@@ -38,6 +39,13 @@ def test_the_option_that_packs_by_cache_is_named() -> None:
     ]
 
 
+def test_the_option_that_spreads_over_cores_is_named() -> None:
+    told = told_of(node(distribute_cpus_across_cores=True), 3)
+    assert {(step.stage, step.option) for step in told.taking} == {
+        ("single-cpus", "distribute-cpus-across-cores")
+    }
+
+
 def test_equal_shares_are_told_node_by_node() -> None:
     told = told_of(node(reserved="", distribute_cpus_across_numa=True), 12)
     assert [(step.place, step.count, step.option) for step in told.taking] == [
@@ -56,11 +64,19 @@ def test_what_does_not_fit_on_the_hinted_nodes_comes_from_anywhere() -> None:
 
 def test_the_best_fit_is_told_in_one_step_and_one_cache_by_its_own_option() -> None:
     best = node(machine(caches=2), uncore_cache_fit=UncoreCacheFit.BEST)
-    assert [step.stage for step in told_of(best, 3).taking] == ["best-fit"]
+    assert [(step.stage, step.option) for step in told_of(best, 3).taking] == [
+        ("best-fit", "uncoreCacheFit: best")
+    ]
     strict = node(machine(caches=2), uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True)
     assert [(step.stage, step.option) for step in told_of(strict, 3).taking] == [
         ("one-uncore-cache", "strictUncoreCache")
     ]
+
+
+def test_the_stages_of_options_exist_and_belong_to_one_option_each() -> None:
+    stages = [stage for row in REGISTRY.values() for stage in row.stages]
+    assert len(stages) == len(set(stages))
+    assert set(stages) <= set(AssignmentStage)
 
 
 def test_the_steps_together_are_the_cpus_that_were_given() -> None:
