@@ -31,7 +31,7 @@ from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.config.checks import HOST_MOUNT
 from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_providers
 from nri_plugin.core.engine import decide
-from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
+from nri_plugin.core.outdated import Overcommitted, allocatable_memory, outdated, overcommitted
 from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.devices import DeviceLocator, NICHelper
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
@@ -65,11 +65,11 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
         )
 
 
-def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
+def warn_of_outdated(node: Node, state: State, log: logging.Logger) -> None:
     """Warn of allocations that this configuration would not have made. They are kept."""
-    found = unsatisfied(node, state)
-    for sentence in found[:MOST_TOLD]:
-        say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=sentence)
+    found = outdated(node, state)
+    for one in found[:MOST_TOLD]:
+        say(log, logging.WARNING, "a placement no longer satisfies the policy and is kept", which=str(one))
     warn_of_overcommitted(node, state, log)
     if len(found) > MOST_TOLD:
         rest = len(found) - MOST_TOLD
@@ -78,11 +78,13 @@ def warn_of_unsatisfied(node: Node, state: State, log: logging.Logger) -> None:
         )
 
 
-def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former: Container[str] = ()) -> None:
-    """Warn of NUMA nodes with more memory allocated than there is; `former` sentences were logged before."""
-    for sentence in overcommitted(state, allocatable_memory(node)):
-        if sentence not in former:
-            say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
+def warn_of_overcommitted(
+    node: Node, state: State, log: logging.Logger, former: Container[Overcommitted] = ()
+) -> None:
+    """Warn of NUMA nodes with more memory allocated than there is, except those that were in `former` already."""
+    for one in overcommitted(state, allocatable_memory(node)):
+        if one not in former:
+            say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=str(one))
 
 
 class Watcher(Protocol):
@@ -145,7 +147,7 @@ def build_handler(
         observed="yes" if config.observe else None,
     )
     warn_of_surprises(node, log)
-    warn_of_unsatisfied(node, state, log)
+    warn_of_outdated(node, state, log)
     if config.observe:
         say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
     else:
@@ -375,4 +377,4 @@ class Reload:
         if config.observe != is_observing:
             say(self._log, logging.WARNING, "observe changes with the next start", observing=is_observing)
         warn_of_surprises(node, self._log)
-        warn_of_unsatisfied(node, handler.state, self._log)
+        warn_of_outdated(node, handler.state, self._log)

@@ -146,11 +146,12 @@ def tables_of(node: Node) -> CPUTables:
 
 
 @lru_cache(maxsize=16)
-def _memory_machine_of(node: Node) -> MemoryMachine:
+def memory_machine_of(node: Node) -> MemoryMachine:
+    """The memory of the node's machine that containers can be allocated."""
     return memory_machine(node.topology, node.options.reserved_memory)
 
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
     """The allocated memory of each NUMA node."""
     blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
-    return memory_state(_memory_machine_of(node), blocks)
+    return memory_state(memory_machine_of(node), blocks)

@@ -139,7 +139,7 @@ def contradictions(
         for key, allocation in state.allocations.items()
         if not allocation.cpus <= node.topology.online
     ]
-    found += overcommitted(state, memory)
+    found += [str(one) for one in overcommitted(state, memory)]
     if not awaiting_agent(state):
         found += [f"{key} has CPUs or memory but its pod is not known" for key in _without_pod(state)]
     return [with_names(state, text) for text in found]

@@ -148,15 +148,15 @@ def _by_configurations(
         return []
     from nri_plugin.checkpoint.kubelet_state import kubelet_refusals
     from nri_plugin.cli.state.import_export import configured_on
-    from nri_plugin.core.outdated import unsatisfied
+    from nri_plugin.core.outdated import outdated
 
     topology, name = named_topology(machine, root)
-    found = []
-    for path, judge in ((as_kubelet, kubelet_refusals), (config_path, unsatisfied)):
+    found: list[str] = []
+    for path, judge in ((as_kubelet, kubelet_refusals), (config_path, outdated)):
         if path is not None:
             node = configured_on(path, topology)
             need_same_machine(checkpoint.facts, node.topology, name or HERE)
-            found += judge(node, checkpoint.state)
+            found += map(str, judge(node, checkpoint.state))
     return found
 
 

@@ -1,8 +1,15 @@
-"""Whom a changed configuration would not have placed so."""
+"""Allocations that a changed configuration or machine would not have made."""
 
 import pytest
 
-from nri_plugin.core.outdated import allocatable_memory, overcommitted, unsatisfied
+from nri_plugin.core.outdated import (
+    Outdated,
+    OutdatedKind,
+    Overcommitted,
+    allocatable_memory,
+    outdated,
+    overcommitted,
+)
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
 from tests.builders import GIB, cpus, node, nodes
@@ -24,7 +31,7 @@ def state(cpu_list: str, **more: object) -> State:
         (
             {"cpu_manager_policy": CPUManagerPolicy.NONE},
             state("2-5"),
-            "keeps exclusive CPUs 2-5, cpuManagerPolicy none promises none",
+            "keeps exclusive CPUs 2-5, cpuManagerPolicy none allocates none",
         ),
         ({"reserved": "2-3"}, state("2-5"), "has CPUs 2-3, which are reserved"),
         (
@@ -71,12 +78,12 @@ def test_who_would_not_be_placed_so_is_told_with_the_reason(
     options: dict[str, object], held: State, reason: str | None
 ) -> None:
     expected = [] if reason is None else [f"shop/db/c {reason}"]
-    assert unsatisfied(node(**options), held) == expected  # type: ignore[arg-type]
+    assert [str(one) for one in outdated(node(**options), held)] == expected  # type: ignore[arg-type]
 
 
-def test_a_promise_of_an_unknown_pod_is_named_by_its_key() -> None:
+def test_an_allocation_of_an_unknown_pod_is_named_by_its_key() -> None:
     held = State(allocations={"u/c": Allocation(cpus("0"))})
-    assert unsatisfied(node(), held) == ["u/c has CPUs 0, which are reserved"]
+    assert outdated(node(), held) == [Outdated("u/c", OutdatedKind.RESERVED, cpus("0"))]
 
 
 def holding(*blocks: tuple[str, tuple[int, ...], int]) -> State:
@@ -89,35 +96,34 @@ def holding(*blocks: tuple[str, tuple[int, ...], int]) -> State:
     )
 
 
+A_AND_B = ("shop/a/c", "shop/b/c")
+
+
 @pytest.mark.parametrize(
     ("held", "found"),
     [
         (holding(("a", (0,), 34)), []),
         (
             holding(("a", (0,), 20), ("b", (0,), 20)),
-            [
-                (
-                    f"NUMA nodes 0: {40 * GIB} bytes of memory are allocated and {34 * GIB} are allocatable; "
-                    "restart some of shop/a/c, shop/b/c"
-                )
-            ],
+            [Overcommitted(nodes(0), "memory", 40 * GIB, 34 * GIB, A_AND_B)],
         ),
         (holding(("a", (0, 1), 60)), []),
         (
             holding(("a", (0, 1), 60), ("b", (1,), 10)),
-            [
-                (
-                    f"NUMA nodes 0-1: {70 * GIB} bytes of memory are allocated and {68 * GIB} are allocatable; "
-                    "restart some of shop/a/c, shop/b/c"
-                )
-            ],
+            [Overcommitted(nodes(0, 1), "memory", 70 * GIB, 68 * GIB, A_AND_B)],
         ),
     ],
 )
 def test_more_memory_than_there_is_is_told_with_its_nodes_bytes_and_holders(
-    held: State, found: list[str]
+    held: State, found: list[Overcommitted]
 ) -> None:
     assert overcommitted(held, {(0, "memory"): 34 * GIB, (1, "memory"): 34 * GIB}) == found
+
+
+def test_more_memory_than_there_is_makes_one_sentence() -> None:
+    assert str(Overcommitted(nodes(0), "memory", 40, 34, A_AND_B)) == (
+        "NUMA nodes 0: 40 bytes of memory are allocated and 34 are allocatable; restart some of shop/a/c, shop/b/c"
+    )
 
 
 def test_what_is_allocatable_counts_only_where_memory_is_allocated() -> None:
