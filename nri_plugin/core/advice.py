@@ -1,6 +1,6 @@
 """The advice that a refusal gives: what would have fitted, and what stands in the way.
 
-Every alternative was tried: by the same `place` on a changed request or state, or by the same merge under another
+Every alternative was tried: by the same `place_new` on a changed request or state, or by the same merge under another
 policy. A runtime waits meanwhile, so few alternatives are tried. An admitted container costs nothing, a refused one
 well below a millisecond. `nri_plugin.explain.fits` looks longer, with the same trials.
 """
@@ -18,14 +18,14 @@ from nri_plugin.core.placement import (
     in_scope,
     leave_a_pool,
     memory_under,
-    place,
+    place_new,
     question_of,
     terms_of,
 )
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import PodFacts, PodRecord, State, owner_of, pod_of
@@ -65,12 +65,9 @@ class Trial:
     def placed(self) -> Placement | None:
         """The placement of the request, None where it would be refused."""
         try:
-            placed = place(self.node, self.state, self.pod, self.request)
+            return place_new(self.node, self.state, self.pod, self.request)
         except AdmissionError:
             return None
-        allocation = placed.allocation
-        has_cpus = bool(allocation and allocation.cpus) or bool(placed.state.shared_pool(self.node))
-        return placed if has_cpus or self.node.options.cpu_manager_policy is CPUManagerPolicy.NONE else None
 
     @property
     def fits(self) -> bool:

@@ -26,7 +26,7 @@ from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
-from nri_plugin.core.placement import place
+from nri_plugin.core.placement import Placement, place_new
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.core.requests import (
     ContainerRequest,
@@ -49,9 +49,9 @@ from nri_plugin.core.reuse import given_back
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
-from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
+from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Effect, Node
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
@@ -108,36 +108,41 @@ def unrefused(node: Node, state: State, event: nri.CreateContainer | InformedCre
     return _informed_create(node, state, known, may_refuse=False)
 
 
-def _informed_create(node: Node, state: State, known: InformedCreate, *, may_refuse: bool = True) -> Decision:
+def _informed_create(
+    node: Node, before: State, known: InformedCreate, *, may_refuse: bool = True
+) -> Decision:
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
-    before, event = state, known.event
-    # 1. What is asked for: the runtime's message, the facts, then the annotations.
-    state, pod, request = wanted(node, state, known)
-    overruled = placed = None
+    container = known.event.container
+    # 1. The request: the runtime's message and the facts. Annotations come last and may refuse the container.
+    state, pod, request = wanted(node, before, known)
+    overruled = None
     try:
         request = annotated(node.options, pod, request)
-        # 2. Where it goes: hints, merge, CPUs, memory. `state` is a trial until the decision is returned.
-        placed = place(node, state, pod, request)
-        state, allocation, steps = placed.state, placed.allocation, placed.steps
-        _refuse_empty_pool(node, state, allocation)
+        # 2. The placement: hints, merge, CPUs, memory. Its state is a trial until the decision is returned.
+        placed = place_new(node, state, pod, request)
     except AdmissionError as error:
         # 3. Refused: advice is looked for now, because only now it is worth the time.
         refusal = advised(node, state, pod, request, error.refusal)
         if may_refuse and pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=refusal, steps=("refused", *refusal.steps))
-        overruled, allocation, steps = refusal, None, ("never-refuse", *refusal.steps)
-    steps = ("devices-not-counted", *steps) if has_uncounted_devices(known) else steps
-    # 4. The record comes first and without cpuset: the desired cpuset follows from the state that has the record.
-    record = _record(pod, event.container, Phase.CREATING, str(overruled or ""))
-    record = placed.remembered_by(record) if placed and not overruled else record
-    state = state.with_container(record).with_pod(remembered(state.pods[pod.uid]))
-    resources = _granted(node, state, record, allocation)
-    record = replace(record, stored_cpus=stored_cpus(resources), stored_mems=stored_mems(resources))
-    # 5. The other containers: the answer carries those that only the runtime can update, the rest are cgroup writes.
-    state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
+        # In a namespace that is never refused, the container runs in the shared pool and holds nothing.
+        overruled, placed = refusal, Placement(state, None, ("never-refuse", *refusal.steps))
+    state, allocation = placed.state, placed.allocation
+    # 4. The pod: under pod scope the placement has merged its hint. Facts that no later event needs are dropped.
+    pod = remembered(state.pods[pod.uid])
+    # 5. The container's own cpuset and memory nodes travel in the response. They follow from the allocations.
+    record = placed.remembered_by(_record(pod, container, Phase.CREATING, str(overruled or "")))
+    cpus = state.desired_cpus(node, record) if pins(node, state) else NO_CPUS
+    mems = allocation.mems if allocation else NO_NODES
+    quota = NO_QUOTA if replies_quota(node, state, record) else None
+    resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if cpus or mems else None
+    record = replace(record, stored_cpus=cpus, stored_mems=mems)
+    # 6. The other containers: the response carries those that only the runtime can update, the rest are cgroup writes.
+    state, updates = pending_updates(node, state.with_pod(pod).with_container(record), except_id=record.id)
+    steps = ("devices-not-counted", *placed.steps) if has_uncounted_devices(known) else placed.steps
     return Decision(
         state,
-        nri.CreateContainerResponse(resources=_if_any(resources), updates=updates),
+        nri.CreateContainerResponse(resources=resources, updates=updates),
         overruled=overruled,
         writes=pool_writes(node, before, state),
         steps=steps,
@@ -369,27 +374,6 @@ def _forgotten(state: State, uid: str) -> State:
         state = state.without_container(record.id)
     pods = {key: pod for key, pod in state.pods.items() if key != uid}
     return replace(state.released(uid), pods=pods)
-
-
-def _granted(node: Node, state: State, record: ContainerRecord, allocation: Allocation | None) -> Resources:
-    cpus = str(state.desired_cpus(node, record)) if pins(node, state) else ""
-    quota = NO_QUOTA if replies_quota(node, state, record) else None
-    return Resources(cpus=cpus, mems=str(allocation.mems) if allocation else "", cpu_quota_us=quota)
-
-
-def _refuse_empty_pool(node: Node, state: State, allocation: Allocation | None) -> None:
-    """Refuse a container of an empty shared pool: without a cpuset it would run on the exclusive CPUs of others.
-
-    Raises:
-        InsufficientCPUsError: it needs the shared pool, and that has no CPU left.
-    """
-    if pins(node, state) and not (allocation and allocation.cpus) and not state.shared_pool(node):
-        hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
-        raise InsufficientCPUsError(1, 0, hint)
-
-
-def _if_any(resources: Resources) -> Resources | None:
-    return resources if resources.cpus or resources.mems else None
 
 
 def _reasserted(

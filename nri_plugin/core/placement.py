@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from nri_plugin.core.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
+from nri_plugin.core.pool import pins
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
@@ -98,32 +99,49 @@ def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
     return take_cpus(cpu_tables(topology), topology.online, count, options)
 
 
+def place_new(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """`place` for a container that does not run yet: it also needs a CPU to run on.
+
+    Raises:
+        AdmissionError: policy refuses it, or it needs the shared pool and that has no CPU left. Without a cpuset it would
+            run on the exclusive CPUs of others.
+    """
+    placed = place(node, state, pod, request)
+    has_cpus = placed.allocation is not None and placed.allocation.cpus
+    if not has_cpus and pins(node, placed.state) and not placed.state.shared_pool(node):
+        hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
+        raise InsufficientCPUsError(1, 0, hint)
+    return placed
+
+
 def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
     """Allocate CPUs and memory to `request`, or keep those that it already has.
 
     Raises:
         AdmissionError: policy refuses it; the given state stays valid.
     """
+    # 1. The need on this node: CPUs that it may have, how many of them exclusively, memory that policy allocates.
     node = narrowed(node, request.isolated)
     count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
+    # 2. An earlier instance. The container keeps its allocation when it is started again and asks for the same.
     held = state.allocations.get(key)
     if held is not None and held.resize is not None:
         # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
         state = state.with_allocation(key, held)
-    # A container that is started again keeps its allocation as long as it asks for the same.
     if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
         return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
         # It ran before and gave its memory back. The kubelet admits it only once and takes no memory for it again.
         request, memory = replace(request, memory_bytes=0, hugepages=()), {}
     before = state.without_allocation(key)
+    # 3. Nothing to allocate: the shared pool, unless a device or a provider of another package objects.
     if not count and not memory:
         return _placed_in_pool(node, before, pod, request)
+    # 4. Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     question = _question(node, before, pod, request, count, memory)
-    # Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     state, hint, steps = _admitted(question)
-    # CPUs before memory, as in the kubelet; either may still refuse.
+    # 5. CPUs before memory, as in the kubelet; either may still refuse.
     cpus = cpus_under(question, hint)
     leave_a_pool(node, state, cpus)
     blocks, mems = memory_under(question, hint)
@@ -135,7 +153,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
     )
-    # What came from ended containers is taken out of their allocations, so that each CPU has one owner.
+    # 6. CPUs and memory of ended containers leave their allocations, so that each has one owner.
     after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
     after = returned_again(after, before, pod)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))

@@ -43,9 +43,8 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
 
     The allocations are searched, not the records: a container that ended while the agent was away has no record.
     """
-    mine = [
-        key for key in state.allocations if pod_of(key) == pod.uid and key != allocation_key(pod.uid, name)
-    ]
+    own = allocation_key(pod.uid, name)
+    mine = [key for key in state.allocations if pod_of(key) == pod.uid and key != own]
     live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
     if pod.facts is None:
         return tuple(key for key in mine if key not in live)

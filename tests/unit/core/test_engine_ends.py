@@ -9,6 +9,7 @@ from nri_plugin.core.engine import decide
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Effect,
+    MemoryManagerPolicy,
     Node,
     TopologyManagerPolicy,
     TopologyManagerScope,
@@ -172,6 +173,22 @@ def test_a_container_is_not_created_where_its_shared_pool_lost_its_last_cpu() ->
     assert decision.refusal.kind is RefusalKind.CPUS
     assert "all online CPUs 0-1 are exclusive; bring CPUs online" in str(decision.refusal)
     assert decision.state is state
+
+
+def test_a_container_without_a_cpu_that_is_never_refused_holds_no_memory() -> None:
+    small = machine(nodes=1, cores=2)
+    state = run(node(small, reserved="2-3"), EMPTY, pod(), container(pod(), cpu=2))
+    left = node(
+        replace(small, online=cpus("0-1")),
+        reserved="0",
+        memory_manager_policy=MemoryManagerPolicy.STATIC,
+        never_refuse=frozenset({"vital"}),
+    )
+    vital = pod("v", namespace="vital")
+    decision = decide(left, state, nri.CreateContainer(vital, container(vital, cpu=0.5, memory=1 << 20)))
+    assert decision.overruled
+    assert decision.response == nri.CreateContainerResponse()
+    assert decision.state.allocations == state.allocations
 
 
 def test_foreign_memory_nodes_in_an_update_are_replaced_by_the_containers_own() -> None:
