@@ -1,8 +1,6 @@
 """Each option is one row, and nothing that lists options is without it."""
 
-import re
 from dataclasses import fields
-from pathlib import Path
 
 import pytest
 
@@ -11,28 +9,7 @@ from nri_plugin.model.option_rows import OWN_ATTRIBUTES, Level
 from nri_plugin.model.options import OPTION_BY_NAME, REGISTRY, Options
 from tests.option_texts import SCHEMA, config_schema, guide, guide_tables, guide_text, schema_text, sentences
 
-ROOT = Path(__file__).parents[3]
 ROWS = pytest.mark.parametrize("row", REGISTRY.values(), ids=lambda row: row.name)
-BEHAVIOUR = (
-    "property",
-    "unit/policy",
-    "unit/core",
-    "unit/model",
-    "unit/agent",
-    "unit/exporter",
-    "unit/config",
-)
-
-
-def sources(*folders: str) -> str:
-    paths = (path for folder in folders for path in sorted((ROOT / folder).glob("**/*.py")))
-    return "\n".join(
-        path.read_text() for path in paths if path.name not in ("options.py", "test_registry.py")
-    )
-
-
-PRODUCT = sources("nri_plugin")
-TESTS = sources(*(f"tests/{folder}" for folder in BEHAVIOUR))
 
 
 def test_the_chart_has_the_schema_that_the_rows_make() -> None:
@@ -47,16 +24,6 @@ def test_the_schema_and_the_tables_name_every_option_that_can_be_chosen() -> Non
     schema = str(config_schema())
     for name, row in OPTION_BY_NAME.items():
         assert (f"'{name}'" in schema, f"`{name}`" in guide_tables()) == (not row.is_derived,) * 2
-
-
-@ROWS
-def test_every_option_is_read_by_the_product(row) -> None:
-    assert re.search(rf"\boptions\.{row.attribute}\b", PRODUCT), "no predicate reads it"
-
-
-@ROWS
-def test_every_option_has_a_test_of_its_behaviour(row) -> None:
-    assert re.search(rf"\b{row.attribute}=", TESTS), f"no test below {', '.join(BEHAVIOUR)} sets it"
 
 
 @ROWS

@@ -1,0 +1,148 @@
+"""Every option changes what is decided: the same pods come to a node with it and to one without it."""
+
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from nri_plugin.config.option_checks import machine_refusals
+from nri_plugin.core.decision import InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.core.kernel_settings import partitions, quotas
+from nri_plugin.core.requests import EXCLUSIVE_CPUS
+from nri_plugin.exporter.publication import published
+from nri_plugin.model.option_rows import Affects
+from nri_plugin.model.options import (
+    REGISTRY,
+    CPUManagerPolicy,
+    Effect,
+    FullPCPUsRule,
+    IsolatedCPUs,
+    Isolation,
+    MemoryManagerPolicy,
+    Node,
+    Options,
+    ReservedMemory,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+    TopologyTieBreak,
+    UncoreCacheFit,
+    UncoreCacheRule,
+)
+from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
+from nri_plugin.model.state import State
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.device_hints import Device, DeviceResource
+from nri_plugin.wire.nri import events as nri
+from tests.builders import GIB, container, pod
+
+BEST_EFFORT = {"topology_manager_policy": TopologyManagerPolicy.BEST_EFFORT}
+SINGLE = {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE}
+BY_CACHE = {"prefer_align_cpus_by_uncore_cache": True}
+WHOLE_CORES = {"full_pcpus_only": True, "smt_odd_counts": SMTOddCounts.ALLOW}
+BEST_FIT = {"uncore_cache_fit": UncoreCacheFit.BEST}
+STATIC_MEMORY = {"memory_manager_policy": MemoryManagerPolicy.STATIC}
+
+CASES: dict[str, tuple[dict[str, Any], Any]] = {
+    "cpu_manager_policy": ({}, CPUManagerPolicy.NONE),
+    "topology_manager_policy": ({}, TopologyManagerPolicy.SINGLE_NUMA_NODE),
+    "topology_manager_scope": (SINGLE, TopologyManagerScope.POD),
+    "memory_manager_policy": ({}, MemoryManagerPolicy.STATIC),
+    "full_pcpus_only": ({}, True),
+    "distribute_cpus_across_numa": ({}, True),
+    "distribute_cpus_across_cores": ({}, True),
+    "align_by_socket": (BEST_EFFORT, True),
+    "strict_cpu_reservation": ({}, True),
+    "prefer_align_cpus_by_uncore_cache": ({}, True),
+    "prefer_closest_numa_nodes": (BEST_EFFORT, True),
+    "max_allowable_numa_nodes": (BEST_EFFORT, 3),
+    "strict_uncore_cache": (BEST_FIT, True),
+    "device_proportional_cpus": (BEST_EFFORT, True),
+    "uncore_cache_fit": ({}, UncoreCacheFit.BEST),
+    "uncore_cache_rule": (BY_CACHE, UncoreCacheRule.KEP_4800),
+    "full_pcpus_rule": (WHOLE_CORES, FullPCPUsRule.WHOLE_CORES),
+    "smt_odd_counts": ({}, SMTOddCounts.REJECT),
+    "topology_tie_break": (BEST_EFFORT, TopologyTieBreak.SPREAD),
+    "isolated_cpus": ({}, IsolatedCPUs.ON_REQUEST),
+    "isolation": ({}, Isolation.PARTITION),
+    "annotation_namespaces": ({}, frozenset({"default"})),
+    "never_refuse": (SINGLE, frozenset({"default"})),
+    "pool_floor": ({}, False),
+    "reserved_memory": (STATIC_MEMORY, (ReservedMemory(NUMANodeID(0), "memory", 15 * GIB),)),
+    "kept_memory_bytes": ({}, GIB),
+    "lift_cpu_quota": ({}, False),
+    "effect": ({}, Effect.UPDATE),
+}
+"""By option: the options without which it has no effect, and a value that is not its default."""
+
+
+def machine() -> Topology:
+    """Two sockets of two NUMA nodes, each of two uncore caches of two cores; nodes 0 and 3 are close to each other."""
+    rows = [(cpu, core, core // 8, core // 4, core // 2) for cpu in range(32) for core in [cpu % 16]]
+    distances = {0: (10, 20, 30, 12), 1: (20, 10, 12, 30), 2: (30, 12, 10, 20), 3: (12, 30, 20, 10)}
+    made = Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(4), 16 * GIB), distances=distances)
+    return replace(made, isolated=CPUSet.parse("2,18"))
+
+
+Asked = tuple[float, int, str, tuple[int, ...]]
+"""CPUs, bytes of memory, QoS class, and the NUMA node of each device."""
+
+LIVES: tuple[tuple[Asked, ...], ...] = (
+    (
+        (0, 0, "Burstable", ()),
+        (2.5, GIB, "Burstable", ()),
+        (3, GIB, "Guaranteed", ()),
+        (1, GIB, "Guaranteed", (1,)),
+        (2, GIB, "Guaranteed", ()),
+        (4, 0, "Guaranteed", (3, 3, 2)),
+        (10, GIB, "Guaranteed", (0,)),
+        (6, GIB, "Guaranteed", (2,)),
+    ),
+    ((9, GIB, "Guaranteed", ()),),
+    ((3, GIB, "Guaranteed", ()), (27, GIB, "Guaranteed", ())),
+)
+"""Pods of one container that come to an empty node, one after the other."""
+
+
+def creation(uid: str, asked: Asked) -> InformedCreate:
+    """An annotation asks for exclusive CPUs, which has no effect on Guaranteed pods."""
+    cpu, memory, qos, nodes = asked
+    of = replace(pod(uid, qos, cpu=cpu and cpu + 7), annotations={f"{EXCLUSIVE_CPUS}.pod": "2"})
+    created = container(of, cpu=cpu, memory=memory)
+    limited = replace(created.resources, cpu_quota_us=int(cpu * 100_000), cpu_period_us=100_000)
+    devices = tuple(Device(str(index), NodeMask.of(node)) for index, node in enumerate(nodes))
+    given = (DeviceResource("example.com/gpu", devices),) if devices else ()
+    return InformedCreate(nri.CreateContainer(of, replace(created, resources=limited)), devices=given)
+
+
+def outcomes(options: dict[str, Any]) -> Iterator[object]:
+    """Everything that follows from the same lives: decisions, kernel settings, published zones."""
+    node = Node(machine(), Options(**options), CPUSet.parse("0,16"))
+    for life in LIVES:
+        state = State()
+        for number, asked in enumerate(life):
+            known = creation(f"p{number}", asked)
+            of, created = known.event.pod, known.event.container
+            for event in (nri.RunPodSandbox(of), known, nri.StartContainer(of, created)):
+                decision = decide(node, state, event)
+                state = decision.state
+                yield decision.response, decision.refusal, decision.overruled, decision.writes
+        yield from partitions(node, state)
+        yield from quotas(node, state)
+        yield published("n", node, state).zones
+
+
+def test_there_is_a_case_for_every_option() -> None:
+    assert set(CASES) == {one.name for one in fields(Options)}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_option_changes_what_follows(name: str) -> None:
+    base, value = CASES[name]
+    with_it = {**base, name: value}
+    if REGISTRY[name].affects is Affects.MACHINE:
+        assert list(machine_refusals(Options(**with_it), machine()))
+    else:
+        assert list(outcomes(base)) != list(outcomes(with_it))
