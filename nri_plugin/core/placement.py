@@ -213,12 +213,14 @@ def _kept(
         return Placement(state, held, ("kept",))
     others = state.without_allocation(request.key)
     keys = donors(others, pod, request.name)
-    question = Question(
-        node, others, pod, request, memory=memory, donors=keys, reuse=reusable_memory(others, keys)
+    grant = allocate_memory(
+        memory_state_of(node, others),
+        memory,
+        MergedHint(held.mems, preferred=False),
+        reuse=reusable_memory(others, keys),
     )
-    blocks, mems = memory_under(question, MergedHint(held.mems, preferred=False))
-    held = replace(held, mems=mems, memory=blocks)
-    state = handed_over(others, keys, NO_CPUS, blocks).with_allocation(request.key, held)
+    held = replace(held, mems=grant.nodes, memory=grant.blocks)
+    state = handed_over(others, keys, NO_CPUS, grant.blocks).with_allocation(request.key, held)
     return Placement(state, held, ("kept", "memory-taken-anew"))
 
 

@@ -1,7 +1,7 @@
 """Ids of the parts of a machine, and immutable sets of CPUs and of NUMA nodes.
 
 A `CPUSet` and a `NodeMask` are both one integer, and never exchanged: each operation on two sets takes two of the same
-type. So each type writes out its operations with that type in the signatures, and the type checker refuses a mixture.
+type, and the type checker refuses a mixture.
 """
 
 from collections.abc import Iterable, Iterator
@@ -68,6 +68,25 @@ class IDSet:
     def __contains__(self, item: object) -> bool:
         return isinstance(item, int) and item >= 0 and bool(self.mask >> item & 1)
 
+    def __and__(self, other: Self) -> Self:
+        return type(self)(self.mask & other.mask)
+
+    def __or__(self, other: Self) -> Self:
+        return type(self)(self.mask | other.mask)
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.mask & ~other.mask)
+
+    def __xor__(self, other: Self) -> Self:
+        return type(self)(self.mask ^ other.mask)
+
+    def __le__(self, other: Self) -> bool:
+        return self.mask & ~other.mask == 0
+
+    def isdisjoint(self, other: Self) -> bool:
+        """Whether the two sets share no member."""
+        return self.mask & other.mask == 0
+
 
 @dataclass(frozen=True, slots=True, order=False, repr=False)
 class CPUSet(IDSet):
@@ -75,25 +94,6 @@ class CPUSet(IDSet):
 
     def __iter__(self) -> Iterator[CPUID]:
         return map(CPUID, bits.iterate(self.mask))
-
-    def __and__(self, other: "CPUSet") -> "CPUSet":
-        return CPUSet(self.mask & other.mask)
-
-    def __or__(self, other: "CPUSet") -> "CPUSet":
-        return CPUSet(self.mask | other.mask)
-
-    def __sub__(self, other: "CPUSet") -> "CPUSet":
-        return CPUSet(self.mask & ~other.mask)
-
-    def __xor__(self, other: "CPUSet") -> "CPUSet":
-        return CPUSet(self.mask ^ other.mask)
-
-    def __le__(self, other: "CPUSet") -> bool:
-        return self.mask & ~other.mask == 0
-
-    def isdisjoint(self, other: "CPUSet") -> bool:
-        """Whether the two sets share no member."""
-        return self.mask & other.mask == 0
 
 
 NO_CPUS = CPUSet()
@@ -106,25 +106,6 @@ class NodeMask(IDSet):
 
     def __iter__(self) -> Iterator[NUMANodeID]:
         return map(NUMANodeID, bits.iterate(self.mask))
-
-    def __and__(self, other: "NodeMask") -> "NodeMask":
-        return NodeMask(self.mask & other.mask)
-
-    def __or__(self, other: "NodeMask") -> "NodeMask":
-        return NodeMask(self.mask | other.mask)
-
-    def __sub__(self, other: "NodeMask") -> "NodeMask":
-        return NodeMask(self.mask & ~other.mask)
-
-    def __xor__(self, other: "NodeMask") -> "NodeMask":
-        return NodeMask(self.mask ^ other.mask)
-
-    def __le__(self, other: "NodeMask") -> bool:
-        return self.mask & ~other.mask == 0
-
-    def isdisjoint(self, other: "NodeMask") -> bool:
-        """Whether the two sets share no member."""
-        return self.mask & other.mask == 0
 
 
 NO_NODES = NodeMask()
