@@ -28,7 +28,7 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import PodFacts, PodRecord, State, owner_of, pod_of
+from nri_plugin.model.state import PodFacts, PodRecord, State, named, pod_of
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import MergedHint, admits, merge
 
@@ -287,9 +287,8 @@ def _where(node: Node, cpus: int, mems: NodeMask, hint: MergedHint) -> NodeMask:
 def _holding(state: State, key: str) -> Holding:
     allocation = state.allocations[key]
     memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
-    uid, container = owner_of(key)
-    name, cpus = f"{pod_name(state, uid)}/{container}", allocation.cpus
-    return Holding(name, str(cpus), len(cpus), memory, str(allocation.mems))
+    cpus, mems = allocation.cpus, allocation.mems
+    return Holding(named(state.pods, key), str(cpus), len(cpus), memory, str(mems))
 
 
 def _with_request(facts: PodFacts, name: str, milli: int) -> PodFacts:

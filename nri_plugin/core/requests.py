@@ -418,12 +418,11 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     Raises:
         AnnotationError: one that is heard cannot be understood, or does not fit this container.
     """
-    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
+    given = _given(options, pod)
+    if not given:
         return request
-    given = dict(pod.annotations)
-    _word(
-        given, ISOLATION, request.name, Isolation
-    )  # read where it is applied; here only a wrong word is refused
+    # The isolation is read where it is applied; here only a wrong word is refused.
+    _word(given, ISOLATION, request.name, Isolation)
     return replace(
         request,
         smt_odd_counts=_word(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
@@ -434,19 +433,20 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
 
 def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
     """How far the exclusive CPUs of that container are isolated; an unknown word counts as not set."""
-    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
-        return options.isolation
-    heard = _heard(dict(pod.annotations), ISOLATION, name)
+    heard = _heard(_given(options, pod), ISOLATION, name)
     value = heard[1] if heard else ""
     return Isolation(value) if value in set(Isolation) else options.isolation
 
 
 def annotated_node(options: Options, pod: PodRecord) -> int:
     """Mask of the NUMA node that the pod's annotation prefers; 0 where no annotation is heard."""
-    if not pod.annotations or pod.namespace not in options.annotation_namespaces:
-        return 0
-    value = dict(pod.annotations).get(NUMA_NODE, "")
+    value = _given(options, pod).get(NUMA_NODE, "")
     return 1 << int(value) if _NODE.match(value) else 0
+
+
+def _given(options: Options, pod: PodRecord) -> dict[str, str]:
+    """The annotations of the pod that are heard: none outside the configured namespaces."""
+    return dict(pod.annotations) if pod.namespace in options.annotation_namespaces else {}
 
 
 def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:

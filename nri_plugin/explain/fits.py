@@ -23,7 +23,7 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
 )
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, Phase, PodRecord, State, owner_of, pod_of
+from nri_plugin.model.state import Allocation, Phase, PodRecord, State, named, pod_of
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.memory_state import MEMORY
 
@@ -100,13 +100,6 @@ def uses(node: Node, state: State) -> tuple[NUMANodeUse, ...]:
     )
 
 
-def name_of(state: State, key: str) -> str:
-    """NAMESPACE/POD/CONTAINER of an allocation; its key where the pod is not known."""
-    uid, container = owner_of(key)
-    pod = state.pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod and pod.name else key
-
-
 def _holders(state: State, number: int, cpus: CPUSet, live: set[str]) -> Iterator[Holder]:
     for key, allocation in state.allocations.items():
         own = allocation.cpus & cpus
@@ -114,7 +107,7 @@ def _holders(state: State, number: int, cpus: CPUSet, live: set[str]) -> Iterato
         if not own and not blocks:
             continue
         yield Holder(
-            container=name_of(state, key),
+            container=named(state.pods, key),
             pod_uid=pod_of(key),
             cpus=str(own),
             count=len(own),

@@ -100,8 +100,6 @@ class InsufficientCPUsError(AdmissionError):
         super().__init__(
             f"not enough cpus available to satisfy request: requested={requested}, available={available}"
         )
-        self.requested = requested
-        self.available = available
         self.refusal = replace(self.refusal, remark=remark, requested=requested, available=available)
 
 
@@ -120,8 +118,6 @@ class UncoreCacheAlignmentError(AdmissionError):
             f"strictUncoreCache: {requested} cpus requested, but the uncore cache with most available has "
             f"{largest_hole} (the largest has {largest_cache} in all)"
         )
-        self.requested = requested
-        self.largest_hole = largest_hole
         self.refusal = replace(self.refusal, remark=remark, requested=requested, available=largest_hole)
 
 
@@ -131,8 +127,8 @@ class InsufficientMemoryError(AdmissionError):
     kind = RefusalKind.MEMORY
 
 
-class HostError(NriPinError):
-    """A file of the host could not be read or written; names the path."""
+class _PathError(NriPinError):
+    """Something is wrong with one path, which the text names first."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(f"{path}: {detail}")
@@ -140,13 +136,12 @@ class HostError(NriPinError):
         self.detail = detail
 
 
-class CheckpointError(NriPinError):
-    """The checkpoint is unreadable or could not be written; names the path."""
+class HostError(_PathError):
+    """A file of the host could not be read or written."""
 
-    def __init__(self, path: str, detail: str) -> None:
-        super().__init__(f"{path}: {detail}")
-        self.path = path
-        self.detail = detail
+
+class CheckpointError(_PathError):
+    """The checkpoint is unreadable or could not be written."""
 
 
 class ConfigError(NriPinError):
@@ -190,7 +185,7 @@ class KubeAPIError(NriPinError):
         self.retry_after_s = retry_after_s
 
 
-class KubeletError(NriPinError):
+class KubeletError(_PathError):
     """The kubelet's PodResources API gave no answer, or a refusal.
 
     Attributes:
@@ -202,8 +197,7 @@ class KubeletError(NriPinError):
     def __init__(
         self, path: str, detail: str, *, is_unknown: bool = False, is_unsupported: bool = False
     ) -> None:
-        super().__init__(f"{path}: {detail}")
-        self.detail = detail
+        super().__init__(path, detail)
         self.is_unknown = is_unknown
         self.is_unsupported = is_unsupported
 

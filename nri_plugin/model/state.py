@@ -285,10 +285,10 @@ def owner_of(key: str) -> tuple[str, str]:
 
 
 def named(pods: Mapping[str, "PodRecord"], key: str) -> str:
-    """`namespace/pod/container` of an allocation key, the key itself where the pod is not known."""
+    """NAMESPACE/POD/CONTAINER of an allocation key; the key itself where the name of the pod is not known."""
     uid, container = owner_of(key)
     pod = pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod else key
+    return f"{pod.namespace}/{pod.name}/{container}" if pod and pod.name else key
 
 
 def pod_of(key: str) -> str:

@@ -57,7 +57,7 @@ def test_the_result_is_available_and_of_the_right_size_or_refused_for_shortage(
     if count > len(available):
         with pytest.raises(InsufficientCPUsError) as refusal:
             take_packed(cpu_tables(topology), available, count, prefer_uncore_cache=by_cache, spread=spread)
-        assert (refusal.value.requested, refusal.value.available) == (count, len(available))
+        assert (refusal.value.refusal.requested, refusal.value.refusal.available) == (count, len(available))
     else:
         ours = take_packed(
             cpu_tables(topology), available, count, prefer_uncore_cache=by_cache, spread=spread

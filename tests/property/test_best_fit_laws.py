@@ -52,7 +52,7 @@ def test_the_result_is_available_and_of_the_right_size_or_refused_for_shortage(m
     if count > len(available):
         with pytest.raises(InsufficientCPUsError) as refusal:
             take_best_fit(cpu_tables(topology), available, count)
-        assert (refusal.value.requested, refusal.value.available) == (count, len(available))
+        assert (refusal.value.refusal.requested, refusal.value.refusal.available) == (count, len(available))
     else:
         ours = take_best_fit(cpu_tables(topology), available, count)
         assert ours <= available
@@ -69,7 +69,7 @@ def test_strict_stays_in_one_cache_exactly_when_some_cache_has_room(machine, cou
     if room < count:
         with pytest.raises(UncoreCacheAlignmentError) as refusal:
             take_in_one_cache(tables, available, count)
-        assert (refusal.value.requested, refusal.value.largest_hole) == (count, room)
+        assert (refusal.value.refusal.requested, refusal.value.refusal.available) == (count, room)
     else:
         ours = take_in_one_cache(tables, available, count)
         assert len(ours) == count

@@ -1,6 +1,6 @@
 """Who holds what, NUMA node by NUMA node."""
 
-from nri_plugin.explain.fits import name_of, uses
+from nri_plugin.explain.fits import uses
 from nri_plugin.model.options import MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.model.state import Allocation, State
 from tests.builders import GIB, cpus, node
@@ -34,7 +34,7 @@ def test_what_is_kept_for_nobody_alive_is_marked() -> None:
     state = State(allocations={"gone/c": Allocation(cpus("2-3"))})
     (holder,) = uses(ON, state)[0].holders
     assert holder.has_ended
-    assert holder.container == name_of(state, "gone/c") == "gone/c"
+    assert holder.container == "gone/c"
 
 
 def test_who_holds_most_comes_first() -> None:
