@@ -19,7 +19,7 @@ from typing import Protocol, Self
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import Observed, OwnEvent, Target
-from nri_plugin.core.kernel_settings import Partition, limits, promised
+from nri_plugin.core.kernel_settings import Partition, allocated_cgroups, limits
 from nri_plugin.core.pool import floor_writes
 from nri_plugin.core.requests import qos_slices, slice_pattern
 from nri_plugin.core.validator import (
@@ -251,7 +251,7 @@ class PartitionWriter:
 
     def adopt(self, *states: State) -> list[HostError]:
         """Take over partitions that an earlier agent may have made for these states; return what is wrong with some."""
-        known = {ref: cpus for state in states for ref, cpus in promised(state)}
+        known = {ref: cpus for state in states for ref, cpus in allocated_cgroups(state)}
         return self._partitions.adopt(known.items())
 
     def end_others(self, node: Node, wanted: Mapping[CgroupRef, Partition], now_s: float) -> list[HostError]:
@@ -355,7 +355,7 @@ def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
         _widen(cgroups, ref, online, found)
 
     if cgroups.version == 2:
-        found.failures += map(str, end_all(tree.directory, promised(state), online))
+        found.failures += map(str, end_all(tree.directory, allocated_cgroups(state), online))
     # A cgroup without a set of its own has its parent's, and stays so.
     for ref in (*slices_of(state), *sandboxes):
         with _noted(found):

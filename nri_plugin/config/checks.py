@@ -1,4 +1,4 @@
-"""Checks that involve more than one key, and what the kubelet reserves: the kubelet's rules."""
+"""Checks that involve more than one key, and the amounts kept for the system, by the kubelet's rules."""
 
 import os
 from collections.abc import Callable, Iterator

@@ -24,7 +24,7 @@ from nri_plugin.config.checks import (
     section_values,
     violations,
 )
-from nri_plugin.config.keys import KEYS, SET, Settings, settings_of, values_of
+from nri_plugin.config.keys import KEYS, Settings, settings_of, values_of
 from nri_plugin.config.values import FEATURE_GATES, closest, memory_node_place, unknown
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, scalar
 from nri_plugin.core.placement import reserved_cpus
@@ -222,7 +222,7 @@ def _misplaced(place: Place, name: str) -> ConfigError:
 
 def _unknown(place: Place, name: str, *, is_list_shown: bool) -> ConfigError:
     """A key that resembles none. The list of all keys is long, so it is shown once, and not for a flag."""
-    if place.file.startswith(SET):
+    if not place.line:
         return place.error("unknown key; deploy/guide/configure.md lists the keys there are")
     return (
         place.error("unknown key; see the list above") if is_list_shown else unknown(place, name, tuple(KEYS))
@@ -347,7 +347,7 @@ def _without(tree: Section, names: set[str]) -> Section:
 # ---- hint providers of other installed packages
 #
 # They are found by entry point and loaded before the agent registers with the runtime. One that cannot be loaded stops
-# the start: containers placed without it would be placed wrongly, and nobody would notice.
+# the start: containers placed without it would be placed wrongly, without any sign of it.
 
 GROUP = "nri_pin.hint_providers"
 

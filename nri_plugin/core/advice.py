@@ -1,4 +1,4 @@
-"""The advice that a refusal gives: what would have fitted, and what stands in the way.
+"""The advice of a refusal: alternatives that would have fitted, and the obstacle.
 
 Every alternative was tried: by the same `place_new` on a changed request or state, or by the same merge under another
 policy. A runtime waits meanwhile, so few alternatives are tried. An admitted container costs nothing, a refused one
@@ -118,8 +118,8 @@ class Trial:
     def likely_counts(self) -> list[int]:
         """Numbers of CPUs below the refused one that are most worth a trial, the largest first.
 
-        Whole cores, what all NUMA nodes have left, and what the one has that has most; under full-pcpus-only in whole
-        cores.
+        Whole cores, the available CPUs of all NUMA nodes, and those of the node with most; under full-pcpus-only in
+        whole cores.
         """
         tables, available = tables_of(self.node), self.state.available(self.node).mask
         count, unit = self.count, tables.cpus_per_core if self.node.options.full_pcpus_only else 1
@@ -261,7 +261,7 @@ def _sufficient_end(trial: Trial) -> str:
 
 
 def _fits_alone(trial: Trial) -> bool:
-    # What its own pod holds the container may take over, so all that is allocatable counts.
+    # The container may take over CPUs of its own pod, so all allocatable CPUs count.
     return trial.may_fit_in(trial.node.allocatable.mask) and trial.alone().fits
 
 
@@ -279,7 +279,7 @@ def _under(policy: TopologyManagerPolicy, terms: MergeTerms, question: Question)
 
 
 def _where(node: Node, cpus: int, mems: NodeMask, hint: MergedHint) -> NodeMask:
-    """The NUMA nodes of what it holds; for a container that holds nothing the merged hint."""
+    """The NUMA nodes of its CPUs and memory; the merged hint for a container without either."""
     nodes = NodeMask(tables_of(node).nodes_of(cpus)) | mems
     return nodes or hint.affinity or NodeMask()
 

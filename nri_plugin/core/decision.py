@@ -1,4 +1,4 @@
-"""What goes into a decision beside the runtime's message, and what comes out of it.
+"""The input of a decision beside the runtime's message, and its result.
 
 In: `InformedCreate` and `UnsavedStart` are events of our own around an event of the runtime. The agent collects what is
 known of a container before the decision and passes it on with the event. So deciding stays pure: the same event gives
@@ -69,7 +69,7 @@ LINE_BYTES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class ExporterAnswer:
-    """What the exporter answered about a container.
+    """The exporter's answer about a container.
 
     Attributes:
         devices: of the container; None where the exporter does not know the container.
@@ -151,7 +151,7 @@ class EffectiveCheck:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from one event.
+    """The result of one event.
 
     Order of effects: save `state` (when it changed), apply `writes`, answer with `response` or, when `refusal` is set,
     refuse with it. A refused event changes neither state nor cgroups.

@@ -16,7 +16,7 @@ from nri_plugin.model.state import CgroupRef, Phase, State
 
 
 class Cause(StrEnum):
-    """What a drift looks like. The kernel does not tell which process caused it."""
+    """The kind of a drift, by the value that was found. The kernel does not tell which process caused it."""
 
     STORED = "stored-value"
     """The cpuset that the runtime has stored: the runtime, or systemd for it, wrote it back."""
@@ -49,7 +49,7 @@ class Observed:
 
     Attributes:
         target: the cgroup, which exists.
-        cpus: what was written to it; None where it has no cpuset files.
+        cpus: the value of its `cpuset.cpus`; None where it has no cpuset files.
         effective: the CPUs its processes run on.
     """
 
@@ -117,7 +117,7 @@ def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drif
     return tuple(found)
 
 
-def put_right(node: Node, state: State, event: CpusetsObserved) -> Decision:
+def repair_drift(node: Node, state: State, event: CpusetsObserved) -> Decision:
     """Repair drift."""
     # Cgroups that run on CPUs of others come before those that only lack some of their own.
     found = sorted(drifts(node, state, event.observed), key=_is_too_narrow)
@@ -132,7 +132,7 @@ def follow_machine(node: Node, state: State, event: MachineChanged) -> Decision:
     """Write the new shared pool, and for every exclusive container the CPUs of its allocation that are online.
 
     A container that lost some of its CPUs runs on the rest. One that lost all of them runs in the shared pool until one
-    returns. Allocations stay as they are, and lost CPUs are given to nobody else.
+    returns. Allocations stay as they are, and no other container gets the lost CPUs.
     """
     writes = tuple(replace(write, make_room=True) for write in all_writes(node, state))
     return Decision(state, writes=writes, steps=("machine-changed", f"lost={len(state.lost(node))}"))

@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, put_right
+from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, repair_drift
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
 from nri_plugin.core.placement import Placement, place_new
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
@@ -45,7 +45,7 @@ from nri_plugin.core.requests import (
     stored_mems,
 )
 from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
-from nri_plugin.core.reuse import given_back
+from nri_plugin.core.reuse import init_memory_released
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
@@ -62,10 +62,10 @@ Handler: TypeAlias = Callable[[Node, State, Any], Decision]
 def decide(
     node: Node, state: State, event: nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
 ) -> Decision:
-    """What follows from `event` on `node` in `state`.
+    """The decision on `event` on `node` in `state`.
 
-    Never raises for anything the event holds: what policy refuses comes back as
-    `Decision.refusal`, with the state unchanged.
+    Never raises for anything in the event. A refusal of policy comes back as `Decision.refusal`, with the state
+    unchanged.
     """
     handler = _HANDLERS.get(type(event))
     if handler is None:
@@ -114,7 +114,7 @@ def _informed_create(
     """Place the container and tell the runtime, or refuse with the kubelet's reason."""
     container = known.event.container
     # 1. The request: the runtime's message and the facts. Annotations come last and may refuse the container.
-    state, pod, request = wanted(node, before, known)
+    state, pod, request = creation_context(node, before, known)
     overruled = None
     try:
         request = annotated(node.options, pod, request)
@@ -149,7 +149,9 @@ def _informed_create(
     )
 
 
-def wanted(node: Node, state: State, known: InformedCreate) -> tuple[State, PodRecord, ContainerRequest]:
+def creation_context(
+    node: Node, state: State, known: InformedCreate
+) -> tuple[State, PodRecord, ContainerRequest]:
     """The state in which a new container is placed, its pod, and its request before annotations are applied."""
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
@@ -180,19 +182,19 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
     record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
-    state = given_back(state.with_container(record), record)
+    state = init_memory_released(state.with_container(record), record)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record))
     return Decision(state, writes=writes, steps=(*steps, "started"))
 
 
 def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Decision:
-    """Check a container that runs, and do now what its start should have done where that event was lost or ignored."""
+    """Check a container that runs. Where its start was lost or ignored, do the work of that event now."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     unseen = record.phase in (Phase.CREATING, Phase.CREATED)
     if unseen:
         # Its StartContainer was lost, or the runtime ignored our refusal of it.
         record = replace(record, phase=Phase.RUNNING)
-        state, steps = given_back(state.with_container(record), record), (*steps, "start-unseen")
+        state, steps = init_memory_released(state.with_container(record), record), (*steps, "start-unseen")
     if record.phase is Phase.STOPPED:  # it ended so soon that its end was reported first
         return Decision(state, steps=steps)
     if not pins(node, state):
@@ -206,7 +208,7 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     """Resize in place, and keep the runtime from writing an old cpuset; leave the rest of the request unchanged.
 
     The runtime applies the request's cpuset or, where that is empty, the stored one. An update of ours replaces the whole
-    request and loses what NRI does not carry, so it is sent only when the applied value would not be ours.
+    request and loses fields that NRI does not carry, so it is sent only when the applied value would not be ours.
     """
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not pins(node, state):
@@ -405,7 +407,7 @@ _HANDLERS: dict[type, Handler] = {
     nri.UpdatePodSandbox: _update_pod,
     nri.StopContainer: _stop,
     nri.RemoveContainer: _remove,
-    CpusetsObserved: put_right,
+    CpusetsObserved: repair_drift,
     MachineChanged: follow_machine,
 }
 """The function for each event; all other events change nothing."""

@@ -126,7 +126,7 @@ class Partition:
     container_id: str
 
 
-def promised(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
+def allocated_cgroups(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
     """Every cgroup that may have been made a partition, and the allocated CPUs of its container."""
     for record in state.containers.values():
         held = state.allocation_of(record)

@@ -25,12 +25,12 @@ from nri_plugin.core.requests import (
 from nri_plugin.core.reuse import (
     donors,
     handed_over,
-    has_returned,
+    has_released_init_memory,
+    init_memory_released_again,
+    init_memory_restored,
     is_plain_init,
-    returned_again,
     reusable_cpus,
     reusable_memory,
-    taken_back,
 )
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.model.options import (
@@ -155,12 +155,12 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     )
     # 6. CPUs and memory of ended containers leave their allocations, so that each has one owner.
     after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
-    after = returned_again(after, before, pod)
+    after = init_memory_released_again(after, before, pod)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
 def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
-    """What hint providers are asked about a container that holds nothing in `state`.
+    """The question to hint providers about a container without an allocation in `state`.
 
     Raises:
         AdmissionError: as `exclusive_count`.
@@ -177,9 +177,9 @@ def _question(
     count: int,
     memory: Mapping[str, int],
 ) -> Question:
-    if has_returned(state, pod):
+    if has_released_init_memory(state, pod):
         # The kubelet placed this container while its init containers still held their memory.
-        state = taken_back(state, pod, memory_state_of(node, state))
+        state = init_memory_restored(state, pod, memory_state_of(node, state))
     keys = donors(state, pod, request.name)
     return Question(
         node,

@@ -1,10 +1,10 @@
-"""What a container asks for: from the runtime's messages, the pod's facts and its annotations.
+"""The request of a container: from the runtime's messages, the pod's facts and its annotations.
 
 A runtime sends neither the QoS class nor the requests. Both follow from what it sends: the class from the cgroup parent,
 the CPU request from the shares. Where the pod's own object is known (`PodFacts`), it wins over the inference. Annotations
 change a request last.
 
-**Annotations** are input from whoever can create pods. They are read only in the namespaces that
+**Annotations** are input of everyone who can create pods. They are read only in the namespaces that
 `annotationNamespaces` names, and have no effect elsewhere. One that is heard and cannot be understood refuses its
 container, because an operator who trusts a namespace wants to know.
 
@@ -35,7 +35,6 @@ from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
-    Amounts,
     CgroupRef,
     ContainerRecord,
     Kind,
@@ -71,7 +70,7 @@ _NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
-    """What one container asks for.
+    """The request of one container.
 
     Attributes:
         pod_uid: pod it belongs to.
@@ -113,14 +112,14 @@ class ContainerRequest:
 
         Source: kubelet v1.36 policy_static.go, guaranteedCPUs, and Allocate with PodLevelResourceManagers off.
         """
-        if not self._is_promised or self.cpu_milli is None or self.cpu_milli % 1000:
+        if not self._may_allocate or self.cpu_milli is None or self.cpu_milli % 1000:
             return self.wanted_exclusive
         return self.cpu_milli // 1000
 
     @property
     def memory_by_resource(self) -> dict[str, int]:
         """Bytes by resource name, for the memory policy; empty unless Guaranteed."""
-        if not self._is_promised:
+        if not self._may_allocate:
             return {}
         return (
             {"memory": self.memory_bytes, **dict(self.hugepages)}
@@ -129,7 +128,7 @@ class ContainerRequest:
         )
 
     @property
-    def _is_promised(self) -> bool:
+    def _may_allocate(self) -> bool:
         return self.qos is QOSClass.GUARANTEED and not self.pod_level
 
 
@@ -171,7 +170,7 @@ def qos_of(cgroup_parent: str) -> QOSClass:
 
 
 def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
-    """What `container` of `pod` asks for.
+    """The request of `container` of `pod`.
 
     An exact value from the runtime comes before the pod's facts. After a resize in place it is the size that the kubelet
     grants, while the pod's object may already ask for another one.
@@ -201,7 +200,16 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
 def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
     """The requests of all containers of the pod by its facts, in their order; none without facts."""
     return tuple(
-        _from_amounts(pod, one.name, one.amounts) for one in (pod.facts.containers if pod.facts else ())
+        ContainerRequest(
+            pod.uid,
+            one.name,
+            pod.qos,
+            one.amounts.cpu_request_milli,
+            one.amounts.memory_request_bytes,
+            one.amounts.hugepages,
+            pod_level=_is_pod_level(pod),
+        )
+        for one in (pod.facts.containers if pod.facts else ())
     )
 
 
@@ -213,16 +221,18 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
     """
     if pod.facts is None:
         return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
+    requests = spec_requests(pod)
     # As in the kubelet, huge pages count by the sizes that app containers use.
     apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
-    sizes = dict.fromkeys(name for amounts in apps for name, _ in amounts.hugepages)
+    sizes = dict.fromkeys(size for amounts in apps for size, _ in amounts.hugepages)
+    pages = {size: [dict(one.hugepages).get(size, 0) for one in requests] for size in sizes}
     return ContainerRequest(
         pod.uid,
         "",
         pod.qos,
-        peak(pod.facts, [one.amounts.cpu_request_milli for one in pod.facts.containers]),
-        peak(pod.facts, [one.amounts.memory_request_bytes for one in pod.facts.containers]),
-        tuple((name, _peak_of_pages(pod.facts, name)) for name in sizes),
+        peak(pod.facts, [one.cpu_milli or 0 for one in requests]),
+        peak(pod.facts, [one.memory_bytes for one in requests]),
+        tuple((size, peak(pod.facts, amounts)) for size, amounts in pages.items()),
         pod_level=_is_pod_level(pod),
     )
 
@@ -385,22 +395,6 @@ def _tells_request(resources: Resources) -> bool:
 
 def _is_pod_level(pod: PodRecord) -> bool:
     return pod.facts is not None and pod.facts.pod_resources is not None
-
-
-def _from_amounts(pod: PodRecord, name: str, amounts: Amounts) -> ContainerRequest:
-    return ContainerRequest(
-        pod.uid,
-        name,
-        pod.qos,
-        amounts.cpu_request_milli,
-        amounts.memory_request_bytes,
-        amounts.hugepages,
-        pod_level=_is_pod_level(pod),
-    )
-
-
-def _peak_of_pages(facts: PodFacts, size: str) -> int:
-    return peak(facts, [dict(one.amounts.hugepages).get(size, 0) for one in facts.containers])
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:

@@ -139,7 +139,7 @@ def _refuse_below_start(held: list[Allocation], before_milli: int, cpu_milli: in
 def _below_start(what: str, before_milli: int, asked_milli: int, first: CPUSet) -> str:
     return (
         f"resize in place of the {what} from {_in_cpus(before_milli)} to {_in_cpus(asked_milli)} CPUs: the {len(first)} "
-        f"it was promised at its start ({first}) stay; ask for {len(first)} or more, or make the pod anew"
+        f"it was allocated at its start ({first}) stay; ask for {len(first)} or more, or make the pod anew"
     )
 
 

@@ -4,7 +4,7 @@ Invariant: a CPU or a byte that is taken over leaves the earlier allocation, so 
 
 CPUs of an init container stay with the pod. The rest of its memory is available to all pods once the next container of its
 pod has started: the kubelet has placed all containers of the pod by then. Here later ones may still come. Each of them is
-placed as if its pod still had that memory, as long as no other pod took it (`taken_back`). That gives the kubelet's answer
+placed as if its pod still had that memory, as long as no other pod took it (`init_memory_restored`). That gives the kubelet's answer
 without holding the memory.
 
 With the pod's facts the rules are the kubelet's: plain init containers pass theirs on, sidecars and app containers keep
@@ -102,7 +102,7 @@ def _left(allocation: Allocation, cpus: CPUSet, memory: tuple[MemoryBlock, ...])
     return replace(ended, cpus=ended.cpus - cpus, grown=grown, memory=memory)
 
 
-def given_back(state: State, record: ContainerRecord) -> State:
+def init_memory_released(state: State, record: ContainerRecord) -> State:
     """The state after the start of a container: the plain init containers before it release their memory.
 
     Without facts it is unknown which those are, and nothing is released.
@@ -116,12 +116,12 @@ def given_back(state: State, record: ContainerRecord) -> State:
     return _returned(state, pod, [allocation_key(pod.uid, name) for name in ended])
 
 
-def has_returned(state: State, pod: PodRecord) -> bool:
+def has_released_init_memory(state: State, pod: PodRecord) -> bool:
     """Whether ended init containers of the pod released memory that its later containers may take over."""
     return any(state.allocations[key].returned for key in _inits(state, pod))
 
 
-def taken_back(state: State, pod: PodRecord, memory: MemoryState) -> State:
+def init_memory_restored(state: State, pod: PodRecord, memory: MemoryState) -> State:
     """The state in which the pod's ended init containers hold their released memory again, if no other pod took it.
 
     Args:
@@ -140,7 +140,7 @@ def taken_back(state: State, pod: PodRecord, memory: MemoryState) -> State:
     return state
 
 
-def returned_again(state: State, before: State, pod: PodRecord) -> State:
+def init_memory_released_again(state: State, before: State, pod: PodRecord) -> State:
     """The state after a container was placed: memory that the pod had released in `before` is released again."""
     keys = [key for key in _inits(before, pod) if before.allocations[key].returned]
     return _returned(state, pod, keys)

@@ -24,7 +24,7 @@ from nri_plugin.core.requests import (
     pod_uid,
     renewed,
 )
-from nri_plugin.core.reuse import given_back, handed_over
+from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
@@ -70,7 +70,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     }
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
-    # 3. Containers that nobody reported: first free their CPUs from outdated allocations, then adopt or place them.
+    # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
         for c in listed.values()
@@ -81,7 +81,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     after, adopted_steps = _adopt_all(node, after, unseen)
     # 4. Starts that were missed: ended init containers before a running container release their memory.
     for record in records.values():
-        after = given_back(after, record) if record.phase is Phase.RUNNING else after
+        after = init_memory_released(after, record) if record.phase is Phase.RUNNING else after
     # 5. Every cgroup is compared: other writers may have been here while the agent was away.
     after, updates = pending_updates(node, after, late=True)
     return Decision(
@@ -95,7 +95,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
 def adopt(
     node: Node, state: State, record: ContainerRecord, container: Container
 ) -> tuple[State, tuple[str, ...]]:
-    """Give a container that already exists what it should have had, as far as still possible.
+    """Allocate to a container that already exists, as far as still possible.
 
     Never refuses: a container that policy would have refused runs in the shared pool, marked `unplaced`.
     """

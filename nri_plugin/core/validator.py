@@ -41,15 +41,15 @@ def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decisi
 
 
 def write_violations(node: Node, state: State, write: CpusetWrite) -> list[str]:
-    """Return what is wrong with a write that follows from `state` and from no decision: a sandbox, a write taken back."""
+    """The faults of a write that follows from `state` and from no decision: a sandbox, a write taken back."""
     return list(_of_write(node, state, Decision(state), write))
 
 
 def opening_violations(online: CPUSet, state: State, write: CpusetWrite) -> list[str]:
-    """Return what is wrong with giving every CPU to a cgroup: to a slice whose floor is lifted, or at a release.
+    """The faults of a write that gives every CPU to a cgroup: to a slice whose floor is lifted, or at a release.
 
-    `state` is what stays allocated. While something in it is exclusive, only slices may be opened: they bound
-    nothing, because each container below has a cpuset of its own.
+    `state` has the allocations that stay. While something in it is exclusive, only slices may be opened: they bound
+    nothing, because each container below has its own cpuset.
     """
     name, found = f"cgroup {write.target.path or write.target.parent}", []
     if write.cpus != online or not online:
@@ -60,9 +60,9 @@ def opening_violations(online: CPUSet, state: State, write: CpusetWrite) -> list
 
 
 def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) -> dict[CgroupRef, list[str]]:
-    """Return what is wrong with each of these partitions, by cgroup; the sound ones are left out.
+    """The faults of these partitions, by cgroup; sound ones are left out.
 
-    The kernel keeps everybody else off the CPUs of a partition. So they must be online, exclusive to its container
+    The kernel keeps all other tasks off the CPUs of a partition. So they must be online, exclusive to its container
     and in no other partition.
     """
     found: dict[CgroupRef, list[str]] = {}
@@ -149,7 +149,7 @@ def _allocated(state: State, key: str) -> CPUSet:
 
 
 def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet, known: CPUSet) -> Iterator[str]:
-    """What is wrong with the container of allocation `key`, or a slice, running on `cpus`.
+    """The faults of the container of allocation `key`, or a slice, that runs on `cpus`.
 
     CPUs that it was allocated before (`known`) may have become strictly reserved since; it keeps them.
     """

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from nri_plugin.core.advice import Trial
 from nri_plugin.core.decision import Decision, InformedCreate
-from nri_plugin.core.engine import decide, wanted
+from nri_plugin.core.engine import creation_context, decide
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import in_scope, question_of, terms_of
 from nri_plugin.core.requests import ContainerRequest, annotated, qos_of
@@ -54,7 +54,7 @@ class Subject:
     Attributes:
         cpu_milli: thousandths of a CPU; None where the runtime could not tell.
         exclusive_cpus: how many CPUs it gets to itself if it is admitted.
-        memory: (resource, bytes) that it asks for, promised or not.
+        memory: (resource, bytes) that it asks for, allocated or not.
     """
 
     namespace: str
@@ -121,7 +121,7 @@ class Explanation:
         why: why it is exclusive, shared or bound.
         settings: the options that bear on it, by their names in the configuration.
         hints: what each provider answered, in the order they are asked.
-        merged: what became of the hints; None where nobody was asked.
+        merged: what became of the hints; None where no provider was asked.
         taking: in which steps CPUs were taken.
         numa_nodes: the allocations on every NUMA node at the time of the decision.
         shared_pool: the shared pool afterwards.
@@ -163,7 +163,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     """
     known = event if isinstance(event, InformedCreate) else InformedCreate(event)
     decision = decide(node, state, known)
-    before, pod, request = wanted(node, state, known)
+    before, pod, request = creation_context(node, state, known)
     before = before.without_allocation(request.key)
     refusal = decision.refusal or decision.overruled
     question, story = None, _Story()

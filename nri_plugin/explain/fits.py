@@ -1,7 +1,7 @@
-"""Who holds what of a machine, and what would have fitted in place of a refused request.
+"""The allocations of a machine, and the alternatives that would have fitted in place of a refused request.
 
 `uses` lists the allocations of each NUMA node. `would_fit` tries the same placement on changed requests, options and
-states, as the advice of a refusal does (`nri_plugin.core.advice`), but longer: nobody waits for an explanation.
+states, as the advice of a refusal does (`nri_plugin.core.advice`), but longer: no runtime waits for an explanation.
 """
 
 from collections.abc import Iterator, Sequence

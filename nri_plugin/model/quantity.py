@@ -1,7 +1,7 @@
 """Kubernetes quantities: `1500m`, `2Gi`, `100Mi`, `1e3`, as exact whole numbers.
 
-Amounts that are no whole number of the unit asked for are rounded up, away from
-promising too little. Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
+Amounts that are no whole number of the requested unit are rounded up, so that a request is never
+taken for a smaller one. Source: k8s.io/apimachinery/pkg/api/resource/quantity.go.
 """
 
 import re

@@ -23,7 +23,7 @@ UNEXPECTED = "UnexpectedAdmissionError"
 
 
 class RefusalKind(StrEnum):
-    """What could not be had; the kubelet has a reason of its own only for the first two."""
+    """The subject of a refusal; the kubelet has a reason of its own only for the first two."""
 
     TOPOLOGY_AFFINITY = "topology-affinity"
     SMT_ALIGNMENT = "smt-alignment"
@@ -45,7 +45,7 @@ class Obstacle(StrEnum):
     """What stands in the way of a request."""
 
     CONFIGURATION = "configuration"
-    """Nobody holds anything, and the request does not fit nevertheless."""
+    """No other pod holds anything, and the request does not fit nevertheless."""
     HOLDERS = "holders"
     """Allocations of other pods: without them the request fits."""
     MACHINE = "machine"
@@ -163,7 +163,7 @@ class AdmissionRefusal:
         requested: how many CPUs were asked for; 0 where it was not about a number of CPUs.
         available: how many there were.
         exact: False where a search for a better hint was cut short.
-        advice: what would have fitted; None where the refusal is not about room, or nobody looked.
+        advice: what would have fitted; None where the refusal is not about room, or no alternative was tried.
     """
 
     kind: RefusalKind

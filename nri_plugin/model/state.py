@@ -151,7 +151,7 @@ class Resize:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What one container of one pod was allocated; ends with the pod.
+    """The CPUs and memory of one container of one pod; ends with the pod.
 
     Attributes:
         cpus: its exclusive CPUs; empty when it runs in the shared pool.

@@ -7,10 +7,10 @@ import pytest
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import (
     NO_QUOTA,
+    allocated_cgroups,
     lifts_quota,
     limits,
     partitions,
-    promised,
     quotas,
     replies_quota,
     sandboxes,
@@ -86,7 +86,7 @@ def test_a_container_without_a_cgroup_has_its_pods_quota_lifted() -> None:
     record = state.containers["p-c-0"]
     state = state.with_container(replace(record, cgroup=replace(record.cgroup, path="")))
     assert said(node(), state) == {"/kubepods/podp": NO_QUOTA}
-    assert list(promised(state)) == []
+    assert list(allocated_cgroups(state)) == []
 
 
 def test_of_two_containers_of_a_pod_the_shared_one_keeps_its_quota() -> None:
@@ -97,7 +97,9 @@ def test_of_two_containers_of_a_pod_the_shared_one_keeps_its_quota() -> None:
     state = decide(on, state, nri.CreateContainer(of, helper)).state
     state = decide(on, state, nri.StartContainer(of, helper)).state
     assert said(on, state) == {"/kubepods/podp/p-c-0": NO_QUOTA, "/kubepods/podp": NO_QUOTA}
-    assert [(ref.path, str(own)) for ref, own in promised(state)] == [("/kubepods/podp/p-c-0", "2-3")]
+    assert [(ref.path, str(own)) for ref, own in allocated_cgroups(state)] == [
+        ("/kubepods/podp/p-c-0", "2-3")
+    ]
 
 
 def test_a_resize_that_was_never_done_changes_no_limit() -> None:

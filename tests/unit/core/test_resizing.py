@@ -109,7 +109,7 @@ def test_what_was_promised_at_the_start_is_not_given_back() -> None:
     state, what = running(on, cpu=4)
     decision = resize(on, state, what, 2)
     assert str(decision.refusal) == (
-        "UnexpectedAdmissionError: resize in place of the container from 4 to 2 CPUs: the 4 it was promised at its start (2-5) "
+        "UnexpectedAdmissionError: resize in place of the container from 4 to 2 CPUs: the 4 it was allocated at its start (2-5) "
         "stay; ask for 4 or more, or make the pod anew"
     )
     assert decision.state is state
@@ -275,7 +275,7 @@ def test_a_pod_below_the_first_size_of_its_container_is_refused_in_the_words_of_
     state = shrunk_pod(on, what)
     refused = str(pod_total(on, state, 2).refusal)
     assert refused == (
-        "UnexpectedAdmissionError: resize in place of the pod from 4 to 2 CPUs: the 4 it was promised at its start "
+        "UnexpectedAdmissionError: resize in place of the pod from 4 to 2 CPUs: the 4 it was allocated at its start "
         "(2-5) stay; ask for 4 or more, or make the pod anew"
     )
     assert pod_total(on, state, 2).state is state
@@ -293,7 +293,7 @@ def test_a_pod_may_give_back_what_it_grew_by_and_what_its_shared_containers_have
     state = shrunk_pod(on, container(pod("p1", cpu=4), cpu=2))
     larger = pod_total(on, state, 6).state
     assert pod_total(on, larger, 2).refusal is None
-    assert "the 2 it was promised" in str(pod_total(on, larger, 1.5).refusal)
+    assert "the 2 it was allocated" in str(pod_total(on, larger, 1.5).refusal)
 
 
 def test_the_same_total_again_changes_nothing() -> None:

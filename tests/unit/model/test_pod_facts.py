@@ -7,7 +7,7 @@ import pytest
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.hint_providers import memory_state_of
-from nri_plugin.core.reuse import taken_back
+from nri_plugin.core.reuse import init_memory_restored
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
@@ -542,5 +542,7 @@ def test_memory_given_back_does_not_count_where_a_later_pod_made_another_group()
     )
     memory = memory_state_of(on, state)
     assert other.heard is not None
-    assert taken_back(state, state.pods["p1"], memory) is state
-    assert taken_back(play.state, state.pods["p1"], memory_state_of(on, play.state)) is not play.state
+    assert init_memory_restored(state, state.pods["p1"], memory) is state
+    assert (
+        init_memory_restored(play.state, state.pods["p1"], memory_state_of(on, play.state)) is not play.state
+    )

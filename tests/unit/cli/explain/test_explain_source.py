@@ -10,7 +10,7 @@ from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain import source
 from nri_plugin.cli.explain.source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
 from nri_plugin.cli.state.source import NO_RUNTIME
-from nri_plugin.core.engine import decide, wanted
+from nri_plugin.core.engine import creation_context, decide
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.options import MemoryManagerPolicy, TopologyManagerPolicy, TopologyManagerScope
@@ -163,6 +163,6 @@ def test_a_promise_asks_for_itself_again() -> None:
     before, event = created_by_today(state, record)
     assert record.key not in before.allocations
     assert before.pods["a"].affinity is None
-    _, pod, request = wanted(on, before, event)
+    _, pod, request = creation_context(on, before, event)
     assert (request.cpu_milli, request.memory_bytes, pod.cpu_milli) == (4000, GIB, 4000)
     assert decide(on, before, event).state.allocations[record.key] == state.allocations[record.key]

@@ -9,7 +9,7 @@ import pytest
 from nri_plugin.cli.explain.what_if import ASKED, WhatIf, changed, event_of
 from nri_plugin.config.keys import words_of
 from nri_plugin.config.loading import load_text
-from nri_plugin.core.engine import wanted
+from nri_plugin.core.engine import creation_context
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import CPU_MANAGER, TOPOLOGY_MANAGER, Option
@@ -30,7 +30,7 @@ from tests.builders import GIB, machine, node
 
 
 def request_of(**words: object) -> ContainerRequest:
-    return wanted(node(), State(), event_of(WhatIf(**words), node()))[2]  # type: ignore[arg-type]
+    return creation_context(node(), State(), event_of(WhatIf(**words), node()))[2]  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
