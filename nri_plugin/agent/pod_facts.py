@@ -18,10 +18,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer, InformedCreate
-from nri_plugin.core.requests import qos_of, slice_pattern
+from nri_plugin.core.requests import has_too_many_devices, qos_of, slice_pattern
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.model import bounds
-from nri_plugin.model.bounds import OWN_ANNOTATIONS, Cut, has_too_many_devices
+from nri_plugin.model.bounds import OWN_ANNOTATIONS, Cut
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask

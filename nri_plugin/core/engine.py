@@ -34,6 +34,7 @@ from nri_plugin.core.requests import (
     container_record,
     container_request,
     cpu_milli,
+    has_too_many_devices,
     heard_annotations,
     informed,
     limit_milli,
@@ -168,7 +169,7 @@ def has_uncounted_devices(known: InformedCreate) -> bool:
     Differs: the kubelet makes hints of any number of devices.
     """
     is_cut = Cut.DEVICES in known.event.container.cut
-    return is_cut or bounds.has_too_many_devices(known.devices, known.pod_devices)
+    return is_cut or has_too_many_devices(known.devices, known.pod_devices)
 
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:

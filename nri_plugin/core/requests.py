@@ -28,6 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from nri_plugin.model import bounds
@@ -266,6 +267,25 @@ def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
         if restartable:
             running += amount
     return max(most, running + sum(apps))
+
+
+def has_too_many_devices(*given: Iterable[DeviceResource]) -> bool:
+    """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
+
+    It stops at the first device that exceeds a bound.
+    """
+    chars, ids, names = 0, set(), set()
+    for resource in chain(*given):
+        names.add(resource.name)
+        chars += len(resource.name)
+        for device in resource.devices:
+            ids.add(device.id)
+            chars += len(device.id)
+            if len(ids) > bounds.DEVICES or chars > bounds.DEVICE_CHARS:
+                return True
+        if len(names) > bounds.DEVICE_RESOURCES:
+            return True
+    return False
 
 
 def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:

@@ -147,13 +147,10 @@ class Explanation:
     steps: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Story:
-    """What lies between the request and the CPUs."""
+Story = tuple[tuple[ResourceHints, ...], Merged | None, tuple[TakingStep, ...]]
+"""The hints, the merge and the steps of the assignment between a request and its CPUs."""
 
-    hints: tuple[ResourceHints, ...] = ()
-    merged: Merged | None = None
-    taking: tuple[TakingStep, ...] = ()
+NO_STORY: Story = ((), None, ())
 
 
 def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -> Explanation:
@@ -166,7 +163,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     before, pod, request = creation_context(node, state, known)
     before = before.without_allocation(request.key)
     refusal = decision.refusal or decision.overruled
-    question, story = None, _Story()
+    question, story = None, NO_STORY
     try:
         request = annotated(node.options, pod, request)
         question = question_of(node, before, pod, request)
@@ -174,6 +171,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     except AdmissionError:
         pass  # The refusal tells why there is no question, or no answer of a provider.
     count = question.exclusive_cpus if question else Trial(node, before, pod, request).count
+    hints, merged, taking = story
     cpus, mems = _granted(decision)
     allocation = decision.state.allocations.get(request.key) if not decision.refusal else None
     return Explanation(
@@ -184,9 +182,9 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         mems=mems,
         why=tuple(_why(node, pod, request, decision, allocation, question)),
         settings=settings(node.options),
-        hints=story.hints,
-        merged=story.merged,
-        taking=story.taking,
+        hints=hints,
+        merged=merged,
+        taking=taking,
         numa_nodes=uses(narrowed(node, request.isolated), before),
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
@@ -210,8 +208,8 @@ def settings(options: Options) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _story(question: Question) -> _Story:
-    """What lies between the question and the CPUs, as far as it comes.
+def _story(question: Question) -> Story:
+    """The story of a question, as far as it comes.
 
     Raises:
         AdmissionError: a provider of another package failed.
@@ -219,7 +217,7 @@ def _story(question: Question) -> _Story:
     node = question.node
     asks = question.exclusive_cpus or question.memory or question.request.devices
     if not (asks or node.hint_providers):
-        return _Story()
+        return NO_STORY
     scope, asked = in_scope(question)
     if asked is None:
         return _kept_story(question, scope)
@@ -229,15 +227,15 @@ def _story(question: Question) -> _Story:
     )
     hints = tuple(hints_of(wish) for provider in terms.providers for wish in provider or ())
     taking = taking_of(question, merged) if admits(terms.policy, merged) else ()
-    return _Story(hints, merged_of(terms, merged, scope), taking)
+    return hints, merged_of(terms, merged, scope), taking
 
 
-def _kept_story(question: Question, scope: str) -> _Story:
+def _kept_story(question: Question, scope: str) -> Story:
     """Under pod scope the first container decided for all."""
     pod, policy = question.pod, question.node.options.topology_manager_policy
     hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
     merged = Merged(policy, scope, str(pod.affinity or ""), hint.preferred, admits(policy, hint))
-    return _Story((), merged, taking_of(question, hint))
+    return (), merged, taking_of(question, hint)
 
 
 def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:

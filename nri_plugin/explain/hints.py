@@ -10,7 +10,7 @@ from enum import StrEnum
 
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import MergeTerms, cpus_under
-from nri_plugin.model import bits
+from nri_plugin.model.bits import format_list, iterate
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import REGISTRY, Options, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
@@ -137,18 +137,18 @@ class Merged:
 
 def hints_of(hint_set: HintSet) -> ResourceHints:
     """The hints of one resource as values."""
-    listed = [Hinted(_list(hint.nodes or 0), hint.preferred) for hint in hint_set.hints or ()]
+    listed = [Hinted(format_list(hint.nodes or 0), hint.preferred) for hint in hint_set.hints or ()]
     rule = _rule(hint_set.resource, hint_set.rule) if hint_set.rule else None
     if hint_set.rule:
-        listed += [_hinted(hint_set.rule, mask) for mask in _some(hint_set.rule)]
+        listed += [Hinted(format_list(mask), hint_set.rule.prefers(mask)) for mask in _some(hint_set.rule)]
     answer = "anywhere" if hint_set.hints is None else "hints" if listed else "nowhere"
     return ResourceHints(hint_set.resource, hint_set.why, answer, tuple(listed), rule, hint_set.exact)
 
 
 def _rule(resource: str, rule: HintRule) -> ExplainedRule:
     return ExplainedRule(
-        nodes=_list(rule.nodes),
-        required=_list(rule.required),
+        nodes=format_list(rule.nodes),
+        required=format_list(rule.required),
         at_least=rule.at_least,
         cpus=rule.needs[0].amount if resource == CPU else 0,
         preferred_size=rule.preferred_size,
@@ -168,7 +168,7 @@ def merged_of(terms: MergeTerms, merged: MergedHint, scope: str) -> Merged:
         preferred=merged.preferred,
         admitted=admits(terms.policy, merged),
         exact=merged.exact,
-        runner_up=Hinted(_list(next_best.nodes), next_best.preferred) if next_best else None,
+        runner_up=Hinted(format_list(next_best.nodes), next_best.preferred) if next_best else None,
         lead=_lead(terms, winner, next_best) if winner and next_best else None,
         contenders=len(known) if known else None,
     )
@@ -206,7 +206,7 @@ def _some(rule: HintRule) -> list[int]:
     The lowest of its size, or the roomiest where a search would take too long.
     """
     if rule.preferred_size == 1:
-        single = [1 << node for node in bits.iterate(rule.nodes) if rule.prefers(1 << node)]
+        single = [1 << node for node in iterate(rule.nodes) if rule.prefers(1 << node)]
         if single:
             return single
     first = max(1, rule.at_least, rule.preferred_size)
@@ -219,14 +219,6 @@ def _lowest(rule: HintRule, size: int) -> int | None:
         return lowest_member(rule, size, StepBudget())
     except BudgetSpentError:
         return roomiest(rule, size)
-
-
-def _hinted(rule: HintRule, mask: int) -> Hinted:
-    return Hinted(_list(mask), rule.prefers(mask))
-
-
-def _list(mask: int) -> str:
-    return bits.format_list(mask)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,11 @@ agent logs it once for each pod.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from hashlib import sha256
-from itertools import chain
 from sys import intern
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 # ----------------------------------------------------------------------------------------------------
 # Text for terminals: nothing in it moves the cursor, changes colours or titles, or hides other text.
@@ -151,29 +150,6 @@ class Cut(StrEnum):
     PAGE_SIZES = "huge page sizes"
 
 
-class HasDevices(Protocol):
-    """Some devices of one resource."""
-
-    @property
-    def name(self) -> str:
-        """Name of the resource."""
-
-    @property
-    def devices(self) -> Sequence["HasName"]:
-        """The devices."""
-
-
-class HasName(Protocol):
-    """A device."""
-
-    @property
-    def id(self) -> str:
-        """What it is called."""
-
-
-R = TypeVar("R", bound=HasDevices)
-
-
 def name(text: str) -> str:
     """A name or uid as it is kept: a longer one ends in a digest, so that two different ones stay different.
 
@@ -205,22 +181,3 @@ def own_annotations(given: Mapping[str, str]) -> tuple[dict[str, str], bool]:
 def page_sizes(given: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:
     """Amounts by size of huge pages."""
     return tuple([(size, amount) for size, amount in given[:PAGE_SIZES] if len(size) <= PAGE_SIZE_CHARS])
-
-
-def has_too_many_devices(*given: Iterable[HasDevices]) -> bool:
-    """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
-
-    It stops at the first device that exceeds a bound.
-    """
-    chars, ids, names = 0, set(), set()
-    for resource in chain(*given):
-        names.add(resource.name)
-        chars += len(resource.name)
-        for device in resource.devices:
-            ids.add(device.id)
-            chars += len(device.id)
-            if len(ids) > DEVICES or chars > DEVICE_CHARS:
-                return True
-        if len(names) > DEVICE_RESOURCES:
-            return True
-    return False
