@@ -86,7 +86,8 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
-    after = _stopped_containers(state.released(pod.uid), pod.uid)
+    stopped = {one.id: replace(one, phase=Phase.STOPPED) for one in state.containers_of(pod.uid)}
+    after = state.released(pod.uid).with_containers(stopped)
     after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True, devices_counted=False))
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
@@ -95,7 +96,7 @@ def _remove_pod(node: Node, state: State, event: nri.RemovePodSandbox) -> Decisi
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
-    after = _forgotten(state, pod.uid)
+    after = state.without_pod(pod.uid)
     return Decision(after, writes=pool_writes(node, state, after), steps=("released", "forgotten"))
 
 
@@ -298,7 +299,7 @@ def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
     is_told = pod is not None and pod.run_seen
     if after.containers_of(record.pod_uid) or is_told or node.options.effect is Effect.CGROUP:
         return Decision(after, steps=("removed",))
-    after = _forgotten(after, record.pod_uid)
+    after = after.without_pod(record.pod_uid)
     return Decision(after, writes=pool_writes(node, state, after), steps=("removed", "last-of-pod"))
 
 
@@ -363,20 +364,6 @@ def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:
         if record.name == name and record.phase is Phase.CREATING:
             state = state.without_container(record.id)
     return state
-
-
-def _stopped_containers(state: State, uid: str) -> State:
-    for record in state.containers_of(uid):
-        state = state.with_container(replace(record, phase=Phase.STOPPED))
-    return state
-
-
-def _forgotten(state: State, uid: str) -> State:
-    """The state without the pod, its containers and its allocations."""
-    for record in state.containers_of(uid):
-        state = state.without_container(record.id)
-    pods = {key: pod for key, pod in state.pods.items() if key != uid}
-    return replace(state.released(uid), pods=pods)
 
 
 def _reasserted(

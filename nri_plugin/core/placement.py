@@ -271,18 +271,19 @@ def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
     """The merged hint for the container, or for its whole pod, which is merged once and then kept."""
-    node, state, pod = question.node, question.state, question.pod
-    scope, merged = in_scope(question)
-    if merged is None:
-        return state, _kept_hint(node, pod, pod.affinity or NO_NODES, question.request), (scope,)
-    terms = terms_of(merged)
+    state, pod = question.state, question.pod
+    scope, asked = in_scope(question)
+    if asked is None:
+        return state, _kept_hint(question), (scope,)
+    terms = terms_of(asked)
     hint = admit(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
     if scope == POD_SCOPE:
+        # The later containers of the pod are placed by this hint.
         affinity = hint.affinity or NO_NODES
         counted = bool(question.request.pod_devices)
         pod = replace(pod, affinity=affinity, affinity_preferred=hint.preferred, devices_counted=counted)
         state = state.with_pod(pod)
-    return state, hint, (scope, *_doubts(hint))
+    return state, hint, (scope,) if hint.exact else (scope, "inexact-hint")
 
 
 def in_scope(question: Question) -> tuple[str, Question | None]:
@@ -295,13 +296,13 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
         return "pod-total-unknown", question
     if pod.affinity is not None:
         return "pod-scope-kept", None
+    # The amounts are the pod's. The allocations, and those that pass on to the container, stay as they are.
     total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
-    # The allocations are those of the container's question; the amounts are the pod's.
-    memory, count = memory_request(node, total), _pod_count(node, pod)
+    memory, count = memory_request(node, total), _pod_count(node, pod, total)
     return POD_SCOPE, replace(question, request=total, exclusive_cpus=count, memory=memory)
 
 
-def _pod_count(node: Node, pod: PodRecord) -> int:
+def _pod_count(node: Node, pod: PodRecord, total: ContainerRequest) -> int:
     """Exclusive CPUs of the whole pod at its peak, with the last core of each container filled up where options say so.
 
     Differs: without facts only the total is known, not how containers share it. The total is then too small for several
@@ -313,7 +314,7 @@ def _pod_count(node: Node, pod: PodRecord) -> int:
     if pod.facts is not None:
         requests = (annotated(node.options, pod, request) for request in spec_requests(pod))
         return peak(pod.facts, [_filled_up(node, request) for request in requests])
-    return _filled_up(node, replace(pod_request(pod), cpu_milli=(pod.cpu_milli or 0) // 1000 * 1000))
+    return _filled_up(node, replace(total, cpu_milli=(total.cpu_milli or 0) // 1000 * 1000))
 
 
 def _filled_up(node: Node, request: ContainerRequest) -> int:
@@ -323,11 +324,7 @@ def _filled_up(node: Node, request: ContainerRequest) -> int:
     return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
 
 
-def _doubts(hint: MergedHint) -> tuple[str, ...]:
-    return () if hint.exact else ("inexact-hint",)
-
-
-def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: ContainerRequest) -> MergedHint:
+def _kept_hint(question: Question) -> MergedHint:
     """The pod's hint, if policy admits the locality of this container's devices together with it.
 
     Devices that were part of the pod's merge are not merged again: those of one container may be on fewer nodes than
@@ -340,13 +337,15 @@ def _kept_hint(node: Node, pod: PodRecord, affinity: NodeMask, request: Containe
     Differs: where the devices of the whole pod were not known, those of a later container are merged with the pod's hint
         when it comes.
     """
-    hint = MergedHint(affinity or None, pod.affinity_preferred)
+    node, pod = question.node, question.pod
+    hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
     if pod.devices_counted:
         return hint
-    devices = device_hint_sets(node.topology.node_ids, request.devices)
+    devices = device_hint_sets(node.topology.node_ids, question.request.devices)
     if devices:
-        why = f"pod: placed on NUMA nodes {affinity or 'any'} with its first container"
-        kept = (HintSet("pod", (Hint(affinity.mask or None, hint.preferred),), why=why),)
+        why = f"pod: placed on NUMA nodes {hint.affinity or 'any'} with its first container"
+        nodes = hint.affinity.mask if hint.affinity else None
+        kept = (HintSet("pod", (Hint(nodes, hint.preferred),), why=why),)
         admit(node.options.topology_manager_policy, node.topology.node_mask, (devices, kept))
     return hint
 

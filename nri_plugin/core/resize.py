@@ -19,6 +19,7 @@ from itertools import islice
 
 from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
+from nri_plugin.core.kernel_settings import PERIOD_US
 from nri_plugin.core.placement import exclusive_count, leave_a_pool
 from nri_plugin.core.requests import ContainerRequest, annotated, container_request, stored_cpus
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
@@ -41,7 +42,6 @@ from nri_plugin.policy.search.mask_order import distances_of
 from nri_plugin.wire.nri.events import UpdateContainer
 from nri_plugin.wire.nri.messages import Container, Resources
 
-PERIOD_US = 100_000
 SHARES_PER_CPU = 1024
 
 STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
@@ -76,11 +76,9 @@ def resized(
     stays_shared = not held.cpus and request.cpu_milli == before.cpu_milli
     count = 0 if stays_shared else exclusive_count(node, request)
     if not held.cpus and not count:
-        return (
-            state
-            if not held.memory
-            else _asked(state, record, held, _with_memory(node, state, held, request))
-        )
+        # A container of the shared pool: its CPU request changes nothing here, only bound memory is resized.
+        after = _with_memory(node, state, held, request)
+        return _asked(state, record, held, after) if held.memory else state
     _refuse_other_kind(held, request, count)
     # Memory first: it can be refused, and costs less than a search for CPUs.
     after = _with_memory(node, state, held, request)

@@ -430,6 +430,11 @@ class State:
         kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
         return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
 
+    def without_pod(self, pod_uid: str) -> "State":
+        """This state without the pod, its containers and its allocations."""
+        containers = {key: one for key, one in self.containers.items() if one.pod_uid != pod_uid}
+        return replace(self.released(pod_uid), pods=_without(self.pods, pod_uid), containers=containers)
+
     def violations(self, node: Node) -> list[Violation]:
         """The invariants that this state breaks on that node; empty when sound.
 
