@@ -41,7 +41,6 @@ from nri_plugin.core.requests import (
     pod_record,
     pod_uid,
     remembered,
-    renewed,
     stored_cpus,
     stored_mems,
 )
@@ -76,7 +75,7 @@ def decide(
 
 def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
     """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
-    pod = _same_pod(node, state, event.pod, run_seen=True)
+    pod = pod_record(event.pod, node.options, state.pods.get(pod_uid(event.pod)), run_seen=True)
     state = state.with_pod(pod)
     return Decision(state, writes=floor_writes(node, state, [pod]), steps=("pod",))
 
@@ -324,12 +323,6 @@ def _found(
     return state, state.containers[record.id], ("discovered", *steps)
 
 
-def _same_pod(node: Node, state: State, pod: Pod, *, run_seen: bool) -> PodRecord:
-    """The pod's record for its current sandbox, with the hint it already has."""
-    fresh = pod_record(pod, node.options, run_seen=run_seen)
-    return renewed(fresh, state.pods.get(fresh.uid))
-
-
 def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
     """The record of the pod in which a container is created.
 
@@ -340,7 +333,7 @@ def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
     if known is not None and known.sandbox_id == pod.id:
         heard = heard_annotations(pod, node.options)
         return known if heard == known.annotations else replace(known, annotations=heard)
-    return _same_pod(node, state, pod, run_seen=False)
+    return pod_record(pod, node.options, known, run_seen=False)
 
 
 def _uid(state: State, pod: Pod) -> str:

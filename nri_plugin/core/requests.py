@@ -299,24 +299,18 @@ def remembered(pod: PodRecord) -> PodRecord:
     return pod if may_hold or pod.facts is None else replace(pod, facts=None)
 
 
-def renewed(fresh: PodRecord, known: PodRecord | None) -> PodRecord:
-    """The pod's record from the runtime's current message, with the hint and the facts of the known record."""
-    if known is None:
-        return fresh
-    kept = replace(
-        fresh,
-        affinity=known.affinity,
-        affinity_preferred=known.affinity_preferred,
-        devices_counted=known.devices_counted,
-    )
-    return informed(kept, known.facts)
+def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, run_seen: bool) -> PodRecord:
+    """The record of a pod, from the runtime's message.
 
-
-def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
-    """The record of a pod, from the runtime's message."""
+    Args:
+        pod: the message.
+        options: tell in which namespaces annotations are heard.
+        known: an earlier record of the pod; its hint and its facts stay.
+        run_seen: see `PodRecord`.
+    """
     qos = qos_of(pod.cgroup_parent)
     resources = pod.resources
-    return PodRecord(
+    record = PodRecord(
         uid=pod_uid(pod),
         sandbox_id=pod.id,
         name=pod.name,
@@ -331,6 +325,15 @@ def pod_record(pod: Pod, options: Options, *, run_seen: bool) -> PodRecord:
         annotations=heard_annotations(pod, options),
         run_seen=run_seen,
     )
+    if known is None:
+        return record
+    kept = replace(
+        record,
+        affinity=known.affinity,
+        affinity_preferred=known.affinity_preferred,
+        devices_counted=known.devices_counted,
+    )
+    return informed(kept, known.facts)
 
 
 def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
@@ -355,7 +358,7 @@ def container_record(
         pod: its pod.
         container: the message.
         phase: by the event.
-        known: an earlier record; what the message does not tell is taken from it.
+        known: an earlier record, for the fields that the message does not tell.
     """
     return ContainerRecord(
         id=container.id,

@@ -22,7 +22,6 @@ from nri_plugin.core.requests import (
     container_request,
     pod_record,
     pod_uid,
-    renewed,
 )
 from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
@@ -122,7 +121,10 @@ def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
         other = chosen.get(pod_uid(pod))
         if other is None or _rank(state, inhabited, pod) >= _rank(state, inhabited, other):
             chosen[pod_uid(pod)] = pod
-    return {uid: _remembered(node, state, pod) for uid, pod in chosen.items()}
+    # The end of these pods may not be reported, because a restarted runtime forgets pods.
+    return {
+        uid: pod_record(pod, node.options, state.pods.get(uid), run_seen=False) for uid, pod in chosen.items()
+    }
 
 
 def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
@@ -140,12 +142,6 @@ def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodReco
 def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
     known = state.pods.get(pod_uid(pod))
     return pod.id in inhabited, known is not None and known.sandbox_id == pod.id
-
-
-def _remembered(node: Node, state: State, pod: Pod) -> PodRecord:
-    """The pod's record. Its end may not be reported from now on, because a restarted runtime forgets pods."""
-    fresh = pod_record(pod, node.options, run_seen=False)
-    return renewed(fresh, state.pods.get(fresh.uid))
 
 
 def _kept(
