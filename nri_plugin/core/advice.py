@@ -1,36 +1,24 @@
 """The advice of a refusal: alternatives that would have fitted, and the obstacle.
 
-Every alternative was tried: by the same `place_new` on a changed request or state, or by the same merge under another
-policy. A runtime waits meanwhile, so few alternatives are tried. An admitted container costs nothing, a refused one
-well below a millisecond. `nri_plugin.explain.fits` looks longer, with the same trials.
+Every alternative was tried: by the same `place_new` on a changed request, state or policy. A runtime waits meanwhile,
+so few alternatives are tried. An admitted container costs nothing, a refused one well below a millisecond.
+`nri_plugin.explain.fits` looks longer, with the same trials.
 """
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import islice
 
-from nri_plugin.core.hint_providers import Question, memory_request, memory_state_of, tables_of
-from nri_plugin.core.placement import (
-    MergeTerms,
-    Placement,
-    cpus_under,
-    exclusive_count,
-    in_scope,
-    leave_a_pool,
-    memory_under,
-    place_new,
-    question_of,
-    terms_of,
-)
+from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
+from nri_plugin.core.placement import Placement, exclusive_count, place_new
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
-from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.sets import NO_NODES, NodeMask
 from nri_plugin.model.state import PodFacts, PodRecord, State, named, pod_of
 from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.policy.merge import MergedHint, admits, merge
 
 MIB = 1 << 20
 """Amounts of memory are suggested in whole MiB."""
@@ -164,29 +152,15 @@ class Trial:
             return available.bit_count() >= count
         return any((available & cpus).bit_count() >= count for _, cpus in tables_of(self.node).nodes)
 
-    def under_policies(
-        self, policies: Sequence[TopologyManagerPolicy]
-    ) -> Iterator[tuple[TopologyManagerPolicy, NodeMask]]:
-        """Those of the topology policies under which the request would fit.
+    def under(self, policy: TopologyManagerPolicy) -> "Trial":
+        """The same request under another topology policy."""
+        return replace(self, node=_under(self.node, policy))
 
-        With the NUMA nodes where it would be placed, empty for any.
-        """
-        if not policies:
-            return
-        try:
-            state = self.state.without_allocation(self.request.key)
-            question = question_of(self.node, state, self.pod, self.request)
-            _, asked = in_scope(question)
-            if asked is None:
-                return
-            # The hints do not depend on the policy: they are asked for once and merged for each policy.
-            terms = terms_of(asked)
-        except AdmissionError:
-            return
-        for policy in policies:
-            where = _under(policy, terms, question)
-            if where is not None:
-                yield policy, where
+
+@lru_cache(maxsize=8)
+def _under(node: Node, policy: TopologyManagerPolicy) -> Node:
+    """The node under another topology policy. It is the same object each time, so that derived values can be kept."""
+    return replace(node, options=replace(node.options, topology_manager_policy=policy))
 
 
 def advised(
@@ -245,11 +219,19 @@ def _smaller(advice: Advice, trial: Trial) -> Advice:
 
 
 def _laxer_policy(advice: Advice, trial: Trial, refusal: AdmissionRefusal) -> Advice:
-    if refusal.kind is not RefusalKind.TOPOLOGY_AFFINITY:
-        return advice
-    laxest = LAXER.get(trial.node.options.topology_manager_policy, ())[-1:]
-    found = next(trial.under_policies(laxest), None)
-    return replace(advice, policy=(found[0], str(found[1]))) if found else advice
+    """The advice with the laxest topology policy, where the request fits under it."""
+    for policy in LAXER.get(trial.node.options.topology_manager_policy, ())[-1:]:
+        placed = trial.under(policy).placed() if refusal.kind is RefusalKind.TOPOLOGY_AFFINITY else None
+        if placed:
+            return replace(advice, policy=(policy, str(nodes_of(trial.node, placed))))
+    return advice
+
+
+def nodes_of(node: Node, placed: Placement) -> NodeMask:
+    """The NUMA nodes of the CPUs and the memory of a placement; for one without either the merged hint."""
+    if placed.allocation is None:
+        return (placed.hint and placed.hint.affinity) or NO_NODES
+    return node.topology.nodes_of(placed.allocation.cpus) | placed.allocation.mems
 
 
 def _sufficient_end(trial: Trial) -> str:
@@ -263,25 +245,6 @@ def _sufficient_end(trial: Trial) -> str:
 def _fits_alone(trial: Trial) -> bool:
     # The container may take over CPUs of its own pod, so all allocatable CPUs count.
     return trial.may_fit_in(trial.node.allocatable.mask) and trial.alone().fits
-
-
-def _under(policy: TopologyManagerPolicy, terms: MergeTerms, question: Question) -> NodeMask | None:
-    hint = merge(policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break)
-    if not admits(policy, hint):
-        return None
-    try:
-        cpus = cpus_under(question, hint)
-        leave_a_pool(question.node, question.state, cpus)
-        _, mems = memory_under(question, hint)
-    except AdmissionError:
-        return None
-    return _where(question.node, cpus.mask, mems, hint)
-
-
-def _where(node: Node, cpus: int, mems: NodeMask, hint: MergedHint) -> NodeMask:
-    """The NUMA nodes of its CPUs and memory; the merged hint for a container without either."""
-    nodes = NodeMask(tables_of(node).nodes_of(cpus)) | mems
-    return nodes or hint.affinity or NodeMask()
 
 
 def _holding(state: State, key: str) -> Holding:

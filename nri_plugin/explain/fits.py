@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 
-from nri_plugin.core.advice import LAXER, Trial, pod_name
+from nri_plugin.core.advice import LAXER, Trial, nodes_of, pod_name
 from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
-from nri_plugin.core.placement import Placement
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model import bits
 from nri_plugin.model.options import (
@@ -191,7 +190,7 @@ def _fewer_cpus(refused: Trial) -> Iterator[Fit]:
     for fewer in _fewer_counts(refused) if is_all else refused.likely_counts():
         placed = refused.with_cpus(fewer).placed()
         if placed:
-            yield Fit(FitKind.CPUS, fewer, numa_nodes=_where(refused.node, placed), is_largest=is_all)
+            yield Fit(FitKind.CPUS, fewer, numa_nodes=str(nodes_of(refused.node, placed)), is_largest=is_all)
             return
 
 
@@ -209,7 +208,7 @@ def _whole_cores(refused: Trial) -> Iterator[Fit]:
         return
     placed = refused.with_cpus(more).placed()
     if placed:
-        yield Fit(FitKind.CPUS, more, numa_nodes=_where(refused.node, placed))
+        yield Fit(FitKind.CPUS, more, numa_nodes=str(nodes_of(refused.node, placed)))
 
 
 def _less_memory(refused: Trial) -> Iterator[Fit]:
@@ -217,21 +216,23 @@ def _less_memory(refused: Trial) -> Iterator[Fit]:
         for less in (*refused.likely_sizes(resource, size), 0):
             placed = refused.with_memory(resource, less).placed()
             if placed:
-                yield Fit(FitKind.MEMORY, less, resource, numa_nodes=_where(refused.node, placed))
+                yield Fit(FitKind.MEMORY, less, resource, numa_nodes=str(nodes_of(refused.node, placed)))
                 break
 
 
 def _laxer_policy(refused: Trial) -> Iterator[Fit]:
-    policies = LAXER.get(refused.node.options.topology_manager_policy, ())
-    for policy, where in refused.under_policies(policies):
-        yield Fit(FitKind.POLICY, name="topologyManagerPolicy", setting=policy, numa_nodes=str(where))
+    for policy in LAXER.get(refused.node.options.topology_manager_policy, ()):
+        placed = refused.under(policy).placed()
+        if placed:
+            where = str(nodes_of(refused.node, placed))
+            yield Fit(FitKind.POLICY, name="topologyManagerPolicy", setting=policy, numa_nodes=where)
 
 
 def _other_options(refused: Trial) -> Iterator[Fit]:
     for kind, name, setting, options in _variants(refused):
         placed = replace(refused, node=replace(refused.node, options=options)).placed()
         if placed:
-            yield Fit(kind, name=name, setting=setting, numa_nodes=_where(refused.node, placed))
+            yield Fit(kind, name=name, setting=setting, numa_nodes=str(nodes_of(refused.node, placed)))
 
 
 def _variants(refused: Trial) -> Iterator[tuple[FitKind, str, str, Options]]:
@@ -310,10 +311,3 @@ def _without(state: State, uids: Sequence[str]) -> State:
     for uid in uids:
         state = state.released(uid)
     return state
-
-
-def _where(node: Node, placed: Placement) -> str:
-    allocation = placed.allocation
-    if allocation is None:
-        return str(placed.hint.affinity or "") if placed.hint else ""
-    return str(node.topology.nodes_of(allocation.cpus) | allocation.mems)
