@@ -86,7 +86,9 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
     stopped = {one.id: replace(one, phase=Phase.STOPPED) for one in state.containers_of(pod.uid)}
+    # The records stay until the runtime removes the containers: a late event would adopt an unknown container again.
     after = state.released(pod.uid).with_containers(stopped)
+    # A new sandbox of the pod gets a new hint: other pods may have taken the CPUs of the old one.
     after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True, devices_counted=False))
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
@@ -183,6 +185,7 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
     record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
+    # The kubelet has placed all containers of the pod by now, so ended init containers need their memory no more.
     state = init_memory_released(state.with_container(record), record)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record))
     return Decision(state, writes=writes, steps=(*steps, "started"))
@@ -201,6 +204,7 @@ def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Dec
     if not pins(node, state):
         return Decision(state, steps=steps)
     check = EffectiveCheck(record.cgroup, state.desired_cpus(node, record), record.id)
+    # A start that was seen has been written already; only steps of repair need writes here.
     writes = (*pool_writes(node, before, state), *own_write(node, state, record)) if steps else ()
     return Decision(state, writes=writes, checks=(check,), steps=steps)
 
@@ -214,6 +218,7 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not pins(node, state):
         return Decision(state, nri.UpdateContainerResponse(), steps=steps)
+    # 1. The size: what a resize asks for must be available before the runtime may go on.
     try:
         state = resized(node, state, record, event.container, event.resources)
     except AdmissionError as error:
@@ -221,14 +226,17 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
         return Decision(before, refusal=refusal, steps=("refused", "resize"))
     allocation = state.allocation_of(record)
     resize = allocation.resize if allocation else None
-    # During a resize the runtime writes the cpuset, so it gets the CPUs after it; the cgroup has them once it confirms.
+    # 2. The cpuset that the runtime should apply. During a resize it writes the cpuset itself, so it gets the CPUs
+    #    after it; the cgroup has them once the runtime confirms.
     asked = resize.after.cpus & node.topology.online if resize else CPUSet()
     desired = asked or state.desired_cpus(node, record)
     record = replace(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
+    # 3. Our own update, only where the runtime would apply something else. A request with a quota would restore it.
     lifts = replies_quota(node, state, record) and (event.resources.cpu_quota_us or 0) > 0
     own = _reasserted(desired, allocation, event, lifts=lifts)
     stored = desired if own and resize is None else stored_cpus(event.container.resources)
     record = replace(record, stored_cpus=stored)
+    # 4. The other containers: a resize changes the shared pool.
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
     own_updates = (ContainerUpdate(record.id, own),) if own else ()
     running = record.phase is Phase.RUNNING
@@ -247,6 +255,7 @@ def _post_update(node: Node, before: State, event: nri.PostUpdateContainer) -> D
     if record is None or held is None or held.resize is None:
         return Decision(before, steps=("nothing-asked",))
     after = before.with_allocation(record.key, held.settled(is_done=True))
+    # The runtime has stored the cpuset that it wrote. From now on it re-applies that one at every update.
     after = after.with_container(replace(record, stored_cpus=held.resize.after.cpus))
     return Decision(after, writes=pool_writes(node, before, after), steps=("resized",))
 

@@ -33,6 +33,7 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
         if record.phase is not Phase.RUNNING or not record.cgroup.path:
             continue
         key = record.key
+        # A pool whose CPUs are all offline is empty and not written: an empty cpuset would mean all CPUs.
         new, old = own_after.get(key, pool_after), own_before.get(key, pool_before)
         if new.mask != old.mask and new.mask:
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
@@ -107,6 +108,7 @@ def pending_updates(
     pool, own = state.shared_pool(node), _exclusive_by_key(node, state)
     everywhere = node.options.effect is Effect.UPDATE
     updates, stored = [], {}
+    # The runtime re-applies the cpuset that it has stored at every update, so an entry is due until both agree.
     for record in state.containers.values():
         # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
         if record.cgroup.path and not everywhere and not (late and record.key in own):

@@ -64,11 +64,13 @@ def resized(
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return state
+    # 1. The current size. The runtime reports no failure, so an earlier resize may still be open.
     stored = state.allocation_of(record) or Allocation()
     held = _by_evidence(stored, container)
     if held != stored:
         state = state.with_allocation(record.key, held)
-    # The request before is read in the same way as the one after, so that rounding affects both alike.
+    # 2. The requested size. The request before is read in the same way as the one after, so that rounding affects both
+    #    alike.
     pod = state.pods[record.pod_uid]
     request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
     # A container without CPUs whose CPU request stays is not resized, even if it would get exclusive CPUs today: it may be
@@ -80,13 +82,14 @@ def resized(
         after = _with_memory(node, state, held, request)
         return _asked(state, record, held, after) if held.memory else state
     _refuse_other_kind(held, request, count)
-    # Memory first: it can be refused, and costs less than a search for CPUs.
+    # 3. Memory first: it can be refused, and costs less than a search for CPUs.
     after = _with_memory(node, state, held, request)
     if node.options.full_pcpus_only:
         # Only the count is checked here: all CPUs count as available.
         rule = request.smt_odd_counts or node.options.smt_odd_counts
         every = CPUSet(tables_of(node).online)
         check_full_pcpus(tables_of(node), count, every, CPUSet(), allow_odd=not checks_multiple(rule))
+    # 4. CPUs: beside those it has, or without those that came last. The CPUs of its start stay in both cases.
     if count > len(held.cpus):
         after = _grown(narrowed(node, request.isolated), state, held, after, count - len(held.cpus))
     elif count < len(held.cpus):
@@ -215,6 +218,7 @@ def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) 
 
 
 def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
+    # Source: KEP-5554: the CPUs of the admission are kept.
     first, before = _at_start(size_of(held)), len(held.cpus)
     if before - count < len(first):
         raise AdmissionError(_below_start("container", 1000 * before, 1000 * (before - count), first))

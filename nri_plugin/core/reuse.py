@@ -47,6 +47,8 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     mine = [key for key in state.allocations if pod_of(key) == pod.uid and key != own]
     live = {record.key for record in state.containers_of(pod.uid) if record.phase is not Phase.STOPPED}
     if pod.facts is None:
+        # Every ended container may have been an init container. An app container that is created again takes its
+        # CPUs back from its own allocation, which is not among these.
         return tuple(key for key in mine if key not in live)
     # Init containers pass on even while their end is not reported: the runtime creates the next one only after it.
     ended = {allocation_key(pod.uid, one) for one in pod.facts.names(Kind.INIT)}

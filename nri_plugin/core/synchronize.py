@@ -176,6 +176,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
     wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
     one wins: its allocation changes by a resize alone, and a resize is always saved.
     """
+    # 1. The known containers, by allocation: how alive the liveliest container of each is.
     strange = {one.record.id for one in unseen}
     holders: dict[str, int] = {}
     for record in state.containers.values():
@@ -183,11 +184,12 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
     for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
         record = one.record
-        # Alone on the machine: whether the claim is consistent in itself.
+        # 2. The claim, as if the container were alone on the machine: whether it is consistent in itself.
         claimed = _as_it_is(node, replace(state, allocations={}), one)
         claim = claimed.allocation_of(record) if claimed else None
         if claim is None:
             continue
+        # 3. The allocations in its way. The claim wins only where it is livelier than all of them.
         clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
             # The claim may still be refused beside the other allocations; then nothing is freed.

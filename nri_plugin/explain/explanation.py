@@ -225,7 +225,7 @@ def _story(question: Question) -> Story:
     merged = merge(
         terms.policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break
     )
-    hints = tuple(hints_of(wish) for provider in terms.providers for wish in provider or ())
+    hints = tuple(hints_of(hint_set) for provider in terms.providers for hint_set in provider or ())
     taking = taking_of(question, merged) if admits(terms.policy, merged) else ()
     return hints, merged_of(terms, merged, scope), taking
 
