@@ -50,23 +50,15 @@ from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 Word = TypeVar("Word", bound=StrEnum)
 
+
+# ----------------------------------------------------------------------------------------------------
+# The request of one container, from its shares, its quota and the facts of its pod.
+
 MIN_SHARES = 2
 """What the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
 
 MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
-
-_SLICE = ".slice"
-_KUBEPODS = "kubepods"
-_CLASSES = ("burstable", "besteffort")
-
-SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
-EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
-ISOLATION = "nri-pin/isolation"
-ISOLATED_CPUS = "nri-pin/isolated-cpus"
-NUMA_NODE = "nri-pin/numa-node"
-_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,43 +125,6 @@ class ContainerRequest:
         return self.qos is QOSClass.GUARANTEED and not self.pod_level
 
 
-def milli_from_shares(shares: int | None) -> int:
-    """The CPU request in thousandths that the kubelet converted to `shares`; 0 = no request.
-
-    The kubelet rounds down, so rounding up restores the request exactly for 3 to 256000.
-    """
-    if shares is None or shares <= MIN_SHARES:
-        return 0
-    return -(-shares * 1000 // 1024)
-
-
-def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
-    """The CPU request. From 256 CPUs only the limit tells it; None where there is no limit."""
-    if resources is None:
-        return 0
-    # Only a Guaranteed pod gets exclusive CPUs, so only there a saturated value must not be taken for the request.
-    if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
-        return milli_from_shares(resources.cpu_shares)
-    return limit_milli(resources) or None
-
-
-def limit_milli(resources: Resources | None) -> int:
-    """The CPU limit that the CFS quota stands for, in thousandths; 0 for none."""
-    quota, period = (resources.cpu_quota_us or 0, resources.cpu_period_us or 0) if resources else (0, 0)
-    return quota * 1000 // period if quota > 0 and period > 0 else 0
-
-
-def qos_of(cgroup_parent: str) -> QOSClass:
-    """QoS class by the pod's cgroup parent; BestEffort outside the kubelet's tree, so nothing is allocated there.
-
-    Source: kubelet v1.36 cm/qos_container_manager_linux.go: Guaranteed pods sit directly below
-        `kubepods`, the others below a slice named after their class.
-    """
-    if _KUBEPODS not in cgroup_parent or "besteffort" in cgroup_parent:
-        return QOSClass.BEST_EFFORT
-    return QOSClass.BURSTABLE if "burstable" in cgroup_parent else QOSClass.GUARANTEED
-
-
 def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
     """The request of `container` of `pod`.
 
@@ -198,20 +153,71 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
     )
 
 
-def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
-    """The requests of all containers of the pod by its facts, in their order; none without facts."""
+def _tells_request(resources: Resources) -> bool:
+    """Whether its shares tell the CPU request exactly: neither the minimum nor the maximum."""
+    return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
+
+
+def _is_pod_level(pod: PodRecord) -> bool:
+    return pod.facts is not None and pod.facts.pod_resources is not None
+
+
+def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
+    """Source: kubelet names sizes `2MB` towards the runtime and `hugepages-2Mi` in Kubernetes."""
     return tuple(
-        ContainerRequest(
-            pod.uid,
-            one.name,
-            pod.qos,
-            one.amounts.cpu_request_milli,
-            one.amounts.memory_request_bytes,
-            one.amounts.hugepages,
-            pod_level=_is_pod_level(pod),
-        )
-        for one in (pod.facts.containers if pod.facts else ())
+        (f"hugepages-{size.removesuffix('B')}i", limit)
+        for size, limit in resources.hugepage_limits
+        if limit > 0
     )
+
+
+def cpu_milli(resources: Resources | None, qos: QOSClass) -> int | None:
+    """The CPU request. From 256 CPUs only the limit tells it; None where there is no limit."""
+    if resources is None:
+        return 0
+    # Only a Guaranteed pod gets exclusive CPUs, so only there a saturated value must not be taken for the request.
+    if (resources.cpu_shares or 0) < MAX_SHARES or qos is not QOSClass.GUARANTEED:
+        return milli_from_shares(resources.cpu_shares)
+    return limit_milli(resources) or None
+
+
+def milli_from_shares(shares: int | None) -> int:
+    """The CPU request in thousandths that the kubelet converted to `shares`; 0 = no request.
+
+    The kubelet rounds down, so rounding up restores the request exactly for 3 to 256000.
+    """
+    if shares is None or shares <= MIN_SHARES:
+        return 0
+    return -(-shares * 1000 // 1024)
+
+
+def limit_milli(resources: Resources | None) -> int:
+    """The CPU limit that the CFS quota stands for, in thousandths; 0 for none."""
+    quota, period = (resources.cpu_quota_us or 0, resources.cpu_period_us or 0) if resources else (0, 0)
+    return quota * 1000 // period if quota > 0 and period > 0 else 0
+
+
+def has_too_many_devices(*given: Iterable[DeviceResource]) -> bool:
+    """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
+
+    It stops at the first device that exceeds a bound.
+    """
+    chars, ids, names = 0, set(), set()
+    for resource in chain(*given):
+        names.add(resource.name)
+        chars += len(resource.name)
+        for device in resource.devices:
+            ids.add(device.id)
+            chars += len(device.id)
+            if len(ids) > bounds.DEVICES or chars > bounds.DEVICE_CHARS:
+                return True
+        if len(names) > bounds.DEVICE_RESOURCES:
+            return True
+    return False
+
+
+# ----------------------------------------------------------------------------------------------------
+# The request of a whole pod: the most that its containers need at once.
 
 
 def pod_request(pod: PodRecord) -> ContainerRequest:
@@ -235,6 +241,22 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
         peak(pod.facts, [one.memory_bytes for one in requests]),
         tuple((size, peak(pod.facts, amounts)) for size, amounts in pages.items()),
         pod_level=_is_pod_level(pod),
+    )
+
+
+def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
+    """The requests of all containers of the pod by its facts, in their order; none without facts."""
+    return tuple(
+        ContainerRequest(
+            pod.uid,
+            one.name,
+            pod.qos,
+            one.amounts.cpu_request_milli,
+            one.amounts.memory_request_bytes,
+            one.amounts.hugepages,
+            pod_level=_is_pod_level(pod),
+        )
+        for one in (pod.facts.containers if pod.facts else ())
     )
 
 
@@ -269,34 +291,8 @@ def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:
     return max(most, running + sum(apps))
 
 
-def has_too_many_devices(*given: Iterable[DeviceResource]) -> bool:
-    """Whether these lists, of a container and perhaps of its whole pod, are more than hints are made of.
-
-    It stops at the first device that exceeds a bound.
-    """
-    chars, ids, names = 0, set(), set()
-    for resource in chain(*given):
-        names.add(resource.name)
-        chars += len(resource.name)
-        for device in resource.devices:
-            ids.add(device.id)
-            chars += len(device.id)
-            if len(ids) > bounds.DEVICES or chars > bounds.DEVICE_CHARS:
-                return True
-        if len(names) > bounds.DEVICE_RESOURCES:
-            return True
-    return False
-
-
-def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:
-    """The pod's record with these facts, which win over the inference; unchanged without facts."""
-    return pod if facts is None else replace(pod, facts=facts, qos=facts.qos)
-
-
-def remembered(pod: PodRecord) -> PodRecord:
-    """The record as it is stored: facts only of a pod that may hold an allocation when a later decision needs them."""
-    may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
-    return pod if may_hold or pod.facts is None else replace(pod, facts=None)
+# ----------------------------------------------------------------------------------------------------
+# The records of pods and containers in the state.
 
 
 def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, run_seen: bool) -> PodRecord:
@@ -336,6 +332,11 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
     return informed(kept, known.facts)
 
 
+def pod_uid(pod: Pod) -> str:
+    """The pod's uid; the id of its sandbox where it has none."""
+    return pod.uid or pod.id
+
+
 def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
     """The pod's annotations that are heard; none outside the configured namespaces."""
     if not pod.annotations or pod.namespace not in options.annotation_namespaces:
@@ -344,9 +345,15 @@ def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]
     return tuple(kept.items())
 
 
-def pod_uid(pod: Pod) -> str:
-    """The pod's uid; the id of its sandbox where it has none."""
-    return pod.uid or pod.id
+def informed(pod: PodRecord, facts: PodFacts | None) -> PodRecord:
+    """The pod's record with these facts, which win over the inference; unchanged without facts."""
+    return pod if facts is None else replace(pod, facts=facts, qos=facts.qos)
+
+
+def remembered(pod: PodRecord) -> PodRecord:
+    """The record as it is stored: facts only of a pod that may hold an allocation when a later decision needs them."""
+    may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
+    return pod if may_hold or pod.facts is None else replace(pod, facts=None)
 
 
 def container_record(
@@ -392,6 +399,25 @@ def stored_mems(resources: Resources) -> NodeMask:
         return NodeMask()
 
 
+# ----------------------------------------------------------------------------------------------------
+# Cgroup parents: they tell the QoS class of a pod, and the slices of all pods.
+
+_SLICE = ".slice"
+_KUBEPODS = "kubepods"
+_CLASSES = ("burstable", "besteffort")
+
+
+def qos_of(cgroup_parent: str) -> QOSClass:
+    """QoS class by the pod's cgroup parent; BestEffort outside the kubelet's tree, so nothing is allocated there.
+
+    Source: kubelet v1.36 cm/qos_container_manager_linux.go: Guaranteed pods sit directly below
+        `kubepods`, the others below a slice named after their class.
+    """
+    if _KUBEPODS not in cgroup_parent or "besteffort" in cgroup_parent:
+        return QOSClass.BEST_EFFORT
+    return QOSClass.BURSTABLE if "burstable" in cgroup_parent else QOSClass.GUARANTEED
+
+
 @lru_cache(maxsize=4096)
 def slice_pattern(cgroup_parent: str) -> str:
     """The pattern for `qos_slices`, from the cgroup parent of any pod; empty outside the kubelet's tree.
@@ -411,22 +437,16 @@ def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
     return tuple(CgroupRef(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
 
 
-def _tells_request(resources: Resources) -> bool:
-    """Whether its shares tell the CPU request exactly: neither the minimum nor the maximum."""
-    return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
+# ----------------------------------------------------------------------------------------------------
+# Annotations. The docstring of this module lists them.
 
-
-def _is_pod_level(pod: PodRecord) -> bool:
-    return pod.facts is not None and pod.facts.pod_resources is not None
-
-
-def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
-    """Source: kubelet names sizes `2MB` towards the runtime and `hugepages-2Mi` in Kubernetes."""
-    return tuple(
-        (f"hugepages-{size.removesuffix('B')}i", limit)
-        for size, limit in resources.hugepage_limits
-        if limit > 0
-    )
+SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
+EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATION = "nri-pin/isolation"
+ISOLATED_CPUS = "nri-pin/isolated-cpus"
+NUMA_NODE = "nri-pin/numa-node"
+_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
 
 def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
