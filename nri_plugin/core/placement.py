@@ -54,8 +54,8 @@ from nri_plugin.policy.memory_state import NO_REUSE
 from nri_plugin.policy.merge import MergedHint, admit
 from nri_plugin.policy.search.mask_order import Distances, TieBreak, distances_of, tie_break
 
-POD_SCOPE = "pod-scope"
-"""The step of a container that decides for its whole pod."""
+# ----------------------------------------------------------------------------------------------------
+# The placement of a container. The steps follow below, in this order.
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,22 +81,6 @@ class Placement:
         return replace(
             record, affinity=self.hint.affinity or NO_NODES, affinity_preferred=self.hint.preferred
         )
-
-
-@lru_cache(maxsize=16)
-def _distances_of(node: Node) -> Distances | None:
-    return distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
-
-
-def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
-    """The reserved CPUs when only their number is configured: those that the policy takes first.
-
-    Raises:
-        InsufficientCPUsError: the machine has fewer.
-
-    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
-    """
-    return take_cpus(cpu_tables(topology), topology.online, count, options)
 
 
 def place_new(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
@@ -159,39 +143,34 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
-def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
-    """The question to hint providers about a container without an allocation in `state`.
+# ----------------------------------------------------------------------------------------------------
+# 1. The need: exclusive CPUs. The memory is `hint_providers.memory_request`.
+
+
+def exclusive_count(node: Node, request: ContainerRequest) -> int:
+    """How many exclusive CPUs the container gets; 0 = it runs in the shared pool.
 
     Raises:
-        AdmissionError: as `exclusive_count`.
+        AdmissionError: the runtime cannot tell the number, or the rule for odd counts refuses it.
     """
-    node = narrowed(node, request.isolated)
-    return _question(node, state, pod, request, exclusive_count(node, request), memory_request(node, request))
+    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        return 0
+    if request.cpu_milli is None:
+        raise AdmissionError(
+            f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
+            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit, or run the exporter, "
+            "which reads the request from the pod"
+        )
+    threads = tables_of(node).cpus_per_core
+    return whole_core_count(_odd_rule(node, request), request.exclusive_cpus, threads)
 
 
-def _question(
-    node: Node,
-    state: State,
-    pod: PodRecord,
-    request: ContainerRequest,
-    count: int,
-    memory: Mapping[str, int],
-) -> Question:
-    if has_released_init_memory(state, pod):
-        # The kubelet placed this container while its init containers still held their memory.
-        state = init_memory_restored(state, pod, memory_state_of(node, state))
-    keys = donors(state, pod, request.name)
-    return Question(
-        node,
-        state,
-        pod,
-        request,
-        exclusive_cpus=count,
-        memory=memory,
-        donors=keys,
-        reusable=reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
-        reuse=reusable_memory(state, keys) if memory else NO_REUSE,
-    )
+def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
+    return request.smt_odd_counts or node.options.smt_odd_counts
+
+
+# ----------------------------------------------------------------------------------------------------
+# 2. An earlier instance: its allocation is kept.
 
 
 def _kept(
@@ -228,6 +207,10 @@ def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
     return any(block.size_bytes < memory.get(block.resource, 0) for block in held.memory)
 
 
+# ----------------------------------------------------------------------------------------------------
+# 3. Nothing to allocate: the shared pool.
+
+
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
     """A container without an allocation; its devices and providers of other packages can still refuse it.
 
@@ -247,26 +230,46 @@ def _hint_of(record: ContainerRecord) -> MergedHint | None:
     return None if record.affinity is None else MergedHint(record.affinity or None, record.affinity_preferred)
 
 
-def exclusive_count(node: Node, request: ContainerRequest) -> int:
-    """How many exclusive CPUs the container gets; 0 = it runs in the shared pool.
+# ----------------------------------------------------------------------------------------------------
+# 4. Hints and merge, by the scope of the topology manager.
+
+POD_SCOPE = "pod-scope"
+"""The step of a container that decides for its whole pod."""
+
+
+def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
+    """The question to hint providers about a container without an allocation in `state`.
 
     Raises:
-        AdmissionError: the runtime cannot tell the number, or the rule for odd counts refuses it.
+        AdmissionError: as `exclusive_count`.
     """
-    if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
-        return 0
-    if request.cpu_milli is None:
-        raise AdmissionError(
-            f"container {request.name} asks for 256 CPUs or more without a CPU limit; "
-            "the runtime cannot tell how many, so it gets no exclusive CPUs: set a CPU limit, or run the exporter, "
-            "which reads the request from the pod"
-        )
-    threads = tables_of(node).cpus_per_core
-    return whole_core_count(_odd_rule(node, request), request.exclusive_cpus, threads)
+    node = narrowed(node, request.isolated)
+    return _question(node, state, pod, request, exclusive_count(node, request), memory_request(node, request))
 
 
-def _odd_rule(node: Node, request: ContainerRequest) -> SMTOddCounts:
-    return request.smt_odd_counts or node.options.smt_odd_counts
+def _question(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    count: int,
+    memory: Mapping[str, int],
+) -> Question:
+    if has_released_init_memory(state, pod):
+        # The kubelet placed this container while its init containers still held their memory.
+        state = init_memory_restored(state, pod, memory_state_of(node, state))
+    keys = donors(state, pod, request.name)
+    return Question(
+        node,
+        state,
+        pod,
+        request,
+        exclusive_cpus=count,
+        memory=memory,
+        donors=keys,
+        reusable=reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
+        reuse=reusable_memory(state, keys) if memory else NO_REUSE,
+    )
 
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
@@ -381,6 +384,15 @@ def terms_of(question: Question) -> MergeTerms:
     )
 
 
+@lru_cache(maxsize=16)
+def _distances_of(node: Node) -> Distances | None:
+    return distances_of(node.topology) if node.options.prefer_closest_numa_nodes else None
+
+
+# ----------------------------------------------------------------------------------------------------
+# 5. CPUs and memory under the merged hint.
+
+
 def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -> CPUSet:
     """The exclusive CPUs under the merged hint; `note` is called at each step.
 
@@ -429,6 +441,10 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
     return grant.blocks, grant.nodes
 
 
+# ----------------------------------------------------------------------------------------------------
+# Containers that exist already, and CPUs for the system: no hints, no merge.
+
+
 def adopted(
     node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
 ) -> State | None:
@@ -466,3 +482,14 @@ def adopted(
         preferred=False,
     )
     return state.with_allocation(request.key, allocation)
+
+
+def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
+    """The reserved CPUs when only their number is configured: those that the policy takes first.
+
+    Raises:
+        InsufficientCPUsError: the machine has fewer.
+
+    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
+    """
+    return take_cpus(cpu_tables(topology), topology.online, count, options)
