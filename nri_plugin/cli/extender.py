@@ -137,7 +137,7 @@ def command(**given: Any) -> int:
 
     Reads NodeResourceTopology objects. A node without such an object passes the filter.
     """
-    need_libraries("nri_plugin.extender.server")
+    need_libraries("nri_plugin.extender.process")
     _check(given)
     return _run(given)
 
@@ -156,15 +156,14 @@ def _check(given: dict[str, Any]) -> None:
 
 
 def _run(given: dict[str, Any]) -> int:
-    from nri_plugin.extender import server
-    from nri_plugin.extender.server import ClusterFeed, KubeBinder
+    from nri_plugin.extender.process import ClusterFeed, ExtenderProcess, api_binder, run
     from nri_plugin.kube.api_client import KubeClient
     from nri_plugin.process.logs import to_stderr
 
     log = to_stderr(given["log_level"])
     client = KubeClient.connected(given["kubeconfig"])
     feed = ClusterFeed(client, log, with_pods=given["accounting"])
-    return server.run(server.ExtenderProcess(options_of(given), feed, KubeBinder(client), log=log))
+    return run(ExtenderProcess(options_of(given), feed, api_binder(client), log=log))
 
 
 def options_of(given: dict[str, Any]) -> Any:
@@ -172,7 +171,7 @@ def options_of(given: dict[str, Any]) -> Any:
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
     from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
-    from nri_plugin.extender.server import ExtenderOptions
+    from nri_plugin.extender.process import ExtenderOptions
 
     scoring = Scoring(
         Strategy(given["strategy"]), dict(given["weights"]), DistanceBonus(given["distance_bonus"])

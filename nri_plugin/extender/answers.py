@@ -7,11 +7,10 @@ A pod is charged to the node it will most likely get as soon as it was scored, a
 the next pod does not count on the same CPUs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 
@@ -41,15 +40,8 @@ class ScoreScale(StrEnum):
     RAW = "raw"
 
 
-class Binder(Protocol):
-    """What binding needs of a Kubernetes client."""
-
-    def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Create the pod's binding, with annotations that the API server copies to the pod.
-
-        Raises:
-            NriPinError: it did not come about.
-        """
+Binder = Callable[[forms.BindingArgs, Mapping[str, str]], None]
+"""Creates a pod's binding, with annotations that the API server copies to the pod. Raises NriPinError on failure."""
 
 
 class Extender:
@@ -124,11 +116,11 @@ class Extender:
         with locked:
             pod, annotations = self._charged_pod(args)
         try:
-            self.binder.bind(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations)
+            self.binder(args, annotations)
         except NriPinError as error:
             with locked:
                 if pod is not None:
-                    self.cache.take_back(pod)
+                    self.cache.release(pod.key)
             return forms.binding_result(str(error))
         return forms.binding_result()
 
@@ -154,7 +146,7 @@ class Extender:
     def _numa_id(self, pod: PodDemand) -> int | None:
         """The NUMA node of lowest id that holds the whole pod; None when none does or none matters."""
         zones = self.cache.zones(pod.node)
-        found = fitting(pod.effective_with_sidecars, zones, None, is_guaranteed=pod.is_guaranteed)
+        found = fitting(pod.effective_with_sidecars, zones, is_guaranteed=pod.is_guaranteed)
         return min(found) if found and pod.is_guaranteed else None
 
     def _remember(self, pod: PodDemand) -> None:

@@ -15,21 +15,19 @@ not look full forever. CPUs and memory of pods that are not Guaranteed are not c
 Invariant: a node's row in the cluster's table is its object less the charges of its ledger. A node without an object is
 a row that knows nothing, and passes.
 
-`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock or a thread; `LockedCache` holds the lock
-for one object at a time.
+`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock, a thread or a lock. Objects are read with
+`read_topology` and `read_pod` before the caller takes its lock.
 
 Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees, and
 drops or keeps all charges together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
-from nri_plugin.extender.table import ClusterRow
+from nri_plugin.extender.nodes import Zones, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -258,62 +256,54 @@ class ExtenderCache:
         self._guess_until_s: dict[str, tuple[float, PodDemand]] = {}
         self._next_expiry_s = 0.0
 
-    def on_nrt(self, obj: Object) -> None:
-        """A NodeResourceTopology came or changed. One against its schema counts as none."""
-        self.on_topology(read_topology(obj))
-
     def on_topology(self, topology: NodeResourceTopology | str) -> None:
-        """The same for an object that was read before; a name stands for an unreadable object."""
+        """Add or update a node's object. A name stands for an object against its schema, which counts as none."""
         if isinstance(topology, str):
             self.counters.rejected_objects += 1
-            self.on_nrt_deleted(topology)
+            self.on_topology_deleted(topology)
             return
         ledger = self._ledger(topology.name)
         if ledger.published(topology):
             self._refresh(topology.name, ledger)
 
-    def on_nrt_deleted(self, name: str) -> None:
-        """A NodeResourceTopology went."""
+    def on_topology_deleted(self, name: str) -> None:
+        """Forget the object of a node."""
         ledger = self._ledgers.get(name)
         if ledger is not None and ledger.published(None):
             self._refresh(name, ledger)
 
-    def on_pod(self, obj: Object) -> None:
-        """A pod came or changed."""
-        self._on_pod(read_pod(obj))
-
-    def _on_pod(self, pod: PodDemand | None) -> None:
-        if pod is None:
-            self.counters.rejected_objects += 1
-        elif pod.phase in ENDED:
-            self._let_go(pod)
-        elif pod.node:
-            self.charge(pod)
-
-    def on_pod_deleted(self, obj: Object) -> None:
-        """A pod went."""
-        pod = read_pod(obj)
-        if pod is None:
-            self.counters.rejected_objects += 1
-        else:
-            self._let_go(pod)
-
-    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """These are all objects; a node that is not among them has none. A name stands for an unreadable object."""
-        names = {one if isinstance(one, str) else one.name for one in told}
+    def on_topologies_listed(self, listed: Sequence[NodeResourceTopology | str]) -> None:
+        """Replace all objects by these; a node that is not among them has none. A name stands for an unreadable object."""
+        names = {one if isinstance(one, str) else one.name for one in listed}
         for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
-            self.on_nrt_deleted(name)
-        for one in told:
+            self.on_topology_deleted(name)
+        for one in listed:
             self.on_topology(one)
         self.on_synced("nrt")
 
-    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """These are all pods with a node; a pod that is not among them is gone. None stands for an unreadable object."""
-        for pod in told:
-            self._on_pod(pod)
-        keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
+    def on_pod(self, pod: PodDemand | None) -> None:
+        """Charge a pod that is new or has changed, if it has a node; None stands for an unreadable object."""
+        if pod is None:
+            self.counters.rejected_objects += 1
+        elif pod.phase in ENDED:
+            self.release(pod.key)
+        elif pod.node:
+            self.charge(pod)
+
+    def on_pod_deleted(self, pod: PodDemand | None) -> None:
+        """End the charge of a deleted pod; None stands for an unreadable object."""
+        if pod is None:
+            self.counters.rejected_objects += 1
+        else:
+            self.release(pod.key)
+
+    def on_pods_listed(self, listed: Sequence[PodDemand | None]) -> None:
+        """Replace all pods by these, which have a node. None stands for an unreadable object."""
+        for pod in listed:
+            self.on_pod(pod)
+        keys = {pod.key for pod in listed if pod is not None} | self._guess_until_s.keys()
         for key in [key for key in self._node_by_pod if key not in keys]:
-            self._let_go_of(key)
+            self.release(key)
         self.on_synced("pods")
 
     def on_synced(self, what: str) -> None:
@@ -334,7 +324,7 @@ class ExtenderCache:
         self._guess_until_s.pop(key, None)
         before = self._node_by_pod.get(key)
         if before is not None and before != pod.node:
-            self._let_go(replace(pod, node=before))
+            self.release(key)
         self._node_by_pod[key] = pod.node
         ledger = self._ledger(pod.node)
         is_old = "pods" not in self.synced
@@ -347,18 +337,21 @@ class ExtenderCache:
             self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
 
+    def release(self, key: str) -> None:
+        """End the charge of the pod with this key: it ended, was deleted, or its binding failed."""
+        node = self._node_by_pod.pop(key, None)
+        ledger = self._ledgers.get(node) if node is not None else None
+        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
+            self._refresh(node, ledger)
+
     def forget_guess(self, pod: PodDemand) -> None:
         """Take back the guess for a pod that is filtered again: it must not stand in its own way."""
         if self._guess_until_s.pop(pod.key, None) is not None:
-            self._let_go(pod)
+            self.release(pod.key)
 
     def is_charged_for(self, pod: PodDemand) -> bool:
         """Whether the pod is counted as bound to a node."""
         return pod.key in self._node_by_pod
-
-    def take_back(self, pod: PodDemand) -> None:
-        """Take the charge back: the binding failed."""
-        self._let_go(pod)
 
     def expire(self) -> None:
         """End charges that have lasted too long; cheap enough for every request."""
@@ -390,22 +383,13 @@ class ExtenderCache:
     def _ledger(self, node: str) -> NodeLedger:
         return self._ledgers.setdefault(node, NodeLedger())
 
-    def _let_go(self, pod: PodDemand) -> None:
-        self._let_go_of(pod.key)
-
-    def _let_go_of(self, key: str) -> None:
-        node = self._node_by_pod.pop(key, None)
-        ledger = self._ledgers.get(node) if node is not None else None
-        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
-            self._refresh(node, ledger)
-
     def _refresh(self, node: str, ledger: NodeLedger) -> None:
         if ledger.topology is None:
             self.cluster.forget(node)
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, ClusterRow(node_policy(ledger.topology), charged_zones(ledger)))
+            self.cluster.put(node, node_policy(ledger.topology), charged_zones(ledger))
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:
@@ -431,57 +415,5 @@ def charged_zones(ledger: NodeLedger) -> Zones:
     zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
     everywhere, by_numa_id = ledger.charges()
     if everywhere:
-        zones = charge_everywhere(zones, everywhere)
-    return tuple(_charged(zone, by_numa_id.get(zone.id)) for zone in zones) if by_numa_id else zones
-
-
-def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
-    return charge_everywhere((zone,), amounts)[0] if amounts else zone
-
-
-class LockedCache:
-    """`ExtenderCache` behind a lock that is held for one object at a time.
-
-    Args:
-        cache: the one to guard.
-        lock: the one that is also held while a question is answered.
-    """
-
-    def __init__(self, cache: ExtenderCache, lock: AbstractContextManager[object]) -> None:
-        self._cache, self._lock = cache, lock
-
-    def on_nrt(self, obj: Object) -> None:
-        """A NodeResourceTopology came or changed. It is read before the lock is taken."""
-        topology = read_topology(obj)
-        with self._lock:
-            self._cache.on_topology(topology)
-
-    def on_nrt_deleted(self, name: str) -> None:
-        """A NodeResourceTopology went."""
-        with self._lock:
-            self._cache.on_nrt_deleted(name)
-
-    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile; a name where one could not be read."""
-        with self._lock:
-            self._cache.on_topologies_listed(told)
-
-    def on_pod(self, obj: Object) -> None:
-        """A pod came or changed."""
-        with self._lock:
-            self._cache.on_pod(obj)
-
-    def on_pod_deleted(self, obj: Object) -> None:
-        """A pod went."""
-        with self._lock:
-            self._cache.on_pod_deleted(obj)
-
-    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile; None for one that could not be read."""
-        with self._lock:
-            self._cache.on_pods_read(told)
-
-    def on_synced(self, what: str) -> None:
-        """A first list is complete: `nrt` or `pods`; without the CRD, `nrt` is complete at once."""
-        with self._lock:
-            self._cache.on_synced(what)
+        zones = tuple(zone.less(everywhere) for zone in zones)
+    return tuple(zone.less(by_numa_id.get(zone.id, {})) for zone in zones) if by_numa_id else zones

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from nri_plugin.extender import cluster_scores
 from nri_plugin.extender.cluster_scores import MAX_SCORE, DistanceTables, Scoring, Strategy
-from nri_plugin.extender.nodes import is_free_of_charge
-from nri_plugin.extender.table import MOST, Batch, ClusterRow, ClusterTable, Flags, Rows
+from nri_plugin.extender.nodes import NodePolicy, Zones, is_free_of_charge
+from nri_plugin.extender.table import MOST, Batch, ClusterTable, Flags, Rows
 from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand, QoS, is_host_level
 
 # The filter
@@ -144,10 +144,10 @@ class ClusterAnswers:
         self._distances = DistanceTables(self.table.costs)
         self._kept: OrderedDict[tuple[object, ...], _Answers] = OrderedDict()
 
-    def put(self, node: str, content: ClusterRow | None) -> None:
-        """Set what is known of a node; None for nothing."""
+    def put(self, node: str, how: NodePolicy, zones: Zones) -> None:
+        """Set a node's policy and its NUMA nodes, less the charges."""
         before = self.table.renumbered
-        self.table.put(node, content)
+        self.table.put(node, how, zones)
         if self.table.renumbered != before:
             self._distances = DistanceTables(self.table.costs)
 

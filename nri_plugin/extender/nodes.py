@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_of
@@ -102,7 +103,6 @@ def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
 # NUMA nodes
 
 
-ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
 UNKNOWN_COST = 255
 """Source: scheduler-plugins, the highest distance a firmware table can hold."""
 
@@ -120,6 +120,17 @@ class NUMAZone:
     id: int
     available: Mapping[str, int]
     costs: Mapping[int, int]
+
+    def less(self, charges: Amounts) -> "NUMAZone":
+        """The zone less all the charges, at least zero.
+
+        Source: scheduler-plugins, the over-reserve cache.
+        """
+        available = {
+            name: max(0, have - charges[name]) if name in charges else have
+            for name, have in self.available.items()
+        }
+        return replace(self, available=available)
 
 
 Zones = tuple[NUMAZone, ...]
@@ -143,23 +154,12 @@ def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
     return is_affine(name) and not is_guaranteed
 
 
-def fitting(
-    request: Amounts, zones: Zones, allocatable: Amounts | None, *, is_guaranteed: bool
-) -> frozenset[int] | None:
-    """Ids of the NUMA nodes that hold the whole request; None when it needs none in particular.
-
-    Args:
-        request: amounts by resource.
-        zones: what is there.
-        allocatable: of the node; None where unknown, then the scheduler's own filter has judged that.
-        is_guaranteed: of the pod.
-    """
+def fitting(request: Amounts, zones: Zones, *, is_guaranteed: bool) -> frozenset[int] | None:
+    """Ids of the NUMA nodes that hold the whole request; None if the request needs no NUMA node in particular."""
     found: frozenset[int] | None = None
     for name, amount in request.items():
         if not amount:
             continue
-        if allocatable is not None and name not in ALWAYS_ALLOCATABLE and name not in allocatable:
-            return frozenset()
         listing = [zone for zone in zones if name in zone.available]
         if not listing and is_host_level(name):
             continue
@@ -167,23 +167,6 @@ def fitting(
         suiting = frozenset(zone.id for zone in listing if is_free or zone.available[name] >= amount)
         found = suiting if found is None else found & suiting
     return found
-
-
-def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
-    """Every zone less the whole charge, at least zero: wherever it lands, it was counted.
-
-    Source: scheduler-plugins, the over-reserve cache.
-    """
-    return tuple(
-        replace(
-            zone,
-            available={
-                name: max(0, have - charges.get(name, 0)) if name in charges else have
-                for name, have in zone.available.items()
-            },
-        )
-        for zone in zones
-    )
 
 
 # The closest set
@@ -200,13 +183,11 @@ Needs = Sequence[tuple[int, Sequence[int]]]
 """Per resource: the amount and what each position has."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosestSet:
-    """A set of positions, ascending, the sum of its distances, and whether nothing better was left untried."""
+class ClosestSet(NamedTuple):
+    """A set of positions, ascending, and the sum of its distances."""
 
     positions: tuple[int, ...]
     total: int
-    exact: bool = True
 
 
 def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
@@ -231,11 +212,6 @@ def least_total(costs: Costs, size: int) -> int:
     """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
     found = _ClosestSetSearch(range(len(costs)), (), costs, size, STEPS).run()
     return found.total if found is not None else 0
-
-
-def total_distance(positions: Sequence[int], costs: Costs) -> int:
-    """Sum over all ordered pairs, self included."""
-    return sum(costs[one][other] for one in positions for other in positions)
 
 
 def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
@@ -267,7 +243,7 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet
         rest = [p for p in eligible if p not in chosen]
         if not left:
             positions = tuple(sorted(chosen))
-            return ClosestSet(positions, total_distance(positions, costs), exact=False)
+            return ClosestSet(positions, sum(costs[one][other] for one in positions for other in positions))
         best = max(rest, key=lambda p: (share(left, p), -p), default=None)
         if best is None or not share(left, best):
             return None
@@ -293,8 +269,6 @@ class _ClosestSetSearch:
 
     def run(self) -> ClosestSet | None:
         self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
-        if self.best is not None and self.steps >= self.most_steps:
-            return ClosestSet(self.best.positions, self.best.total, exact=False)
         return self.best
 
     def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:

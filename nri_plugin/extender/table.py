@@ -27,19 +27,6 @@ NO_ID = MOST
 
 
 @dataclass(frozen=True, slots=True)
-class ClusterRow:
-    """The content of a row.
-
-    Attributes:
-        how: the node's policy.
-        zones: its NUMA nodes, less the charges.
-    """
-
-    how: NodePolicy
-    zones: Zones
-
-
-@dataclass(frozen=True, slots=True)
 class Batch:
     """Some rows, copied: free to subtract from.
 
@@ -145,12 +132,11 @@ class ClusterTable:
         known = self.row_by_node
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 
-    def put(self, node: str, content: ClusterRow | None) -> None:
-        """Set what is known of a node; None for nothing."""
+    def put(self, node: str, how: NodePolicy, zones: Zones) -> None:
+        """Set a node's policy and its NUMA nodes, less the charges."""
         row = self.row_of(node)
         self._clear(row)
-        if content is not None:
-            self._fill(row, content)
+        self._fill(row, how, zones)
         self._touch(row)
 
     def forget(self, node: str) -> None:
@@ -184,8 +170,7 @@ class ClusterTable:
         self._per_row["has_nrt"][row] = False
         self._per_row["is_single"][row] = False
 
-    def _fill(self, row: int, content: ClusterRow) -> None:
-        zones, how = content.zones, content.how
+    def _fill(self, row: int, how: NodePolicy, zones: Zones) -> None:
         self._make_room(self._size, len(zones))
         names = {name for zone in zones for name in zone.available}
         for name in names:

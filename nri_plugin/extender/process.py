@@ -11,14 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
-from nri_plugin.extender.cache import Accounting, ExtenderCache, LockedCache, Object, read_pod, read_topology
+from nri_plugin.extender.cache import Accounting, ExtenderCache, Object, read_pod, read_topology
 from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
+from nri_plugin.extender.forms import BindingArgs
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
     NOTHING,
@@ -45,79 +47,91 @@ WATCH_STOP_S = 0.1
 """A watch waits for the API server nearly all the time, and nothing is lost if its thread is left behind."""
 
 
-@dataclass(slots=True)
-class FollowState:
-    """Logs when following a kind of object fails and when it works again, not at every attempt."""
+class _CacheSink:
+    """Feeds the cache under its lock; logs when watching begins to fail and when it works again, not every attempt.
 
-    log: logging.Logger
-    what: str
-    trouble: str = ""
+    Args:
+        cache: is fed.
+        lock: guards the cache; objects are read before it is taken.
+        log: for failures and their end.
+        what: the kind of object.
+    """
 
-    def well(self) -> None:
-        """It works."""
-        if self.trouble:
-            say(self.log, logging.INFO, "followed again", what=self.what)
-        self.trouble = ""
+    def __init__(
+        self,
+        cache: ExtenderCache,
+        lock: AbstractContextManager[object],
+        log: logging.Logger,
+        what: APIResource,
+    ) -> None:
+        self._cache, self._lock, self._log, self._what = cache, lock, log, str(what)
+        self._trouble = ""
 
-    def failing(self, trouble: str, level: int = logging.WARNING) -> None:
-        """It does not."""
-        if trouble != self.trouble:
-            say(self.log, level, "cannot be followed", what=self.what, err=trouble)
-        self.trouble = trouble
+    def _works(self) -> None:
+        if self._trouble:
+            say(self._log, logging.INFO, "followed again", what=self._what)
+        self._trouble = ""
+
+    def _fails(self, trouble: str, level: int = logging.WARNING) -> None:
+        if trouble != self._trouble:
+            say(self._log, level, "cannot be followed", what=self._what, err=trouble)
+        self._trouble = trouble
 
 
-class TopologySink:
-    """Hands NodeResourceTopology objects on. A cluster that does not know the kind has none: that is no fault."""
-
-    def __init__(self, cache: LockedCache, state: FollowState) -> None:
-        self._cache, self._state = cache, state
+class TopologySink(_CacheSink):
+    """Receives NodeResourceTopology objects. A cluster that does not know the kind has none, which is no failure."""
 
     def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
-        """Take the whole list, already read."""
-        self._state.well()
-        self._cache.on_topologies_listed(objects)
+        """Take the whole list, as `read_topology` returns it."""
+        self._works()
+        with self._lock:
+            self._cache.on_topologies_listed(objects)
 
     def changed(self, obj: Object) -> None:
-        """New or changed."""
-        self._cache.on_nrt(obj)
+        """Take a new or changed object."""
+        topology = read_topology(obj)
+        with self._lock:
+            self._cache.on_topology(topology)
 
     def deleted(self, obj: Object) -> None:
-        """Gone."""
-        self._cache.on_nrt_deleted(str((obj.get("metadata") or {}).get("name") or ""))
+        """Take a deletion."""
+        with self._lock:
+            self._cache.on_topology_deleted(str((obj.get("metadata") or {}).get("name") or ""))
 
     def failed(self, error: KubeAPIError) -> None:
-        """Not now; without the kind every node passes."""
-        if error.status == NOT_FOUND:
-            self._state.failing(
-                "no such kind in this cluster; every node passes until there is", logging.INFO
-            )
+        """Log the failure; without the kind every node passes."""
+        if error.status != NOT_FOUND:
+            self._fails(str(error))
+            return
+        self._fails("no such kind in this cluster; every node passes until there is", logging.INFO)
+        with self._lock:
             self._cache.on_topologies_listed(())
-        else:
-            self._state.failing(str(error))
 
 
-class PodSink:
-    """Hands pods that have a node on."""
-
-    def __init__(self, cache: LockedCache, state: FollowState) -> None:
-        self._cache, self._state = cache, state
+class PodSink(_CacheSink):
+    """Receives pods that have a node."""
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
-        """Take the whole list, already read."""
-        self._state.well()
-        self._cache.on_pods_read(objects)
+        """Take the whole list, as `read_pod` returns it."""
+        self._works()
+        with self._lock:
+            self._cache.on_pods_listed(objects)
 
     def changed(self, obj: Object) -> None:
-        """New or changed."""
-        self._cache.on_pod(obj)
+        """Take a new or changed pod."""
+        pod = read_pod(obj)
+        with self._lock:
+            self._cache.on_pod(pod)
 
     def deleted(self, obj: Object) -> None:
-        """Gone."""
-        self._cache.on_pod_deleted(obj)
+        """Take a deletion."""
+        pod = read_pod(obj)
+        with self._lock:
+            self._cache.on_pod_deleted(pod)
 
     def failed(self, error: KubeAPIError) -> None:
-        """Not now."""
-        self._state.failing(str(error))
+        """Log the failure."""
+        self._fails(str(error))
 
 
 class ClusterFeed:
@@ -142,12 +156,11 @@ class ClusterFeed:
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, cache: LockedCache) -> None:
-        """Begin."""
-        topologies = TopologySink(cache, FollowState(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
+    def start(self, topologies: TopologySink, pods: PodSink) -> None:
+        """Start both watches."""
         self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
         if self._with_pods:
-            self._follow(PODS, PodSink(cache, FollowState(self._log, str(PODS))), BOUND_PODS, read_pod)
+            self._follow(PODS, pods, BOUND_PODS, read_pod)
 
     def stop(self) -> None:
         """End; a thread that waits for the API server is not waited for long."""
@@ -185,32 +198,30 @@ class ClusterFeed:
                 self._done.wait(backoff.next_s())
 
 
-class KubeBinder:
-    """Creates bindings; the API server copies their annotations to the pod.
+def api_binder(client: KubeClient) -> Binder:
+    """Return a function that creates bindings; the API server copies their annotations to the pod.
 
-    Args:
-        client: may create `pods/binding`.
+    The function raises `KubeAPIError` if the pod is gone, already bound, or another pod of the name, or if there was no
+    answer. The client must have the right to create `pods/binding`.
     """
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-
-    def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Bind the pod of this uid.
-
-        Raises:
-            KubeAPIError: the pod is gone, bound already or another of the name, or there was no answer.
-        """
-        metadata: dict[str, object] = {"name": name, "namespace": namespace, "uid": uid}
+    def bind(args: BindingArgs, annotations: Mapping[str, str]) -> None:
+        metadata: dict[str, object] = {
+            "name": args.pod_name,
+            "namespace": args.pod_namespace,
+            "uid": args.pod_uid,
+        }
         if annotations:
             metadata["annotations"] = dict(annotations)
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": metadata,
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
-        self._client.send("POST", PODS.path(name, namespace, "binding"), body=binding)
+        client.send("POST", PODS.path(args.pod_name, args.pod_namespace, "binding"), body=binding)
+
+    return bind
 
 
 # The process
@@ -301,8 +312,8 @@ NEEDS_CERTIFICATES = (
 class ClusterSource(Protocol):
     """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
 
-    def start(self, cache: LockedCache) -> None:
-        """Start the watches that feed `cache`."""
+    def start(self, topologies: TopologySink, pods: PodSink) -> None:
+        """Start the watches that feed the sinks."""
 
     def stop(self) -> None:
         """End."""
@@ -335,11 +346,12 @@ class ExtenderProcess:
             sends_to_numa_node=options.sends_to_numa_node,
             takes_node_objects=options.takes_node_objects,
         )
-        self.cache = LockedCache(self._cache, self._lock)
         self._feed = feed
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._log = log or logging.getLogger(LOGGER_NAME)
+        self.topologies = TopologySink(self._cache, self._lock, self._log, NODE_RESOURCE_TOPOLOGIES)
+        self.pods = PodSink(self._cache, self._lock, self._log, PODS)
         probes = {"/healthz": lambda: Page(b"ok\n"), "/readyz": self._ready}
         place = ListenAddress("--listen", options.address, "extender")
         routes = Routes({"/metrics": self._metrics, **probes}, self._posts(options.longest_body))
@@ -363,7 +375,7 @@ class ExtenderProcess:
 
     def serve(self) -> None:
         """Answer until `stop`."""
-        self._feed.start(self.cache)
+        self._feed.start(self.topologies, self.pods)
         self._stopping.wait()
         self.server.close(STOP_S)
         self._feed.stop()
