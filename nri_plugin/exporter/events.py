@@ -95,7 +95,9 @@ class EventRate:
         self.left_out = 0
 
     def takes(self, event: PodEvent) -> bool:
-        """Whether to create the event now."""
+        """Whether to create the event now; never for an event whose pod has no name."""
+        if not event.pod:
+            return False
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
         before = self._said.get(event)
@@ -168,11 +170,6 @@ def _cut(text: str, limit: int) -> str:
     return f"{encoded[: limit - 3].decode(errors='ignore')}..."
 
 
-def told(events: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
-    """The events to create now, in their order."""
-    return [event for event in events if event.pod and rate.takes(event)]
-
-
 # Failing refused pods
 
 
@@ -181,28 +178,17 @@ OTHER_REASON = "UnexpectedAdmissionError"
 """The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
 
 
-class Rejecter:
-    """Fails pods of one node.
-
-    Args:
-        client: of the cluster.
-        node_name: of no other node's pods.
-    """
-
-    def __init__(self, client: KubeClient, node_name: str) -> None:
-        self._client, self._node_name = client, node_name
-
-    def reject(self, namespace: str, name: str, uid: str, reason: str, detail: str) -> str:
-        """Fail the pod; empty when done, else why it is left to wait."""
-        try:
-            pod = self._client.get(PODS, name, namespace)
-            obstacle = why_not(pod, uid, self._node_name)
-            if not obstacle:
-                patch = rejection(pod, reason, detail)
-                self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
-        except KubeAPIError as error:
-            return str(error)
-        return obstacle
+def fail_pod(client: KubeClient, node_name: str, row: RefusalRow) -> str:
+    """Set a refused pod of this node to Failed; returns why it is left to wait, empty when it was set."""
+    try:
+        pod = client.get(PODS, row.pod, row.namespace)
+        obstacle = why_not(pod, row.pod_uid, node_name)
+        if not obstacle:
+            patch = rejection(pod, row.reason, row.detail)
+            client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
+    except KubeAPIError as error:
+        return str(error)
+    return obstacle
 
 
 def why_not(pod: Object, uid: str, node_name: str) -> str:
@@ -247,7 +233,7 @@ def _ran(state: Object) -> bool:
 # The announcer
 
 
-KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
+KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED)
 OTHER = "other"
 """Counted for a reason that is not known here: the reasons that are counted are a closed set."""
 
@@ -262,15 +248,15 @@ Row = TypeVar("Row", RefusalRow, DriftRow)
 class Announcer:
     """Creates an event for each thing that is new.
 
-    What was there when this began has been told before, or is too old to be told.
+    The first status creates no events: its content was announced before, or is too old.
 
     Args:
         client: of the cluster.
         node_name: in whose name.
         log: for trouble, once for each cause until it is over.
         clock: seconds that only grow.
-        rejecter: sets refused pods to Failed; None to leave them to wait.
         pods: objects of the pods that events are about.
+        fails_pods: set refused pods to Failed; otherwise they wait.
 
     Attributes:
         events: how many by reason and result, `created` or `failed`.
@@ -283,12 +269,13 @@ class Announcer:
         node_name: str,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
-        rejecter: Rejecter | None = None,
         pods: PodsHere | None = None,
+        *,
+        fails_pods: bool = False,
     ) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
         self.rejections: Counter[str] = Counter()
-        self._rejecter = rejecter
+        self._fails_pods = fails_pods
         self._pods = pods or PodsHere(lambda _: None)
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
@@ -301,16 +288,15 @@ class Announcer:
         """Create events for what is new; a failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
-        if is_first:
-            return
-        for event in told(iter(new), self._rate):
-            self._create(event)
+        for event in () if is_first else new:
+            if self._rate.takes(event):
+                self._create(event)
 
     def _reject(self, row: RefusalRow) -> str:
-        """Fail the pod where that is wanted; what the event says when it is left to wait all the same."""
-        if self._rejecter is None or not row.pod:
+        """Set the pod to Failed if that is configured; returns the part of the event's note for a pod that waits."""
+        if not self._fails_pods or not row.pod:
             return ""
-        obstacle = self._rejecter.reject(row.namespace, row.pod, row.pod_uid, row.reason, row.detail)
+        obstacle = fail_pod(self._client, self._node_name, row)
         self.rejections["left" if obstacle else "failed-pod"] += 1
         if not obstacle:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.agent.status_client import AgentStatus, follow
-from nri_plugin.exporter.events import Announcer, Rejecter
+from nri_plugin.exporter.events import Announcer
 from nri_plugin.exporter.publication import (
     FORBIDDEN,
     NO_DEVICES,
@@ -112,8 +112,9 @@ class Exporter:
             pause_s=options.pause_s,
         )
         self.pods = PodsHere(self._pods_lost)
-        rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
-        self.announcer = Announcer(client, options.node_name, log, clock, rejecter, self.pods)
+        self.announcer = Announcer(
+            client, options.node_name, log, clock, self.pods, fails_pods=options.fails_pods
+        )
         self._news = threading.Condition()
         self._status: AgentStatus | None = None
         self._seen: Object | None = None

@@ -38,10 +38,8 @@ Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
 """How many devices there are, by resource and the NUMA nodes they are attached to."""
 
 
-def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str, Any]:
-    """The answer for one container; without `devices` where the kubelet does not know it."""
-    if pod is None:
-        return {}
+def answer(pod: PodResources, container: str, totals: Totals) -> dict[str, Any]:
+    """Return the answer for one container; empty if the kubelet does not know it."""
     mine = next((one for one in pod.containers if one.name == container), None)
     if mine is None:
         return {}
@@ -104,71 +102,51 @@ class FactsRequest(msgspec.Struct):
     devices: bool = True
 
 
-class DeviceSource:
-    """Asks the kubelet for the devices of one container.
+class AnswerSource:
+    """Answers with devices from the kubelet and facts from the cluster; each is useful without the other.
 
     Args:
-        kubelet: is asked.
+        kubelet: a client of the kubelet; None if there is no kubelet.
+        facts: returns the facts of a pod.
         clock: seconds that only grow.
     """
 
-    def __init__(self, kubelet: KubeletClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kubelet, self._clock = kubelet, clock
+    def __init__(
+        self, kubelet: KubeletClient | None, facts: Facts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kubelet, self._facts, self._clock = kubelet, facts, clock
         self._totals: Totals = {}
         self._totals_until = clock()
 
     def __call__(self, request: FactsRequest) -> Answer:
-        """The answer; without `devices` where the kubelet does not know the container.
+        """Return the answer; without `devices` if the kubelet does not know the container.
 
         Raises:
-            KubeletError: it did not answer in time.
-        """
-        try:
-            pod = self._kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
-        except KubeletError as error:
-            if error.is_unknown:
-                return {}
-            raise
-        found = answer(pod, request.container, {})
-        return answer(pod, request.container, self._fresh_totals()) if found.get("pod_devices") else found
-
-    def _fresh_totals(self) -> Totals:
-        if self._clock() >= self._totals_until:
-            with suppress(
-                KubeletError
-            ):  # without them the agent prefers by what was given, which is nearly the same
-                self._totals = totals_of(self._kubelet.allocatable(KUBELET_S))
-                self._totals_until = self._clock() + TOTALS_S
-        return self._totals
-
-
-class AnswerSource:
-    """Devices from the kubelet and facts from the cluster; each is useful without the other.
-
-    Args:
-        devices: gives those of a container; None where there is no kubelet to ask.
-        facts: gives those of a pod.
-    """
-
-    def __init__(self, devices: Callable[[FactsRequest], Answer] | None, facts: Facts) -> None:
-        self._devices, self._facts = devices, facts
-
-    def __call__(self, request: FactsRequest) -> Answer:
-        """The answer.
-
-        Raises:
-            KubeletError: the kubelet did not answer in time, and nothing else is known.
+            KubeletError: the kubelet did not answer in time, and there are no facts either.
         """
         facts = self._facts(request.namespace, request.name, request.pod)
         known = {"facts": facts} if facts else {}
-        if self._devices is None or not request.devices:
+        if self._kubelet is None or not request.devices:
             return known
         try:
-            return {**self._devices(request), **known}
-        except KubeletError:
-            if known:
+            return {**self._devices(self._kubelet, request), **known}
+        except KubeletError as error:
+            # That the kubelet does not know the pod is an answer: the agent then uses its other sources of devices.
+            if known or error.is_unknown:
                 return known
             raise
+
+    def _devices(self, kubelet: KubeletClient, request: FactsRequest) -> Answer:
+        pod = kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
+        found = answer(pod, request.container, {})
+        if not found.get("pod_devices"):
+            return found
+        if self._clock() >= self._totals_until:
+            # Without totals the agent prefers the nodes of the given devices, which is nearly the same.
+            with suppress(KubeletError):
+                self._totals = totals_of(kubelet.allocatable(KUBELET_S))
+                self._totals_until = self._clock() + TOTALS_S
+        return answer(pod, request.container, self._totals)
 
 
 class FactsSocket:
@@ -220,7 +198,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
     server: _FactsServer
 
     def handle(self) -> None:
-        """One request, one answer; without an answer the connection is closed, and the agent uses its other sources."""
+        """Answer one request; without an answer the connection is closed, and the agent uses its other sources."""
         try:
             request = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
             line = _line(self.server.source(request))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
-from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, Facts, FactsSocket
+from nri_plugin.exporter.facts_socket import AnswerSource, Facts, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer, View, devices_of
 from nri_plugin.exporter.publication import Devices
 from nri_plugin.kube.api_client import KubeClient
@@ -56,14 +56,19 @@ class LocalSockets:
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
         try:
             _made(self._folder)
-            devices = DeviceSource(self._kubelet) if self._kubelet else None
-            self._servers.append(FactsSocket(facts, AnswerSource(devices, facts_of), self._log))
+            self._servers.append(FactsSocket(facts, AnswerSource(self._kubelet, facts_of), self._log))
             if self._kubelet:
                 self._servers.append(PodResourcesServer(resources, self._kubelet, view))
         except HostError as error:
             say(self._log, logging.WARNING, "a local socket is missing", err=error)
             return
-        say(self._log, logging.INFO, "answering", facts=facts, pod_resources=resources if devices else None)
+        say(
+            self._log,
+            logging.INFO,
+            "answering",
+            facts=facts,
+            pod_resources=resources if self._kubelet else None,
+        )
 
     def devices(self) -> Devices:
         """Devices as the kubelet reports them; the last known ones while it does not answer."""

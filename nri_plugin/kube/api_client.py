@@ -1,10 +1,10 @@
-"""A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create, delete.
+"""A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create.
 
 Objects are mappings as decoded from JSON: other programs store them, with fields of any version. Every failure is a
 `KubeAPIError`; its `status` is that of the server's answer, and 0 if there was no answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -106,34 +106,31 @@ class KubeClient:
         return self.send("GET", resource.path(name, namespace))
 
     def list(
-        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
-    ) -> tuple[list[Object], str]:
-        """All objects, and the resource version to watch from.
+        self,
+        resource: APIResource,
+        namespace: str = "",
+        parameters: Parameters = NOTHING,
+        read: Callable[[Object], Any] | None = None,
+    ) -> tuple[list[Any], str]:
+        """Return all objects, and the resource version to watch from.
+
+        Args:
+            resource: their kind.
+            namespace: only objects of it; all when empty.
+            parameters: `fieldSelector` or `labelSelector`.
+            read: converts each object. It is applied page by page: a hundred thousand whole objects take gigabytes.
 
         Raises:
             KubeAPIError: the request failed; status 404 if the cluster does not know the resource.
         """
-        items: list[Object] = []
-        version = ""
-        for page, version in self.pages(resource, namespace, parameters):  # noqa: B007 - that of the last
-            items += page
-        return items, version
-
-    def pages(
-        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
-    ) -> Iterator[tuple[Sequence[Object], str]]:
-        """The same in pages, for kinds of which there may be more than fit into memory as they come.
-
-        Raises:
-            KubeAPIError: as `list`.
-        """
+        objects: list[Any] = []
         page = {**parameters, "limit": str(PAGE_ITEMS)}
         while True:
             answer = self.send("GET", resource.path(namespace=namespace), page)
-            metadata = answer.get("metadata") or {}
-            yield answer.get("items") or (), metadata.get("resourceVersion", "")
+            items, metadata = answer.get("items") or (), answer.get("metadata") or {}
+            objects += map(read, items) if read else items
             if not metadata.get("continue"):
-                return
+                return objects, metadata.get("resourceVersion", "")
             page["continue"] = metadata["continue"]
 
     def create(self, resource: APIResource, obj: Mapping[str, Any], namespace: str = "") -> Object:
@@ -179,14 +176,6 @@ class KubeClient:
         """
         path = resource.path(name, namespace, subresource)
         return self.send("PATCH", path, body=patch, content_type=MERGE_PATCH)
-
-    def delete(self, resource: APIResource, name: str, namespace: str = "") -> None:
-        """Delete an object.
-
-        Raises:
-            KubeAPIError: it was refused, there is none, or there was no answer.
-        """
-        self.send("DELETE", resource.path(name, namespace))
 
     def send(
         self,

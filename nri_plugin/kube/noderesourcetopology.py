@@ -49,7 +49,7 @@ def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
 
 
 GROUP = "topology.node.k8s.io"
-V1ALPHA1, V1ALPHA2 = "v1alpha1", "v1alpha2"
+V1ALPHA2 = "v1alpha2"
 KIND = "NodeResourceTopology"
 PLURAL = "noderesourcetopologies"
 
@@ -111,16 +111,12 @@ class Zone:
         type: `Node` for a NUMA node.
         resources: in the object's order.
         costs: distance by zone name, in the object's order; 10 is the zone itself.
-        attributes: names and values.
-        parent: the zone it is in, None where it says nothing.
     """
 
     name: str
     type: str = ZONE_TYPE_NODE
     resources: tuple[ZoneResource, ...] = ()
     costs: tuple[tuple[str, int], ...] = ()
-    attributes: tuple[Pair, ...] = ()
-    parent: str | None = None
 
     @property
     def numa_id(self) -> int | None:
@@ -211,19 +207,19 @@ def from_object(obj: Object) -> NodeResourceTopology:
         raise KubeObjectError(f"{KIND} {name or '(without name)'}: {error}") from None
 
 
-def to_object(topology: NodeResourceTopology, version: str = V1ALPHA2) -> dict[str, Any]:
-    """The object to publish; equal values give equal objects.
+def to_object(topology: NodeResourceTopology) -> dict[str, Any]:
+    """Return the object to publish, of version v1alpha2; equal values give equal objects.
 
-    Invariant: `from_object(to_object(x)) == x` in v1alpha2. v1alpha1 has no attributes.
+    Invariant: `from_object(to_object(x)) == x`.
     """
     metadata: dict[str, Any] = {"name": topology.name}
     if topology.annotations:
         metadata["annotations"] = dict(topology.annotations)
-    obj: dict[str, Any] = {"apiVersion": f"{GROUP}/{version}", "kind": KIND, "metadata": metadata}
-    if topology.topology_policies or version == V1ALPHA1:
+    obj: dict[str, Any] = {"apiVersion": f"{GROUP}/{V1ALPHA2}", "kind": KIND, "metadata": metadata}
+    if topology.topology_policies:
         obj["topologyPolicies"] = list(topology.topology_policies)
-    if topology.attributes and version != V1ALPHA1:
-        obj["attributes"] = _named(topology.attributes)
+    if topology.attributes:
+        obj["attributes"] = [{"name": name, "value": value} for name, value in topology.attributes]
     obj["zones"] = [_zone_object(zone) for zone in topology.zones]
     return obj
 
@@ -260,7 +256,6 @@ def _parse_text(text: str) -> int:
 def _zone(obj: object) -> Zone:
     fields = _mapping(obj, "zone")
     name = sys.intern(_text(fields.get("name"), "zone name"))
-    parent = fields.get("parent")
     return Zone(
         name=name,
         type=_text(fields.get("type"), f"type of zone {name}"),
@@ -268,8 +263,6 @@ def _zone(obj: object) -> Zone:
             map(_resource, _list(fields.get("resources"), f"resources of zone {name}", MOST_RESOURCES))
         ),
         costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
-        attributes=_pairs(fields.get("attributes"), f"attributes of zone {name}"),
-        parent=_text(parent, f"parent of zone {name}") if parent else None,
     )
 
 
@@ -302,12 +295,8 @@ def _shared_cost(name: str, value: int) -> tuple[str, int]:
 
 def _zone_object(zone: Zone) -> dict[str, Any]:
     obj: dict[str, Any] = {"name": zone.name, "type": zone.type}
-    if zone.parent is not None:
-        obj["parent"] = zone.parent
     if zone.costs:
         obj["costs"] = [{"name": name, "value": value} for name, value in zone.costs]
-    if zone.attributes:
-        obj["attributes"] = _named(zone.attributes)
     if zone.resources:
         obj["resources"] = [
             {
@@ -319,10 +308,6 @@ def _zone_object(zone: Zone) -> dict[str, Any]:
             for resource in zone.resources
         ]
     return obj
-
-
-def _named(pairs: Sequence[Pair]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in pairs]
 
 
 def _pairs(obj: object, what: str) -> tuple[Pair, ...]:

@@ -134,7 +134,9 @@ class Follower:
     def _once(self) -> None:
         """One list where none is valid, and one watch until it ends."""
         if self._version is None:
-            objects, self._version = self._listed()
+            objects, self._version = self._client.list(
+                self._resource, self._namespace, self._parameters, self._read
+            )
             self._sink.listed(objects)
         heard = False
         for event in self._client.watch(self._resource, self._version, self._namespace, self._parameters):
@@ -145,13 +147,6 @@ class Follower:
                 return
         if not heard:  # a server that ends every watch at once must not be asked in a tight loop
             self._pause(self._backoff.next_s())
-
-    def _listed(self) -> tuple[list[Any], str]:
-        told: list[Any] = []
-        version = ""
-        for page, version in self._client.pages(self._resource, self._namespace, self._parameters):  # noqa: B007
-            told += map(self._read, page) if self._read else page
-        return told, version
 
     def _tell(self, event: Object) -> None:
         obj = event["object"]

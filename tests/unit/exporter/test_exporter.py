@@ -118,7 +118,7 @@ def test_an_object_that_somebody_deletes_is_made_again(
     wait_for(api, ["7", "8"])
     api.wait_for_watches(1)
     other = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    other.delete(NRTS, "n1")
+    other.send("DELETE", NRTS.path("n1"))
     wait_for(api, ["7", "8"])
     other.close()
 
@@ -132,8 +132,8 @@ def test_a_node_that_is_registered_again_owns_the_object_again(
 ) -> None:
     wait_for(api, ["7", "8"])
     api.wait_for_watches(1)
-    client.delete(NODES, "n1")
-    client.delete(NRTS, "n1")  # as the garbage collector does
+    client.send("DELETE", NODES.path("n1"))
+    client.send("DELETE", NRTS.path("n1"))  # as the garbage collector does
     uid = api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}})["metadata"][
         "uid"
     ]
@@ -168,8 +168,8 @@ def test_nothing_is_published_while_the_node_is_gone(
     exporter.tell(told)
     exporter.step(told)
     assert stored(api)
-    client.delete(NODES, "n1")
-    client.delete(NRTS, "n1")
+    client.send("DELETE", NODES.path("n1"))
+    client.send("DELETE", NRTS.path("n1"))
     exporter.seen({}, is_gone=True)
     exporter.step(exporter._wait())
     exporter.step(None)

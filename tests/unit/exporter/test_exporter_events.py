@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.exporter.events import Announcer, Rejecter
+from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.model.options import Node, Options
@@ -179,7 +179,7 @@ def test_an_event_says_where_the_pod_lists_the_container(api: KubeAPI, tmp_path:
 
 def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_path: Path) -> None:
     client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, Rejecter(client, "n1"))
+    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, fails_pods=True)
     spec = {"nodeName": "n1", "containers": [{"name": "app", "image": "i"}]}
     metadata = {"name": "web-2", "namespace": "default", "uid": "u"}
     put = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

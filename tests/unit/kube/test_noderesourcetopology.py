@@ -22,8 +22,6 @@ TOPOLOGY = NodeResourceTopology(
             "node-0",
             resources=(ZoneResource("cpu", 8000, 7000, 3500),),
             costs=(("node-0", 10), ("node-1", 21)),
-            attributes=(("a", "b"),),
-            parent="socket-0",
         ),
     ),
     (("topologyManagerPolicy", "restricted"), ("topologyManagerPolicy", "none")),
@@ -34,13 +32,6 @@ TOPOLOGY = NodeResourceTopology(
 
 def test_what_is_published_reads_back_equal():
     assert from_object(to_object(TOPOLOGY)) == TOPOLOGY
-
-
-def test_the_older_version_has_no_attributes_and_always_policies():
-    obj = to_object(NodeResourceTopology("n", attributes=(("a", "b"),)), "v1alpha1")
-    assert obj["apiVersion"] == "topology.node.k8s.io/v1alpha1"
-    assert obj["topologyPolicies"] == []
-    assert "attributes" not in obj
 
 
 @pytest.mark.parametrize(
