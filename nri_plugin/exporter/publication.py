@@ -41,8 +41,6 @@ from nri_plugin.model.options import (
     Node,
     Options,
     ReservedMemory,
-    TopologyManagerPolicy,
-    TopologyManagerScope,
 )
 from nri_plugin.model.state import PodRecord, QOSClass, State
 from nri_plugin.model.topology import NUMANode
@@ -50,12 +48,6 @@ from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
 from nri_plugin.process.logs import say
 
 MILLI = 1000
-
-LEGACY_LEVELS: Mapping[TopologyManagerPolicy, str] = {
-    TopologyManagerPolicy.SINGLE_NUMA_NODE: "SingleNUMANode",
-    TopologyManagerPolicy.RESTRICTED: "Restricted",
-    TopologyManagerPolicy.BEST_EFFORT: "BestEffort",
-}
 
 LONGEST_NUMA_LIST = 8
 """The scheduler plugin's own divisor where the object says nothing."""
@@ -134,12 +126,9 @@ def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset())
 
 
 def legacy_policy(options: Options) -> str:
-    """Policy and scope in the one word of the former version."""
-    level = LEGACY_LEVELS.get(options.topology_manager_policy)
-    if level is None:
-        return "None"
-    scope = "Pod" if options.topology_manager_scope is TopologyManagerScope.POD else "Container"
-    return f"{level}{scope}Level"
+    """Return policy and scope as the one word of v1alpha1; `None` for the policy none."""
+    configured = options.topology_manager_policy, options.topology_manager_scope
+    return next((word for word, pair in nrt.LEGACY_POLICIES.items() if pair == configured), "None")
 
 
 def _costs(node: Node, numa: NUMANode) -> tuple[tuple[str, int], ...]:

@@ -175,7 +175,7 @@ class ClusterAnswers:
             return found
         part, how = batch.take(known), self._scoring
         if how.strategy is Strategy.LEAST_NUMA_NODES:
-            found[known] = cluster_scores.scores(part, pod, self._distances, self.table.costs, how.bonus)
+            found[known] = cluster_scores.scores(part, pod, self._distances, how.bonus)
         else:
             found[known] = cluster_scores.node_scores(how.strategy, part, pod, how.weights)
         return found

@@ -194,10 +194,14 @@ class _ChosenSets:
 
 
 class DistanceTables:
-    """Sums of distances of all sets of a size, by cost table; asked once for each table."""
+    """Sums of distances of all sets of a size, by cost table; computed once for each table.
+
+    Attributes:
+        costs: the cost tables; it grows.
+    """
 
     def __init__(self, costs: Sequence[Costs]) -> None:
-        self._costs = costs
+        self.costs = costs
         self._known: dict[tuple[int, int], tuple[Amounts, Amounts]] = {}
 
     def of(self, size: int, width: int, wanted: Rows) -> tuple[Amounts, Amounts]:
@@ -210,21 +214,19 @@ class DistanceTables:
             (size, width), (np.zeros((0, sets.shape[1]), np.int64), np.zeros(0, np.int64))
         )
         before = len(totals)
-        if before < len(self._costs):
-            room = max(len(self._costs), 2 * before) - before
+        if before < len(self.costs):
+            room = max(len(self.costs), 2 * before) - before
             totals = np.concatenate([totals, np.full((room, sets.shape[1]), -1, np.int64)])
             least = np.concatenate([least, np.full(room, -1, np.int64)])
         new = wanted[least[wanted] < 0]
         for index in np.unique(new):
-            totals[index] = _totals(self._costs[index], width, size)
+            totals[index] = _totals(self.costs[index], width, size)
             least[index] = min(totals[index].min(), UNKNOWN_COST * size * size)
         self._known[size, width] = totals, least
         return totals, least
 
 
-def scores(
-    batch: Batch, pod: PodDemand, tables: DistanceTables, costs: Sequence[Costs], bonus: DistanceBonus
-) -> Scores:
+def scores(batch: Batch, pod: PodDemand, tables: DistanceTables, bonus: DistanceBonus) -> Scores:
     """Per row the score; 0 where the pod fits in no set of NUMA nodes."""
     found = np.zeros(len(batch), np.int64)
     by_container = [one.requests for one in pod.containers]
@@ -234,7 +236,7 @@ def scores(
     ):
         for some, width in _by_width(batch, rows):
             part = batch.take(some).narrowed(width)
-            found[some] = _scores(part, requests, tables, costs, bonus)
+            found[some] = _scores(part, requests, tables, bonus)
     return found
 
 
@@ -250,7 +252,6 @@ def _scores(
     batch: Batch,
     requests: Sequence[Request],
     tables: DistanceTables,
-    costs: Sequence[Costs],
     bonus: DistanceBonus,
 ) -> Scores:
     most = np.zeros(len(batch), np.int64)
@@ -264,7 +265,7 @@ def _scores(
         if not len(rows):
             continue
         # Choose for all rows where at least one NUMA node lists a requested resource and no container failed before.
-        answer = _choose(batch, rows, request, tables, costs)
+        answer = _choose(batch, rows, request, tables)
         is_out[rows] |= answer.size == 0
         most[rows] = np.maximum(most[rows], answer.size)
         is_closest[rows] &= answer.is_closest | (answer.size == 0)
@@ -276,9 +277,7 @@ def _scores(
     return np.where(is_out, 0, np.where(most == 0, MAX_SCORE, score))
 
 
-def _choose(
-    batch: Batch, rows: Rows, request: Request, tables: DistanceTables, costs: Sequence[Costs]
-) -> _ChosenSets:
+def _choose(batch: Batch, rows: Rows, request: Request, tables: DistanceTables) -> _ChosenSets:
     width = batch.ids.shape[1]
     answer = _ChosenSets(
         np.zeros((len(rows), width), np.bool_), np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
@@ -299,7 +298,7 @@ def _choose(
             break
         # Past this size a column per set costs more than a search for each remaining row.
         if math.comb(width, size) > MOST_SETS:
-            _search(answer, open_rows, eligible, needs, cost_index, costs)
+            _search(answer, open_rows, eligible, needs, cost_index, tables.costs)
             break
         open_rows = _try_size(answer, open_rows, size, eligible, needs, cost_index, tables)
     return answer

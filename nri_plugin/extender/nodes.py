@@ -29,19 +29,6 @@ HIGHEST_MAX_NUMA_NODES = 1024
 
 PREFER_CLOSEST = f"{REGISTRY['prefer_closest_numa_nodes'].name}=true"
 
-_LEGACY: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
-    f"{policy_name}{scope_name}Level": (policy, scope)
-    for policy_name, policy in (
-        ("SingleNUMANode", TopologyManagerPolicy.SINGLE_NUMA_NODE),
-        ("Restricted", TopologyManagerPolicy.RESTRICTED),
-        ("BestEffort", TopologyManagerPolicy.BEST_EFFORT),
-    )
-    for scope_name, scope in (
-        ("Container", TopologyManagerScope.CONTAINER),
-        ("Pod", TopologyManagerScope.POD),
-    )
-}
-
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 
 
@@ -78,7 +65,7 @@ def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
     Source: scheduler-plugins, TopologyManagerConfig from the legacy list's first entry and from attributes.
     """
     found = NodePolicy()
-    legacy = _LEGACY.get(topology.topology_policies[0]) if topology.topology_policies else None
+    legacy = nrt.LEGACY_POLICIES.get(topology.topology_policies[0]) if topology.topology_policies else None
     if legacy is not None:
         found = replace(found, policy=legacy[0], scope=legacy[1])
     for name, value in topology.attributes:

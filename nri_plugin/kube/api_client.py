@@ -108,7 +108,6 @@ class KubeClient:
     def list(
         self,
         resource: APIResource,
-        namespace: str = "",
         parameters: Parameters = NOTHING,
         read: Callable[[Object], Any] | None = None,
     ) -> tuple[list[Any], str]:
@@ -116,7 +115,6 @@ class KubeClient:
 
         Args:
             resource: their kind.
-            namespace: only objects of it; all when empty.
             parameters: `fieldSelector` or `labelSelector`.
             read: converts each object. It is applied page by page: a hundred thousand whole objects take gigabytes.
 
@@ -126,7 +124,7 @@ class KubeClient:
         objects: list[Any] = []
         page = {**parameters, "limit": str(PAGE_ITEMS)}
         while True:
-            answer = self.send("GET", resource.path(namespace=namespace), page)
+            answer = self.send("GET", resource.path(), page)
             items, metadata = answer.get("items") or (), answer.get("metadata") or {}
             objects += map(read, items) if read else items
             if not metadata.get("continue"):
@@ -199,11 +197,7 @@ class KubeClient:
         return _decoded(request, response.content)
 
     def watch(
-        self,
-        resource: APIResource,
-        resource_version: str,
-        namespace: str = "",
-        parameters: Parameters = NOTHING,
+        self, resource: APIResource, resource_version: str, parameters: Parameters = NOTHING
     ) -> Iterator[Object]:
         """Changes after `resource_version` as they come: `{"type": ..., "object": ...}`, bookmarks included.
 
@@ -215,7 +209,7 @@ class KubeClient:
         wanted = {**parameters, "watch": "true", "allowWatchBookmarks": "true"}
         if resource_version:
             wanted["resourceVersion"] = resource_version
-        request = self._request("GET", resource.path(namespace=namespace), wanted, None, JSON)
+        request = self._request("GET", resource.path(), wanted, None, JSON)
         request.extensions["timeout"] = {**request.extensions["timeout"], "read": WATCH_SILENCE_S}
         with _said_plainly(request):
             response = self._http.send(request, stream=True)

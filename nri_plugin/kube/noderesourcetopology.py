@@ -16,6 +16,7 @@ from typing import Any
 import xxhash
 
 from nri_plugin.model.errors import KubeObjectError
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.quantity import parse_quantity
 
 # Fingerprints: two programs compare them to find out whether they mean the same set of pods
@@ -77,6 +78,20 @@ exhaust their memory. No machine has nearly as many."""
 LONGEST_DISTANCE = 1 << 31
 LONGEST_ID = 18
 """Digits of a zone's number."""
+
+LEGACY_POLICIES: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
+    f"{policy_name}{scope_name}Level": (policy, scope)
+    for policy_name, policy in (
+        ("SingleNUMANode", TopologyManagerPolicy.SINGLE_NUMA_NODE),
+        ("Restricted", TopologyManagerPolicy.RESTRICTED),
+        ("BestEffort", TopologyManagerPolicy.BEST_EFFORT),
+    )
+    for scope_name, scope in (
+        ("Container", TopologyManagerScope.CONTAINER),
+        ("Pod", TopologyManagerScope.POD),
+    )
+}
+"""Policy and scope by the one word for both that v1alpha1 has (`topologyPolicies`)."""
 
 METHOD_ALL = "all"
 METHOD_EXCLUSIVE = "with-exclusive-resources"

@@ -78,11 +78,9 @@ class Follower:
         resource: the kind of object.
         sink: receives the objects.
         pause: waits between attempts and says when to stop.
-        namespace: only objects of it; all when empty.
         parameters: `fieldSelector` or `labelSelector`.
         backoff: how long to wait.
-        read: what the sink is told of each object of a list instead of itself; made page by page, for a hundred
-            thousand objects as they come take gigabytes.
+        read: converts each object of a list; see `KubeClient.list`.
     """
 
     def __init__(
@@ -92,14 +90,13 @@ class Follower:
         sink: Sink,
         pause: Pause,
         *,
-        namespace: str = "",
         parameters: Parameters = NOTHING,
         backoff: WatchBackoff | None = None,
         read: Callable[[Object], Any] | None = None,
     ) -> None:
         self._read = read
         self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
-        self._namespace, self._parameters = namespace, parameters
+        self._parameters = parameters
         self._backoff = backoff or WatchBackoff()
         self._version: str | None = None
 
@@ -134,12 +131,10 @@ class Follower:
     def _once(self) -> None:
         """One list where none is valid, and one watch until it ends."""
         if self._version is None:
-            objects, self._version = self._client.list(
-                self._resource, self._namespace, self._parameters, self._read
-            )
+            objects, self._version = self._client.list(self._resource, self._parameters, self._read)
             self._sink.listed(objects)
         heard = False
-        for event in self._client.watch(self._resource, self._version, self._namespace, self._parameters):
+        for event in self._client.watch(self._resource, self._version, self._parameters):
             heard = True
             self._backoff.reset()
             self._tell(event)
