@@ -1,16 +1,16 @@
-"""Kubernetes events on pods: refusals, drift, and containers that run without the CPUs they should have.
+"""Kubernetes events on pods: refusals, drift, and unplaced containers.
 
 The kubelet retries a refused container again and again. The same note about the same container is repeated after
-`AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`. All events together are limited to `BURST`, and one more
-every `REFILL_S`. Events that are left out are counted.
+`AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`. All events together are limited to `BURST`, plus one
+every `REFILL_S`. Events above the limit are counted.
 
-Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
+Events are created as events.k8s.io/v1, whose validation is strict: it requires `eventTime`, `action`, `reportingController` and
 `reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
 core/v1 Event, which `kubectl describe pod` lists.
 
 A refused pod can also be set to Failed, as the kubelet does with a pod that it does not admit, so that its controller
-creates another one. This happens only while nothing of the pod has ever run, and only if the pod is unchanged since it
-was read: the write names the version.
+creates another one. This happens only if no container of the pod has ever run, and only if the pod has not changed since
+it was read: the write names the version.
 
 Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
 Differs: the kubelet rejects a whole pod before anything of it runs. Here a later container may be refused after others,
@@ -39,14 +39,14 @@ AGAIN_S = 300.0
 LONGEST_AGAIN_S = 4800.0
 BURST = 25
 REFILL_S = 5.0
-"""Source: client-go's event correlator lets 25 through at once and then one every 5 minutes, for one source and object."""
+"""Source: client-go's event correlator sends 25 at once and then one every 5 minutes, for one source and object."""
 
 LONGEST_NOTE = 1024
 LONGEST_REASON = LONGEST_INSTANCE = 128
 """Bytes of UTF-8; the API server refuses longer ones."""
 
 LONGEST_NAME = 253
-"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains as Kubernetes reads them."""
+"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains, as in Kubernetes."""
 
 UNKNOWN_POD = PodObject()
 
@@ -58,7 +58,7 @@ class PodEvent:
     """An event to create about a container.
 
     Attributes:
-        reason: one word; the kubelet's where it has one.
+        reason: one word; the kubelet's if it has one.
         note: the sentence.
     """
 
@@ -72,7 +72,7 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A note that is not repeated before `until`. One more pause without it, and it is forgotten."""
+    """A note that is not repeated before `until`, and is forgotten one pause later."""
 
     until: float
     pause_s: float
@@ -85,7 +85,7 @@ class EventRate:
         clock: seconds that only grow.
 
     Attributes:
-        left_out: how many exceeded the limit; repetitions are not counted.
+        left_out: the number of events above the limit; repetitions are not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -115,13 +115,13 @@ class EventRate:
 
 
 def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNKNOWN_POD) -> dict[str, Any]:
-    """The event to create.
+    """Return the event to create.
 
     Args:
         event: its content.
-        node_name: reports it.
+        node_name: the reporting node.
         now: RFC 3339 with microseconds.
-        pod: what the cluster holds of the pod.
+        pod: from the cluster's object of the pod.
     """
     regarding = {
         "apiVersion": "v1",
@@ -148,22 +148,22 @@ def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNK
 
 
 def _name_prefix(pod: str) -> str:
-    """`generateName` for events on a pod: its name and a hyphen, valid for every pod name.
+    """Return `generateName` for events on a pod: its name and a hyphen, valid for every pod name.
 
-    The server validates the prefix by itself, where a trailing hyphen is allowed and a trailing dot is not, then cuts
-    it to 58 characters and adds 5. A name that was cut must not end in a dot, for no label may begin with a hyphen.
+    The server validates the prefix alone, where a trailing hyphen is valid and a trailing dot is not. Then it cuts the
+    prefix to 58 characters and adds 5. A cut name must not end in a dot, because no label may begin with a hyphen.
     """
     return f"{pod[: LONGEST_NAME - 1].rstrip('-.')}-"
 
 
 def _field_path(pod: PodObject, container: str) -> str:
-    """Where the pod's object lists the container, as the kubelet's events say it; empty where that is not known."""
+    """Return the container's place in the pod's object, in the form of the kubelet's events; empty if it is not known."""
     listed_in = pod.list_by_container.get(container)
     return f"spec.{listed_in}{{{container}}}" if listed_in else ""
 
 
 def _cut(text: str, limit: int) -> str:
-    """The text in at most `limit` bytes of UTF-8."""
+    """Cut the text to at most `limit` bytes of UTF-8."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= limit:
         return encoded.decode()
@@ -192,11 +192,14 @@ def fail_pod(client: KubeClient, node_name: str, row: RefusalRow) -> str:
 
 
 def why_not(pod: Object, uid: str, node_name: str) -> str:
-    """Why this pod is not to be failed, empty where it is."""
+    """Return why this pod must not be set to Failed; empty if it may."""
     metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
     cases = (
-        (MIRROR in (metadata.get("annotations") or {}), "a static pod has no controller that makes another"),
-        (metadata.get("uid") != uid, "another pod of that name has come"),
+        (
+            MIRROR in (metadata.get("annotations") or {}),
+            "a static pod has no controller that creates another",
+        ),
+        (metadata.get("uid") != uid, "another pod of that name exists"),
         (spec.get("nodeName") != node_name, f"it is on node {spec.get('nodeName')}, not {node_name}"),
         (bool(metadata.get("deletionTimestamp")), "it is being deleted"),
         ((status.get("phase") or "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
@@ -206,9 +209,9 @@ def why_not(pod: Object, uid: str, node_name: str) -> str:
 
 
 def rejection(pod: Object, reason: str, detail: str) -> dict[str, Any]:
-    """The patch of the pod's status, good for the version that was read only.
+    """Return the patch of the pod's status, valid only for the version that was read.
 
-    Source: kubelet v1.36, rejectPod: phase, reason, and a message that begins like this.
+    Source: kubelet v1.36, rejectPod: phase, reason, and a message with this beginning.
     """
     metadata = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
     known = reason if reason in REASONS else OTHER_REASON
@@ -235,32 +238,32 @@ def _ran(state: Object) -> bool:
 
 KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED)
 OTHER = "other"
-"""Counted for a reason that is not known here: the reasons that are counted are a closed set."""
+"""Label for any other reason: the labels of the metric are a closed set."""
 
 FORBIDDEN = 403
 
 Cause = tuple[int, str, tuple[str, ...]]
-"""Why an event was not created: status, reason word and the fields that the server complained about."""
+"""The cause of a failed creation: status, reason word and the fields that the server named."""
 
 Row = TypeVar("Row", RefusalRow, DriftRow)
 
 
 class Announcer:
-    """Creates an event for each thing that is new.
+    """Creates an event for each new refusal, drift and unplaced container.
 
     The first status creates no events: its content was announced before, or is too old.
 
     Args:
         client: of the cluster.
-        node_name: in whose name.
-        log: for trouble, once for each cause until it is over.
+        node_name: the reporting node.
+        log: for failures, once for each cause until it ends.
         clock: seconds that only grow.
         pods: objects of the pods that events are about.
         fails_pods: set refused pods to Failed; otherwise they wait.
 
     Attributes:
-        events: how many by reason and result, `created` or `failed`.
-        rejections: how many pods were to be set to Failed, by result, `failed-pod` or `left`.
+        events: counts by reason and result, `created` or `failed`.
+        rejections: counts of pods to set to Failed, by result, `failed-pod` or `left`.
     """
 
     def __init__(
@@ -285,7 +288,7 @@ class Announcer:
         self._causes: set[Cause] = set()
 
     def announce(self, status: AgentStatus) -> None:
-        """Create events for what is new; a failure is logged and not tried again."""
+        """Create events for new rows of the status. A failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
         for event in () if is_first else new:
@@ -333,16 +336,16 @@ class Announcer:
         self.events[reason, result] += 1
 
     def _complain(self, event: PodEvent, error: KubeAPIError) -> None:
-        """Log the server's words, once for each cause.
+        """Log the server's message, once for each cause.
 
-        A cause without fields, such as a missing right, is over when an event is created. One with fields is about
-        that kind of event: events that differ may succeed all the while.
+        A cause without fields, such as a missing right, ends when an event is created. A cause with fields concerns
+        that kind of event, while other events may succeed.
         """
         cause = (error.status, error.reason, tuple(sorted({field for field, _ in error.causes})))
         if cause in self._causes:
             return
         self._causes.add(cause)
-        what_to_do = (
+        advice = (
             "; kubectl apply -f deploy/export-rbac.yaml"
             if (error.status, cause[-1]) == (FORBIDDEN, ())
             else ""
@@ -355,7 +358,7 @@ class Announcer:
             pod=event.pod,
             status=error.status or None,
             reason=error.reason,
-            err=f"{error}{what_to_do}",
+            err=f"{error}{advice}",
         )
 
 
@@ -364,22 +367,22 @@ def _newest(rows: Sequence[RefusalRow | DriftRow]) -> int:
 
 
 def _newer(rows: Sequence[Row], last: int) -> list[Row]:
-    """Those that came after number `last`; all of them where the agent began to count anew."""
+    """Return the rows after number `last`; all rows if the agent has restarted its count."""
     return [row for row in rows if row.number > last or _newest(rows) < last]
 
 
 def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[PodEvent]:
-    """An event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
+    """Yield an event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
     pod = state.pods.get(record.pod_uid) if record else None
     if record and pod:
         yield PodEvent(pod.uid, pod.namespace, pod.name, record.name, reason, note)
 
 
 def _drift_note(row: DriftRow) -> str:
-    """Equal notes for equal drift, so that repetitions are recognized."""
+    """Return equal notes for equal drift, so that repetitions are recognized."""
     found = (
         f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
     )
-    done = f"not put right: {row.error}" if row.error else "put right"
-    fight = "; somebody keeps changing it" if row.is_fight else ""
-    return f"{found} instead of {row.desired} ({row.cause}), {done}{fight}"
+    result = f"not repaired: {row.error}" if row.error else "repaired"
+    fight = "; another program keeps changing it" if row.is_fight else ""
+    return f"{found} instead of {row.desired} ({row.cause}), {result}{fight}"

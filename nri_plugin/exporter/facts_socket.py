@@ -1,8 +1,8 @@
 """The exporter's side of `exporter.sock`: devices of a container from the kubelet, and facts of its pod from the cluster.
 
-The runtime, and with it every pod of the node, waits for the answer. So the kubelet is asked with a time limit below
-the agent's, only if its answer matters, and figures that change seldom are cached. The cluster is not asked at all: the
-facts come from the watch of the node's pods.
+The runtime waits for the answer, and with it every pod of the node. So the kubelet is asked with a time limit below
+that of the agent, and only if its answer matters; figures that seldom change are cached. No request goes to the cluster:
+the facts come from the watch of the node's pods.
 
 `nri_plugin.core.decision` describes the wire format; both sides are tested against each other.
 """
@@ -35,7 +35,7 @@ from nri_plugin.process.logs import say
 
 
 Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
-"""How many devices there are, by resource and the NUMA nodes they are attached to."""
+"""Numbers of devices, by resource and by the NUMA nodes that they are near."""
 
 
 def answer(pod: PodResources, container: str, totals: Totals) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def answer(pod: PodResources, container: str, totals: Totals) -> dict[str, Any]:
 
 
 def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int], ...]]:
-    """All devices of the node that are attached to NUMA nodes, by resource."""
+    """Return the numbers of the node's devices that are near NUMA nodes, by resource."""
     places: dict[str, list[tuple[NodeMask, int]]] = {}
     for device in allocatable.devices:
         place = NodeMask.from_ids(numa_ids(device)), len(device.device_ids)
@@ -58,7 +58,7 @@ def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int],
 
 
 def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[str, Any]]:
-    """An entry for each resource and set of NUMA nodes, in the order of the first."""
+    """Return an entry for each resource and set of NUMA nodes; resources in the order of their first device."""
     ids: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for device in devices:
         ids.setdefault((device.resource_name, tuple(numa_ids(device))), []).extend(device.device_ids)
@@ -76,20 +76,20 @@ def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[s
 
 
 KUBELET_S = 0.08
-"""Below the 100 ms that the agent waits for us."""
+"""Time limit for the kubelet, below the 100 ms of the agent."""
 
 TOTALS_S = 10.0
-"""Device plugins come and go in minutes."""
+"""How long totals stay valid. Device plugins come and go in minutes."""
 
 REQUEST_S = 1.0
-"""A request is one line and is sent at once."""
+"""Time limit for a request, which is one line."""
 
 NOT_KNOWN = b"{}\n"
 
 
 Answer = Mapping[str, object]
 Facts = Callable[[str, str, str], Answer | None]
-"""The facts of a pod by namespace, name and uid; None for nothing."""
+"""Returns the facts of a pod by namespace, name and uid; None if it is unknown."""
 
 
 class FactsRequest(msgspec.Struct):
@@ -154,7 +154,7 @@ class FactsSocket:
 
     Args:
         path: of the socket; a socket that exists there is replaced.
-        source: gives answers.
+        source: returns answers.
         log: for requests without an answer, at debug level.
 
     Raises:
@@ -176,7 +176,7 @@ class FactsSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and take the socket away."""
+        """Stop answering and remove the socket."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -210,7 +210,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
 
 
 def _line(answer: Answer) -> bytes:
-    """The answer within the agent's limit: one that is too long goes without facts, else it is empty."""
+    """Encode the answer within the agent's limit: without facts if it is too long, empty if it is still too long."""
     for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
         line = msgspec.json.encode(words) + b"\n"
         if len(line) <= LINE_BYTES:

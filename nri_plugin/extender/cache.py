@@ -1,24 +1,24 @@
-"""What the extender knows of the cluster: objects of nodes, pods, and charges for pods that are not in the objects yet.
+"""The extender's view of the cluster: objects of nodes, pods, and charges for pods that the objects do not contain yet.
 
-A pod is charged to its node from the moment it is bound until the node's object accounts for it. The cache learns that
-in one of three ways:
+A pod is charged to its node from its binding until the node's object accounts for it. The cache detects that in one of
+three ways:
 
-1. The object names the pods that it accounts for. Our exporter does. It names a pod from its first container on, so a
-   pod with several containers stays charged until it runs, that is, until all of them were created.
+1. The object names the pods that it accounts for, as that of our exporter. It names a pod from its first container on,
+   so a pod with several containers stays charged until it runs, that is, until all of them were created.
 2. The object has a fingerprint. It is compared with the pods of the node, without the youngest few, and without those
-   that do not run yet. If one of these sets matches, exactly the pods outside it stay charged.
-3. The object has neither, and came after the pod ran.
+   that do not run yet. If one of these sets matches, only the pods outside it stay charged.
+3. The object has neither, and was published after the pod ran.
 
 A charge for a running pod ends in any case after a while, so that a node whose exporter counts pods differently does
 not look full forever. CPUs and memory of pods that are not Guaranteed are not charged: no node subtracts them.
 
 Invariant: a node's row in the cluster's table is its object less the charges of its ledger. A node without an object is
-a row that knows nothing, and passes.
+an empty row, and passes.
 
 `NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock, a thread or a lock. Objects are read with
 `read_topology` and `read_pod` before the caller takes its lock.
 
-Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees, and
+Differs: the over-reserve cache of the scheduler plugin accepts no new object until the whole set of pods agrees, and
 drops or keeps all charges together.
 """
 
@@ -46,11 +46,11 @@ class Resident:
     """A pod on the node.
 
     Attributes:
-        pod: what it asks for.
-        order: grows with every pod that comes.
+        pod: its requests.
+        order: ascending in the order of arrival.
         is_charged: whether the node's object does not account for it yet.
-        numa_id: the NUMA node that the extender chose, None for none.
-        running_since_s: when it was first seen running, None before.
+        numa_id: the NUMA node that the extender chose; None for none.
+        running_since_s: when it was first seen running; None before.
     """
 
     pod: PodDemand
@@ -61,20 +61,20 @@ class Resident:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its containers were made once one was: it has one only, or it runs."""
+        """Whether all its containers exist if one exists: it has only one, or it runs."""
         return len(self.pod.containers) == 1 or self.running_since_s is not None
 
 
 @dataclass(slots=True)
 class NodeLedger:
-    """A node's object and its pods; every method says whether what the node has left may have changed."""
+    """A node's object and its pods. Methods return whether the node's available resources may have changed."""
 
     topology: NodeResourceTopology | None = None
     residents: dict[str, Resident] = field(default_factory=dict)
     came: int = 0
 
     def published(self, topology: NodeResourceTopology | None) -> bool:
-        """After the node's object came, changed or went (None)."""
+        """Take a new or changed object of the node, or its deletion (None)."""
         before = self.topology
         self.topology = topology
         settled = self._settle() if topology is not None else False
@@ -83,13 +83,13 @@ class NodeLedger:
     def arrived(
         self, pod: PodDemand, now_s: float, *, is_old: bool = False, numa_id: int | None = None
     ) -> bool:
-        """After a pod was bound to the node, or seen again.
+        """Take a pod that was bound to the node, or seen again.
 
         Args:
-            pod: as it is now.
-            now_s: a clock that only grows.
-            is_old: it ran before we began to look, so the node's object knows it.
-            numa_id: where it was sent.
+            pod: its present object.
+            now_s: seconds that only grow.
+            is_old: it was running before the first list, so the node's object accounts for it.
+            numa_id: the NUMA node that the extender chose.
         """
         known = self.residents.get(pod.key)
         is_running = pod.phase == "Running"
@@ -106,12 +106,12 @@ class NodeLedger:
         return known.is_charged
 
     def left(self, key: str) -> bool:
-        """After a pod, named by its key, ended or was deleted."""
+        """Remove the pod with this key, which ended or was deleted."""
         gone = self.residents.pop(key, None)
         return gone is not None and gone.is_charged
 
     def expire(self, before_s: float) -> int:
-        """End the charges on pods that have been running since `before_s` or longer; returns how many."""
+        """End the charges of pods that have been running since `before_s` or longer; returns their number."""
         old = [
             one
             for one in self.residents.values()
@@ -122,9 +122,9 @@ class NodeLedger:
         return len(old)
 
     def settle_running(self, before_s: float) -> bool:
-        """End the charges on pods that the object names and that have been running since `before_s` or longer.
+        """End the charges of pods that the object names and that have been running since `before_s` or longer.
 
-        Nothing may be published any more for a pod that began to run after its last container was.
+        No further object follows for a pod that runs only after its last container was published.
         """
         named = self._named()
         return _end(
@@ -137,11 +137,11 @@ class NodeLedger:
 
     @property
     def charged(self) -> list[Resident]:
-        """Pods that are charged, oldest first."""
+        """The charged pods, oldest first."""
         return [one for one in self.residents.values() if one.is_charged]
 
     def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
-        """Charges to all NUMA nodes, and charges to one by its id."""
+        """Return the charges to all NUMA nodes, and the charges to single NUMA nodes by id."""
         everywhere: dict[str, int] = {}
         by_numa_id: dict[int, dict[str, int]] = {}
         for one in self.charged:
@@ -151,7 +151,7 @@ class NodeLedger:
         return everywhere, by_numa_id
 
     def _named(self) -> frozenset[str]:
-        """The pods that the object says it accounts for, by short uid; none where it does not tell."""
+        """Return the short uids of the pods that the object names; empty if it names none."""
         text = self.topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) if self.topology is not None else None
         return frozenset(one for one in (text or "").replace(" ", "").split(",") if one)
 
@@ -168,7 +168,7 @@ class NodeLedger:
         return _end(one for one in charged if one.running_since_s is not None)
 
     def _covered(self, topology: NodeResourceTopology, charged: list[Resident]) -> list[Resident]:
-        """The charged pods that the fingerprint covers; none when it means no set we know of."""
+        """Return the charged pods that the fingerprint covers; none if it matches no known set."""
         names = topology.resource_names
         is_all = topology.fingerprint_method == METHOD_ALL
         hashes = {
@@ -185,14 +185,14 @@ class NodeLedger:
 
 
 def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
-    """Which of the charged pods an exporter may have seen: all, all but the youngest few, those that run."""
+    """Yield the sets of charged pods that an exporter may have seen: all, all but the youngest few, the running ones."""
     for count in range(len(charged), -1, -1):
         yield charged[:count]
     yield [one for one in charged if one.running_since_s is not None]
 
 
 def charge_of(pod: PodDemand) -> Mapping[str, int]:
-    """The amounts that a node will subtract for a pod: all of a Guaranteed one, only devices of others."""
+    """Return the amounts that a node subtracts for a pod: all of a Guaranteed pod, only devices of others."""
     request = pod.effective_with_sidecars
     if pod.is_guaranteed:
         return request
@@ -209,7 +209,7 @@ def _end(charges: Iterable[Resident]) -> bool:
 ENDED = frozenset({"Succeeded", "Failed"})
 
 PUBLISHED_S = 5.0
-"""By then an exporter has published: it writes once a second, and again after a short pause."""
+"""Time in which an exporter has published: it writes once a second, and again after a short pause."""
 
 Object = Mapping[str, Any]
 
@@ -219,9 +219,9 @@ class Accounting:
     """How pods are charged to nodes.
 
     Attributes:
-        is_on: whether pods are charged at all.
-        charge_s: how long a running pod stays charged if its node's object never shows that it accounts for it.
-        guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
+        is_on: whether pods are charged.
+        charge_s: how long a running pod stays charged if its node's object never accounts for it.
+        guess_s: how long a pod is charged to the node that it will most likely get, before its binding is seen.
     """
 
     is_on: bool = True
@@ -231,17 +231,17 @@ class Accounting:
 
 @dataclass(slots=True)
 class Counters:
-    """Figures for metrics."""
+    """Counters for metrics."""
 
     rejected_objects: int = 0
     expired_charges: int = 0
 
 
 class ExtenderCache:
-    """Feed it with `on_*`; ask `cluster`.
+    """Receives objects through `on_*`; `cluster` then answers.
 
     Args:
-        cluster: the columns.
+        cluster: the nodes, less the charges.
         accounting: how pods are charged.
         clock: seconds that only grow.
     """
@@ -307,12 +307,12 @@ class ExtenderCache:
         self.on_synced("pods")
 
     def on_synced(self, what: str) -> None:
-        """A first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
+        """Note that a first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
         self.synced.add(what)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all there was at the start is known."""
+        """Whether the first lists are complete."""
         wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
         return wanted <= self.synced
 
@@ -332,7 +332,7 @@ class ExtenderCache:
             self._refresh(pod.node, ledger)
 
     def guess(self, pod: PodDemand) -> None:
-        """Charge a pod to the node it will most likely get; the charge ends soon, or with its binding."""
+        """Charge a pod to the node that it will most likely get. The charge ends soon, or with the binding."""
         if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
             self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
@@ -345,16 +345,16 @@ class ExtenderCache:
             self._refresh(node, ledger)
 
     def forget_guess(self, pod: PodDemand) -> None:
-        """Take back the guess for a pod that is filtered again: it must not stand in its own way."""
+        """End the guess of a pod that is filtered again, so that the pod does not compete with itself."""
         if self._guess_until_s.pop(pod.key, None) is not None:
             self.release(pod.key)
 
     def is_charged_for(self, pod: PodDemand) -> bool:
-        """Whether the pod is counted as bound to a node."""
+        """Return whether the pod is counted as bound to a node."""
         return pod.key in self._node_by_pod
 
     def expire(self) -> None:
-        """End charges that have lasted too long; cheap enough for every request."""
+        """End charges that have lasted too long. Every request may call this."""
         now = self._clock()
         for until_s, pod in list(self._guess_until_s.values()):
             if until_s <= now:
@@ -372,12 +372,12 @@ class ExtenderCache:
                 self._refresh(name, ledger)
 
     def zones(self, node: str) -> Zones:
-        """The node's NUMA nodes less the charges; none for a node without an object."""
+        """Return the node's NUMA nodes less the charges; empty for a node without an object."""
         ledger = self._ledgers.get(node)
         return charged_zones(ledger) if ledger is not None else ()
 
     def charged_pods(self) -> int:
-        """How many charges stand."""
+        """Return the number of charged pods."""
         return sum(len(ledger.charged) for ledger in self._ledgers.values() if ledger.residents)
 
     def _ledger(self, node: str) -> NodeLedger:
@@ -393,7 +393,7 @@ class ExtenderCache:
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:
-    """The object's value; its name, as far as it has one, when it is against its schema."""
+    """Read an object; returns its name, or an empty text, if it does not match its schema."""
     try:
         return from_object(obj)
     except KubeObjectError:
@@ -403,7 +403,7 @@ def read_topology(obj: Object) -> NodeResourceTopology | str:
 
 
 def read_pod(obj: Object) -> PodDemand | None:
-    """The pod's value; None when the object is against its schema."""
+    """Read a pod; returns None if the object does not match its schema."""
     try:
         return pod_demand(obj)
     except KubeObjectError:
@@ -411,7 +411,7 @@ def read_pod(obj: Object) -> PodDemand | None:
 
 
 def charged_zones(ledger: NodeLedger) -> Zones:
-    """The NUMA nodes of a ledger's object, less its charges."""
+    """Return the NUMA nodes of a ledger's object, less its charges."""
     zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
     everywhere, by_numa_id = ledger.charges()
     if everywhere:

@@ -1,4 +1,4 @@
-"""The JSON that kube-scheduler and its HTTP extenders exchange.
+"""The JSON of kube-scheduler and its HTTP extenders.
 
 Names are written exactly as kube-scheduler writes them, and read in any case, as Go reads them. Node objects are
 returned byte for byte.
@@ -34,7 +34,7 @@ class _NodeHead(msgspec.Struct):
 
 
 class _HostPriority(msgspec.Struct):
-    """A struct and no dict: a request may name hundreds of thousands of hosts."""
+    """A struct instead of a dict, because a request may name hundreds of thousands of hosts."""
 
     Host: str
     Score: int
@@ -58,7 +58,7 @@ class ExtenderArgs:
     Attributes:
         pod: the v1 Pod.
         names: of the candidate nodes, in their order.
-        nodes: the node objects as they came; None when only names came (`nodeCacheCapable: true`).
+        nodes: the node objects, undecoded; None if the request has only names (`nodeCacheCapable: true`).
     """
 
     pod: Mapping[str, Any]
@@ -68,7 +68,7 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """What bind asks."""
+    """A request of bind."""
 
     pod_name: str
     pod_namespace: str
@@ -114,7 +114,7 @@ def _refused_unless_read() -> Iterator[None]:
     except KeyError as error:
         raise KubeObjectError(f"the request has no field {error}; is this kube-scheduler?") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KubeObjectError(f"the request is not what kube-scheduler sends: {error}") from None
+        raise KubeObjectError(f"the request does not have the form of kube-scheduler's: {error}") from None
 
 
 def filter_result(args: ExtenderArgs, passed: Sequence[bool], failed: Mapping[str, str]) -> bytes:

@@ -1,7 +1,7 @@
-"""`nri-pin extender`: watches of the cluster on one side, an HTTP server for kube-scheduler on the other.
+"""The process of `nri-pin extender`: watches of the cluster, and an HTTP server for kube-scheduler.
 
 Two threads follow NodeResourceTopology objects and pods that have a node, and feed the cache. Requests are answered
-under the lock that also guards the cache; objects are decoded before the lock is taken.
+under the lock of the cache. Objects are decoded before the lock is taken.
 """
 
 import gc
@@ -44,7 +44,8 @@ from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
 
 WATCH_STOP_S = 0.1
-"""A watch waits for the API server nearly all the time, and nothing is lost if its thread is left behind."""
+"""How long to wait for the thread of a watch at the end. It nearly always waits for the API server, and no data is lost
+if it does not end."""
 
 
 class _CacheSink:
@@ -141,7 +142,7 @@ class ClusterFeed:
         client: may list and watch both kinds.
         log: for failures of following, and their end.
         with_pods: whether pods are charged.
-        backoff: how long to wait after a failure; also how late a kind defined later is noticed.
+        backoff: makes the pauses after failures, which also delay the detection of a kind that is defined later.
     """
 
     def __init__(
@@ -163,7 +164,7 @@ class ClusterFeed:
             self._follow(PODS, pods, BOUND_PODS, read_pod)
 
     def stop(self) -> None:
-        """End; a thread that waits for the API server is not waited for long."""
+        """End. Threads that wait for the API server get a short time to end."""
         self._done.set()
         for thread in self._threads:
             thread.join(WATCH_STOP_S)
@@ -187,12 +188,12 @@ class ClusterFeed:
         self._threads.append(thread)
 
     def _keep_following(self, follower: Follower, resource: APIResource) -> None:
-        """Begin again after an internal error: if the thread ended, the cache would grow stale unnoticed."""
+        """Start again after an internal error: if the thread ended, the cache would become stale unnoticed."""
         backoff = self._backoff()
         while not self._done.is_set():
             try:
                 follower.run()
-            except Exception:  # noqa: BLE001 - said, with where it happened
+            except Exception:  # noqa: BLE001 - logged with its trace
                 say_trace(self._log, "following failed, beginning anew", what=str(resource))
                 follower.forget()
                 self._done.wait(backoff.next_s())
@@ -228,40 +229,41 @@ def api_binder(client: KubeClient) -> Binder:
 
 
 SWITCH_INTERVAL_S = 0.001
-"""A request waits at most this long for a thread that reads an object; the interpreter's default is five times as long."""
+"""Longest time that a request waits for a thread that reads an object. The interpreter's default is five times as long."""
 
 YOUNG_ONLY = (50_000, 20, 10_000)
-"""Objects of a thousand nodes are a million Python objects without cycles; a full collection would delay every answer."""
+"""Thresholds of the garbage collector. Objects of a thousand nodes are a million Python objects without cycles, and a full
+collection would delay every answer."""
 
 
 NODES = 5_000
 """Source: Kubernetes, "Considerations for large clusters": no more than 5,000 nodes."""
 
 NAME_BYTES = 256
-"""Of a node in a request: a DNS subdomain of at most 253 characters, two quotes, a comma."""
+"""A node's name in a request: a DNS subdomain of at most 253 characters, two quotes, a comma."""
 
 POD_BYTES = 9 << 19
-"""4.5 MiB: etcd takes objects of 1.5 MiB, and their JSON is up to three times as long (many short fields)."""
+"""4.5 MiB: etcd accepts objects of 1.5 MiB, and their JSON is up to three times as long (many short fields)."""
 
 NAMES_BODY_BYTES = NODES * NAME_BYTES + POD_BYTES
 """Longest request of a scheduler that sends names of nodes (`nodeCacheCapable: true`)."""
 
 OBJECTS_BODY_BYTES = 128 << 20
-"""Longest request of one that sends whole Node objects: 5,000 of 25 KiB."""
+"""Longest request of a scheduler that sends whole Node objects: 5,000 of 25 KiB."""
 
 BINDING_BODY_BYTES = 4 << 10
 """Names of pod, namespace and node, and a uid."""
 
 BODIES = 4
-"""Longest requests in memory at once. A scheduler asks one thing at a time, and scores and binds beside it."""
+"""Longest requests in memory at once. A scheduler filters and scores one pod at a time, and binds others meanwhile."""
 
 STRANGERS = 32
-"""kube-scheduler keeps one or two connections, and opens more to bind pods at once."""
+"""Connections of unknown clients. kube-scheduler keeps one or two, and opens more to bind pods at the same time."""
 
 STRANGERS_OF_ONE = 16
 
 IDLE_S = 120.0
-"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into one we just closed."""
+"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into a closed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +271,9 @@ class ExtenderOptions:
     """The options of the command; see `nri-pin extender --help`.
 
     Attributes:
-        body_bytes: longest request; None for what the form needs.
+        body_bytes: longest request; None for the default of the form.
         takes_node_objects: requests may carry whole Node objects.
-        healthz_address: where probes ask; None for nowhere.
+        healthz_address: of the probes; None for none.
     """
 
     address: tuple[str, int] = ("", 8888)
@@ -290,27 +292,27 @@ class ExtenderOptions:
 
     @property
     def longest_body(self) -> int:
-        """Bytes of the longest request that is read."""
+        """Bytes of the longest accepted request."""
         return self.body_bytes or (OBJECTS_BODY_BYTES if self.takes_node_objects else NAMES_BODY_BYTES)
 
     @property
     def limits(self) -> Limits:
-        """Limits of all clients together; of requests with whole Node objects, two at once."""
+        """Limits of all clients together; at most two requests with whole Node objects at once."""
         bodies = 2 if self.takes_node_objects else BODIES
         return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
 
 STOP_S = 5.0
-"""Requests that are being answered when the process ends have so long."""
+"""Time for open requests when the process ends."""
 
 NEEDS_CERTIFICATES = (
-    "who may ask for a binding decides where pods run, so TLS and a client CA are needed; "
+    "a client that may request a binding decides where pods run, so TLS and a client CA are needed; "
     "give --tls-cert, --tls-key and --tls-client-ca, or leave binding to kube-scheduler"
 )
 
 
 class ClusterSource(Protocol):
-    """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
+    """Lists and watches objects in threads."""
 
     def start(self, topologies: TopologySink, pods: PodSink) -> None:
         """Start the watches that feed the sinks."""
@@ -320,7 +322,7 @@ class ClusterSource(Protocol):
 
 
 class ExtenderProcess:
-    """The parts, put together; `serve` answers until `stop`.
+    """The parts of the process; `serve` answers until `stop`.
 
     Raises:
         ConfigError: the address or the certificates are wrong, or binding is offered without client certificates.
@@ -363,14 +365,14 @@ class ExtenderProcess:
             self.probes = Server(place, Routes(probes), self._log, keeps_trying=True)
 
     def warn(self) -> None:
-        """Log a warning if the port is open to anyone."""
+        """Log a warning if any client may use the port."""
         if self._certificates is None:
-            trouble = "plain HTTP: anyone on the way can read and change answers"
+            trouble = "plain HTTP: others on the network can read and change answers"
         elif not self._certificates.ask_clients:
-            trouble = "no certificate is asked of clients"
+            trouble = "clients need no certificate"
         else:
             return
-        advice = f"{trouble}, and anyone who reaches the port can ask; give --tls-cert, --tls-key and --tls-client-ca"
+        advice = f"{trouble}, and every client that reaches the port may ask; give --tls-cert, --tls-key and --tls-client-ca"
         say(self._log, logging.WARNING, "the port is open", err=advice)
 
     def serve(self) -> None:
@@ -384,7 +386,7 @@ class ExtenderProcess:
         self._stopped.set()
 
     def end(self) -> None:
-        """Report not ready, answer open requests, and end; `serve` returns after that."""
+        """Report not ready, answer open requests, and end; then `serve` returns."""
         self._stopping.set()
 
     def stop(self) -> None:

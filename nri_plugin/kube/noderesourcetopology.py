@@ -1,8 +1,8 @@
 """The NodeResourceTopology object, which describes the NUMA nodes of a node, and fingerprints of sets of pods.
 
-Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices); finer ones are rounded up, as
-the API server's `MilliValue` does. Order is kept: an apply replaces lists whole, so equal content must be equal
-text. What is published is plain decimal, which every reader understands.
+Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices). Finer amounts are rounded up, as in
+the API server's `MilliValue`. Order is kept: an apply replaces lists as a whole, so equal content must be equal text.
+Published amounts are plain decimals, which every reader understands.
 
 Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
@@ -19,9 +19,9 @@ from nri_plugin.model.errors import KubeObjectError
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.quantity import parse_quantity
 
-# Fingerprints: two programs compare them to find out whether they mean the same set of pods
+# Fingerprints: two programs compare them to tell whether they counted the same set of pods.
 #
-# A pod is its namespace and name; the order does not matter.
+# Namespace and name identify a pod; the order of pods does not matter.
 #
 # Source: k8stopologyawareschedwg/podfingerprint, version 1.
 
@@ -30,19 +30,19 @@ PREFIX = "pfp0v001"
 
 
 def pod_hash(namespace: str, name: str) -> int:
-    """64 bits of one pod; fingerprints of many sets of the same pods need it once."""
+    """Return 64 bits of one pod. Fingerprints of many sets of the same pods compute it once."""
     seed = xxhash.xxh64_intdigest(namespace.encode(), 0)
     return xxhash.xxh64_intdigest(name.encode(), seed)
 
 
 def of_hashes(hashes: Iterable[int]) -> str:
-    """The fingerprint of pods given by their hashes."""
+    """Return the fingerprint of pods, from their hashes."""
     joined = b"".join(one.to_bytes(8, "little") for one in sorted(hashes))
     return PREFIX + xxhash.xxh64_hexdigest(joined, 0)
 
 
 def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
-    """The fingerprint of pods given as (namespace, name)."""
+    """Return the fingerprint of pods, from (namespace, name)."""
     return of_hashes(pod_hash(namespace, name) for namespace, name in pods)
 
 
@@ -65,15 +65,15 @@ ATTRIBUTE_FINGERPRINT_METHOD = "nodeTopologyPodsFingerprintMethod"
 ANNOTATION_FINGERPRINT = "topology.node.k8s.io/fingerprint"
 
 ATTRIBUTE_POLICY_OPTIONS = "nri-pin/topologyManagerPolicyOptions"
-"""Ours: the options that are on, such as `prefer-closest-numa-nodes=true`, separated by commas."""
+"""Of nri-pin: the options that are on, such as `prefer-closest-numa-nodes=true`, separated by commas."""
 
 ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
-"""Ours: `short_uid` of each pod that `available` has been reduced by, ascending, separated by commas."""
+"""Of nri-pin: `short_uid` of each pod that `available` accounts for, ascending, separated by commas."""
 
 MOST_ZONES = 256
 MOST_RESOURCES = 256
-"""Of one zone. Readers keep a column for each resource on all nodes of the cluster, and one node must not be able to
-exhaust their memory. No machine has nearly as many."""
+"""Limit for one zone. Readers keep a column for each resource on all nodes of the cluster, and a single node must not be
+able to exhaust their memory. No machine has nearly as many resources."""
 
 LONGEST_DISTANCE = 1 << 31
 LONGEST_ID = 18
@@ -106,9 +106,9 @@ class ZoneResource:
 
     Attributes:
         name: the Kubernetes resource name.
-        capacity_milli: all there is.
-        allocatable_milli: that without what the system keeps.
-        available_milli: that without what running pods hold.
+        capacity_milli: the total.
+        allocatable_milli: the total less reservations.
+        available_milli: allocatable less the resources of running pods.
     """
 
     name: str
@@ -146,8 +146,8 @@ class NodeResourceTopology:
     Attributes:
         name: the Kubernetes node's name.
         zones: in the object's order.
-        attributes: names and values of the node; of two with one name the first counts on read.
-        topology_policies: the legacy field; consumers read its first entry only.
+        attributes: names and values of the node; readers use the first of two with one name.
+        topology_policies: the legacy field; readers use its first entry only.
         annotations: of the object.
     """
 
@@ -158,12 +158,12 @@ class NodeResourceTopology:
     annotations: tuple[Pair, ...] = ()
 
     def attribute(self, name: str) -> str | None:
-        """The value of the node's attribute, None when there is none."""
+        """Return the value of a node's attribute; None if there is none."""
         return next((value for key, value in self.attributes if key == name), None)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which pods `available` accounts for; empty when the exporter does not tell."""
+        """The fingerprint of the pods that `available` accounts for; empty if the exporter publishes none."""
         return self.attribute(ATTRIBUTE_FINGERPRINT) or dict(self.annotations).get(ANNOTATION_FINGERPRINT, "")
 
     @cached_property
@@ -180,19 +180,19 @@ class NodeResourceTopology:
 
 
 def short_uid(pod_uid: str) -> str:
-    """What `ATTRIBUTE_ACCOUNTED_PODS` names a pod by: 250 pods stay below 3 KiB."""
+    """Return the short form of a uid in `ATTRIBUTE_ACCOUNTED_PODS`: 250 pods stay below 3 KiB."""
     return pod_uid.replace("-", "")[:10]
 
 
 def zone_name(numa_id: int) -> str:
-    """The zone name of a NUMA node."""
+    """Return the zone name of a NUMA node."""
     return f"node-{numa_id}"
 
 
 def numa_id_of(name: str) -> int | None:
-    """The NUMA node that a zone name stands for, None for other names.
+    """Return the NUMA node of a zone name; None for other names.
 
-    Differs: the scheduler plugin knows no ids above 63; here any is one.
+    Differs: the scheduler plugin accepts no ids above 63; here every id is valid.
     """
     prefix, _, digits = name.partition("-")
     is_number = digits.isdecimal() and digits.isascii() and len(digits) <= LONGEST_ID
@@ -200,10 +200,10 @@ def numa_id_of(name: str) -> int | None:
 
 
 def from_object(obj: Object) -> NodeResourceTopology:
-    """The value of an object of either version, as decoded from JSON.
+    """Read an object of either version, as decoded from JSON.
 
     Raises:
-        KubeObjectError: the object is not what its schema says.
+        KubeObjectError: the object does not match its schema.
     """
     metadata = _mapping(obj.get("metadata"), "metadata")
     name = _text(metadata.get("name", ""), "metadata.name")
@@ -240,15 +240,15 @@ def to_object(topology: NodeResourceTopology) -> dict[str, Any]:
 
 
 def format_amount(milli: int) -> str:
-    """A quantity: plain digits, with an `m` only where it is no whole number."""
+    """Return a quantity: plain digits, with an `m` only if the amount is not a whole number."""
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
 
 def parse_amount(value: object) -> int:
-    """Thousandths of a quantity as objects hold it: text or an integer.
+    """Return the thousandths of a quantity: text or an integer.
 
     Raises:
-        KubeObjectError: neither.
+        KubeObjectError: the value is neither, or not a quantity.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value * 1000
@@ -298,13 +298,13 @@ def _cost(obj: object) -> tuple[str, int]:
     if not isinstance(value, int) or isinstance(value, bool):
         raise KubeObjectError(f"cost value {value!r} is not a whole number")
     if abs(value) >= LONGEST_DISTANCE:
-        raise KubeObjectError(f"cost value {value} is no distance; the longest is {LONGEST_DISTANCE - 1}")
+        raise KubeObjectError(f"cost value {value} is not a distance; the longest is {LONGEST_DISTANCE - 1}")
     return _shared_cost(_text(fields.get("name"), "cost name"), value)
 
 
 @lru_cache(maxsize=1 << 14)
 def _shared_cost(name: str, value: int) -> tuple[str, int]:
-    """One tuple for all equal costs: a cluster has a million costs and a few hundred different ones."""
+    """Return one shared tuple for equal costs: a cluster has a million costs and a few hundred different ones."""
     return name, value
 
 

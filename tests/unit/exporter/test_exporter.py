@@ -153,12 +153,12 @@ def test_a_list_that_was_made_before_the_first_write_is_no_deletion(
     sink.listed([])
     exporter.step(exporter._wait())
     assert not exporter.owner.is_missing
-    assert "somebody deleted the object" not in caplog.messages
+    assert "the object was deleted" not in caplog.messages
     sink.version = lambda: str(api.store.version + 1)
     sink.listed([])
     exporter._wait()
     assert exporter.owner.is_missing
-    assert "somebody deleted the object" in caplog.messages
+    assert "the object was deleted" in caplog.messages
 
 
 def test_nothing_is_published_while_the_node_is_gone(
@@ -200,7 +200,7 @@ def test_a_foreign_edit_is_put_right_and_said(
     wait_for(api, ["7", "8"])
     agent.promises("2-5,8")
     wait_for(api, ["3", "7"])
-    said = "another manager had changed the object, put right"
+    said = "another manager changed the object, restored"
     assert [record.message for record in caplog.records].count(said) == 1
 
 

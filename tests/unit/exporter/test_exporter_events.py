@@ -97,14 +97,14 @@ def test_a_drift_is_told_of_once_however_often_it_comes(announcer: Announcer, ap
     assert notes(api) == []
     announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1), drift(2), drift(3))))
     assert notes(api) == ["Drift db"]
-    assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), put right"]
+    assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), repaired"]
 
 
 def test_a_drift_that_stays_says_why(announcer: Announcer, api: KubeAPI) -> None:
     announcer.announce(AgentStatus(NODE, PLACED))
     announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1, error="read-only", is_fight=True),)))
     (note,) = drift_notes(api)
-    assert note.endswith("not put right: read-only; somebody keeps changing it")
+    assert note.endswith("not repaired: read-only; another program keeps changing it")
 
 
 def test_what_drifts_without_a_pod_is_no_event(announcer: Announcer, api: KubeAPI) -> None:

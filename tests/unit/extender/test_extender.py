@@ -305,7 +305,7 @@ def test_probes_have_a_port_that_slow_clients_of_the_other_do_not_reach(api, tmp
 
 
 @pytest.mark.parametrize(
-    ("has_tls", "trouble"), [(False, "plain HTTP"), (True, "no certificate is asked of clients")]
+    ("has_tls", "trouble"), [(False, "plain HTTP"), (True, "clients need no certificate")]
 )
 @needs_openssl
 def test_an_open_port_is_said_and_what_closes_it(tmp_path, caplog, has_tls, trouble):

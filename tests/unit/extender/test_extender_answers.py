@@ -49,7 +49,7 @@ def test_nodes_that_cannot_are_named_with_what_was_asked_for():
     answer = json.loads(extender().filter(asks("small", "big", "unknown")))
     assert answer["NodeNames"] == ["big", "unknown"]
     assert answer["FailedNodes"] == {
-        "small": "no NUMA node has available what app container c asks for: cpu 4, memory 1073741824"
+        "small": "no NUMA node has the requested resources of app container c available: cpu 4, memory 1073741824"
     }
 
 
@@ -57,7 +57,9 @@ def test_a_pod_as_a_whole_is_named_so():
     one = extender(nodes=())
     one.cache.on_topology(topology("n", SMALL, scope="pod"))
     answer = json.loads(one.filter(asks("n")))
-    assert answer["FailedNodes"]["n"].startswith("no NUMA node has available what the pod asks for: cpu 4")
+    assert answer["FailedNodes"]["n"].startswith(
+        "no NUMA node has the requested resources of the pod available: cpu 4"
+    )
 
 
 def test_a_pod_that_asks_for_thousands_of_resources_is_refused_in_few_words():

@@ -126,8 +126,8 @@ def hostile(**zone):
 @pytest.mark.parametrize(
     ("obj", "told"),
     [
-        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is no distance"),
-        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is no distance"),
+        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is not a distance"),
+        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is not a distance"),
         (hostile(resources=[{"name": f"a/{n}", "available": "1"} for n in range(257)]), "257, at most 256"),
         ({"metadata": {"name": "n"}, "zones": hostile()["zones"] * 257}, "zones: 257, at most 256"),
     ],
