@@ -98,6 +98,7 @@ class EventRate:
         """Whether to create the event now; never for an event whose pod has no name."""
         if not event.pod:
             return False
+        # Forget old notes here, so that the table is bounded by the notes of the longest pause.
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
         before = self._said.get(event)
@@ -306,6 +307,7 @@ class Announcer:
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
 
     def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
+        # The first status only sets the counters: a pod must not be set to Failed for an old refusal.
         for row in _newer(status.refusals, self._last_refusal):
             note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)

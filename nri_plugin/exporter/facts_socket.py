@@ -164,6 +164,7 @@ class FactsSocket:
     def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
+        # The socket must never be accessible to others, not even before a chmod.
         before = os.umask(0o177)
         try:
             self._server = _FactsServer(path, source, log)

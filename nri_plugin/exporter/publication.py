@@ -196,6 +196,7 @@ def _kept(node: Node) -> Iterable[ReservedMemory]:
 def _spread(node: Node) -> Iterator[ReservedMemory]:
     sizes = memory_machine(node.topology).allocatable_of(MEMORY)
     everything, before, kept_before = sum(sizes.values()), 0, 0
+    # Differences of running totals add up to the byte; rounded shares would not.
     for numa in node.topology.nodes if everything else ():
         before += sizes[int(numa.id)]
         kept = node.options.kept_memory_bytes * before // everything
@@ -315,6 +316,7 @@ class Publisher:
         )
         if not is_as_accepted:
             self._accepted = None
+            # The first change in a while is reverted at once. Two managers that write by turns must not fill the etcd.
             now = self._clock()
             if now >= self._calm_at:
                 self._contest.reset()
@@ -328,6 +330,7 @@ class Publisher:
         """Return the seconds until `publish` is due: 0 for now, None if the wanted content is accepted."""
         if self._wanted is None or self._wanted == self._accepted:
             return None
+        # Pauses of a contest delay repetitions only, so that new figures reach schedulers.
         is_repeated = self._wanted == self._written
         not_before = max(self._not_before, self._again_at) if is_repeated else self._not_before
         return max(0.0, not_before - self._clock())

@@ -113,6 +113,7 @@ class Extender:
             args = forms.read_binding(body)
         except KubeObjectError as error:
             return forms.binding_result(str(error))
+        # Charge first: another pod may be filtered during the request.
         with locked:
             pod, annotations = self._charged_pod(args)
         try:

@@ -160,6 +160,7 @@ class NodeLedger:
         charged = self.charged
         if topology is None or not charged:
             return False
+        # The three ways of the module's description, from the most exact one.
         if topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) is not None:
             named = self._named()
             return _end(one for one in charged if one.is_whole and short_uid(one.pod.uid) in named)
@@ -301,6 +302,7 @@ class ExtenderCache:
         """Replace all pods by these, which have a node. None stands for an unreadable object."""
         for pod in listed:
             self.on_pod(pod)
+        # Guessed pods have no node yet, so a list of bound pods does not contain them.
         keys = {pod.key for pod in listed if pod is not None} | self._guess_until_s.keys()
         for key in [key for key in self._node_by_pod if key not in keys]:
             self.release(key)
@@ -327,6 +329,7 @@ class ExtenderCache:
             self.release(key)
         self._node_by_pod[key] = pod.node
         ledger = self._ledger(pod.node)
+        # Before the first list is complete, every running pod ran before this process started.
         is_old = "pods" not in self.synced
         if ledger.arrived(pod, self._clock(), is_old=is_old, numa_id=numa_id):
             self._refresh(pod.node, ledger)
@@ -359,6 +362,7 @@ class ExtenderCache:
         for until_s, pod in list(self._guess_until_s.values()):
             if until_s <= now:
                 self.forget_guess(pod)
+        # Once a second is enough for the rest, which walks all nodes.
         if now < self._next_expiry_s:
             return
         self._next_expiry_s = now + 1.0

@@ -148,6 +148,7 @@ class ClusterAnswers:
         """Set a node's policy and its NUMA nodes, less the charges."""
         before = self.table.renumbered
         self.table.put(node, how, zones)
+        # Sums of distances are kept by the number of their cost table.
         if self.table.renumbered != before:
             self._distances = DistanceTables(self.table.costs)
 
@@ -188,6 +189,7 @@ class ClusterAnswers:
         ask: Callable[[Batch, PodDemand], Column],
     ) -> Column:
         rows = self.table.rows_of(nodes)
+        # Pods of one shape have equal answers, so a deployment of a thousand pods is computed once.
         answers = self._answers_for((what, pod.shape))
         open_rows = self._open_rows(answers)
         if len(open_rows):

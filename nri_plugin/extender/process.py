@@ -379,6 +379,7 @@ class ExtenderProcess:
         """Answer until `stop`."""
         self._feed.start(self.topologies, self.pods)
         self._stopping.wait()
+        # Open requests need the cache, so the server ends before the watches; probes report until the end.
         self.server.close(STOP_S)
         self._feed.stop()
         if self.probes is not None:

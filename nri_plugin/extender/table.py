@@ -193,6 +193,7 @@ class ClusterTable:
     def _cost_index(self, costs: Costs) -> int:
         index = self._cost_index_by_table.get(costs)
         if index is None:
+            # Some nodes publish new distances every time, and no event reports an unused table.
             if len(self.costs) >= 2 * len(self.row_by_node) + SPARE_COSTS:
                 self._drop_unused_costs()
             index = self._cost_index_by_table[costs] = len(self.costs)
@@ -216,6 +217,7 @@ class ClusterTable:
     def _make_room(self, size: int, width: int) -> None:
         if size <= self._size and width <= self._width:
             return
+        # Powers of two, so that a growing cluster copies each column a few times only.
         self._size = max(self._size, 1 << (size - 1).bit_length()) if size > self._size else self._size
         self._width = max(self._width, width)
         for table in (self._available, self._listed, self._per_row):

@@ -210,10 +210,12 @@ class KubeClient:
         if resource_version:
             wanted["resourceVersion"] = resource_version
         request = self._request("GET", resource.path(), wanted, None, JSON)
+        # The read timeout of other requests would end a quiet watch.
         request.extensions["timeout"] = {**request.extensions["timeout"], "read": WATCH_SILENCE_S}
         with _as_api_error(request):
             response = self._http.send(request, stream=True)
             try:
+                # The body of a failure has the reason; a streamed response must be read first.
                 if not response.is_success:
                     response.read()
                     raise _failure(request, response)

@@ -99,6 +99,7 @@ class ExecCredentials(httpx2.Auth):
             self._renew()
         self._sign(request)
         response = yield request
+        # New credentials that the server refuses would be refused again.
         if response.status_code == UNAUTHORIZED and not is_fresh:
             self._renew()
             self._sign(request)
@@ -166,6 +167,7 @@ class ExecCredentials(httpx2.Auth):
 
     def _present(self, certificate: str, key: str) -> None:
         """Load the client certificate; new connections present it."""
+        # Python's ssl module reads certificates from files only.
         with tempfile.NamedTemporaryFile(prefix="nri-pin-") as file:
             file.write(f"{certificate}\n{key}\n".encode())
             file.flush()
@@ -242,6 +244,7 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
         chosen = config.get()
         if chosen is None:
             raise ConfigError(where, "names no current context; choose one with kubectl config use-context")
+        # The library requires a user, but a kubeconfig may name none.
         if chosen.user is None:
             chosen = chosen._replace(user=User())
         parameters = ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)

@@ -121,15 +121,13 @@ class PodDemand:
 
     def holds_exclusively(self, nrt_names: Iterable[str]) -> bool:
         """Whether the pod holds resources of single NUMA nodes: listed devices, whole CPUs, memory."""
-        return any(self._exclusive(self._lasting(), frozenset(nrt_names)))
-
-    def _lasting(self) -> Iterator[ContainerDemand]:
-        return (one for one in self.containers if one.kind is not ContainerKind.INIT)
-
-    def _exclusive(self, containers: Iterable[ContainerDemand], listed: frozenset[str]) -> Iterator[bool]:
-        for container in containers:
-            for name, amount in container.requests.items():
-                yield self._is_exclusive(name, amount, listed)
+        listed = frozenset(nrt_names)
+        return any(
+            self._is_exclusive(name, amount, listed)
+            for container in self.containers
+            if container.kind is not ContainerKind.INIT
+            for name, amount in container.requests.items()
+        )
 
     def _is_exclusive(self, name: str, amount: int, listed: frozenset[str]) -> bool:
         if not is_native(name):
