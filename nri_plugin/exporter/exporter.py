@@ -171,18 +171,15 @@ class Exporter:
     def step(self, status: AgentStatus | None) -> None:
         """Process the agent's status and changes by others, and publish if it is due."""
         is_news = status is not None
-        if status is not None and self._is_observing(status):
-            return
         status = status or self._latest
-        if status is not None and status.observing:
+        if status is None or self._is_observing(status):
             return
-        if status is not None:
-            self.publisher.want(self.object_of(status))
-            self.unchanged += is_news and self.publisher.due_s() is None
+        # Devices and the Node may have changed without news of the agent.
+        self.publisher.want(self.object_of(status))
+        self.unchanged += is_news and self.publisher.due_s() is None
         if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
             self._publish()
-        if status is not None:
-            self.announcer.announce(status)
+        self.announcer.announce(status)
 
     def _is_observing(self, status: AgentStatus) -> bool:
         """Return whether the agent only observes; the log says when that begins."""
