@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy, numa_zones
-from nri_plugin.extender.table import ClusterRow
+from nri_plugin.extender.nodes import NodePolicy, NUMAZone, Zones, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, from_object, parse_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 
@@ -57,8 +56,8 @@ def topology(*args: Any, **kwargs: Any) -> NodeResourceTopology:
     return from_object(nrt_object(*args, **kwargs))
 
 
-def node_row(one: NodeResourceTopology) -> ClusterRow:
-    return ClusterRow(node_policy(one), numa_zones(one))
+def node_row(one: NodeResourceTopology) -> tuple[NodePolicy, Zones]:
+    return node_policy(one), numa_zones(one)
 
 
 def zones_of(one: NodeResourceTopology) -> Zones:

@@ -1,4 +1,4 @@
-"""Options and checks that the two processes beside the cluster share: `nri-pin export` and `nri-pin extender`."""
+"""Options and checks of both `nri-pin export` and `nri-pin extender`."""
 
 import importlib
 from typing import Any
@@ -25,19 +25,18 @@ class Address(click.ParamType[tuple[str, int]]):
         try:
             return host_and_port(f":{text}" if text.isdecimal() else text)
         except ValueError:
-            self.fail(f"'{value}' is no address such as :8888 or 127.0.0.1:8888", param, ctx)
+            self.fail(f"'{value}' is not an address such as :8888 or 127.0.0.1:8888", param, ctx)
 
 
 kubeconfig_option = click.option(
     "--kubeconfig",
     type=click.Path(dir_okay=False),
-    help="How to reach the cluster; default: the pod's service account, else KUBECONFIG.",
+    help="The kubeconfig file of the cluster; default: the pod's service account, else KUBECONFIG.",
 )
 health_probe_option = click.option(
     "--health-probe-bind-address",
     type=Address(),
-    help="Where to serve /healthz and /readyz for the kubelet's probes by plain HTTP, on a port of their own; "
-    "default: nowhere.",
+    help="The address of /healthz and /readyz for the kubelet's probes: plain HTTP, on a separate port; default: none.",
 )
 log_level_option = click.option(
     "--log-level",

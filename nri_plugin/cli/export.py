@@ -44,7 +44,7 @@ Examples:
     metavar="DIR",
     default=STATE_DIR,
     show_default=True,
-    help="The agent's state directory, which is only read; our own sockets are made in its folder `exporter`.",
+    help="The agent's state directory. It is only read, except for its folder `exporter`, which holds our sockets.",
 )
 @kubeconfig_option
 @click.option(
@@ -52,7 +52,7 @@ Examples:
     metavar="FILE",
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
-    help="The kubelet's PodResources socket, which lists devices; without its directory no devices are published or served.",
+    help="The kubelet's PodResources socket, which lists devices. Without its directory, no devices are published or served.",
 )
 @click.option("--take-over", is_flag=True, help="Take the object from another exporter that publishes it.")
 @click.option(
@@ -68,12 +68,12 @@ Examples:
     type=click.Choice(["retry", "fail-pod"]),
     default="retry",
     show_default=True,
-    help="A refused container waits and is tried again, or its pod is set to Failed while nothing of it has run, so "
-    "that its controller makes another; that needs the right to patch pods/status.",
+    help="retry: a refused container waits and is tried again. fail-pod: its pod is set to Failed if no container of it "
+    "has run, so that its controller creates another; this needs the right to patch pods/status.",
 )
-@click.option("--metrics-bind-address", type=Address(), help="Where to serve /metrics; default: nowhere.")
+@click.option("--metrics-bind-address", type=Address(), help="The address of /metrics; default: none.")
 @health_probe_option
-@click.option("--once", is_flag=True, help="Publish once and end.")
+@click.option("--once", is_flag=True, help="Publish once and exit.")
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
     "-o",
@@ -82,13 +82,13 @@ Examples:
     type=click.Choice(["yaml", "json"]),
     default="yaml",
     show_default=True,
-    help="How --print writes it.",
+    help="The format of --print.",
 )
 @log_level_option
 def command(**given: Any) -> int:
     """Publish capacity and available resources of this node's NUMA nodes as a NodeResourceTopology object.
 
-    Reads the agent's status socket; writes on change, never the same content twice.
+    Reads the agent's status socket. Writes on change, never the same content twice.
     """
     need_libraries("nri_plugin.exporter.exporter")
     given["node_name"] = (given["node_name"] or platform.node()).lower()
@@ -111,7 +111,7 @@ def _publish(given: dict[str, Any]) -> int:
         given["socket"],
         given["take_over"],
         given["pause_s"],
-        where_a_kubelet_is(given["kubelet_socket"]),
+        socket_of_a_kubelet(given["kubelet_socket"]),
         given["on_refusal"] == "fail-pod",
         given["metrics_bind_address"],
         given["health_probe_bind_address"],
@@ -127,13 +127,13 @@ def _publish(given: dict[str, Any]) -> int:
     return 0
 
 
-def where_a_kubelet_is(socket: str) -> str:
-    """The socket where its folder is, empty where it is not: a kubelet that starts later makes the socket anew."""
+def socket_of_a_kubelet(socket: str) -> str:
+    """Return the socket if its folder exists, else an empty text. A kubelet that starts later creates the socket there."""
     return socket if socket and os.path.isdir(os.path.dirname(os.path.abspath(socket))) else ""
 
 
 def _status_or_machine(socket: str) -> "AgentStatus":
-    """The status of the agent; without an agent, this machine without allocations."""
+    """Return the status of the agent; without an agent, this machine without allocations."""
     from nri_plugin.agent.status_client import AgentStatus, read_status
     from nri_plugin.host.sysfs import discover
     from nri_plugin.model.options import Node, Options
@@ -143,7 +143,10 @@ def _status_or_machine(socket: str) -> "AgentStatus":
     try:
         return read_status(socket)
     except HostError as error:
-        echo(f"nri-pin: this machine as it is, without reservations and allocations: {error}", err=True)
+        echo(
+            f"nri-pin: no agent, so this is the machine without reservations and allocations: {error}",
+            err=True,
+        )
         return AgentStatus(Node(discover("/"), Options(), CPUSet()), State())
 
 

@@ -37,14 +37,14 @@ class Weight(click.ParamType[tuple[str, int]]):
             return value
         name, _, number = str(value).rpartition("=")
         if not name or not number.isdecimal() or not 1 <= int(number) <= 100:
-            self.fail(f"'{value}' is no weight from 1 to 100 such as cpu=2", param, ctx)
+            self.fail(f"'{value}' is not a weight from 1 to 100 such as cpu=2", param, ctx)
         return name, int(number)
 
 
 @click.command(epilog=EXAMPLES, context_settings=SETTINGS)
 @kubeconfig_option
 @click.option(
-    "--listen", type=Address(), default=":8888", show_default=True, help="Where to listen for kube-scheduler."
+    "--listen", type=Address(), default=":8888", show_default=True, help="The address for kube-scheduler."
 )
 @click.option(
     "--tls-cert", type=click.Path(path_type=Path), help="Certificate chain (PEM), read again when it changes."
@@ -53,14 +53,14 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--tls-client-ca",
     type=click.Path(path_type=Path),
-    help="Accept only clients with a certificate of these authorities; probes need none.",
+    help="Accept only clients with a certificate of these authorities. Probes need none.",
 )
 @click.option(
     "--strategy",
     type=click.Choice(STRATEGIES),
     default=STRATEGIES[0],
     show_default=True,
-    help="Which nodes get a high score.",
+    help="The strategy of the scores.",
 )
 @click.option(
     "--weight",
@@ -74,20 +74,20 @@ class Weight(click.ParamType[tuple[str, int]]):
     type=click.Choice(["always", "prefer-closest-numa-nodes"]),
     default="always",
     show_default=True,
-    help="Where close NUMA nodes score higher: everywhere, or on nodes with that option.",
+    help="The nodes on which close NUMA nodes score higher: all, or those with that option.",
 )
 @click.option(
     "--scores",
     type=click.Choice(["rank", "raw"]),
     default="rank",
     show_default=True,
-    help="Scores of 0..10 in order, or 0..100 as they are.",
+    help="rank: scores of 0..10 in order; raw: 0..100 unchanged.",
 )
 @click.option(
     "--accounting/--no-accounting",
     default=True,
     show_default=True,
-    help="Count pods that are bound and that their node does not account for yet.",
+    help="Count bound pods that their node does not account for yet.",
 )
 @click.option(
     "--charge-seconds",
@@ -101,34 +101,34 @@ class Weight(click.ParamType[tuple[str, int]]):
     type=click.FloatRange(0, 60),
     default=1,
     show_default=True,
-    help="Count a pod on its best node for this time until its binding is seen; 0 for never.",
+    help="Count a pod on its best node for this time, until its binding is seen; 0: never.",
 )
 @click.option(
     "--sidecars/--no-sidecars",
     default=True,
     show_default=True,
-    help="Count sidecars as running beside the containers after them; the scheduler plugin does not.",
+    help="Count sidecars beside the containers after them. The scheduler plugin does not.",
 )
 @click.option(
     "--bind",
     "offers_bind",
     is_flag=True,
-    help="Offer the bind verb, so that a pod counts from its binding on; needs all --tls-* options.",
+    help="Offer the bind verb, so that a pod counts from its binding on. Needs all --tls-* options.",
 )
 @click.option(
     "--numa-annotation",
     is_flag=True,
-    help="With --bind: write nri-pin/numa-node on the pod and count it there only.",
+    help="With --bind: write nri-pin/numa-node on the pod, and count it only on that NUMA node.",
 )
 @click.option(
     "--max-body-mib",
     type=click.IntRange(1, 1024),
-    help="Longest request that is accepted; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
+    help="Longest request; default: 5,000 names of nodes and the largest pod, 128 with --node-objects.",
 )
 @click.option(
     "--node-objects",
     is_flag=True,
-    help="Take requests with whole Node objects, from a kube-scheduler without nodeCacheCapable: true.",
+    help="Accept requests with whole Node objects, from a kube-scheduler without nodeCacheCapable: true.",
 )
 @health_probe_option
 @log_level_option
@@ -137,7 +137,7 @@ def command(**given: Any) -> int:
 
     Reads NodeResourceTopology objects. A node without such an object passes the filter.
     """
-    need_libraries("nri_plugin.extender.server")
+    need_libraries("nri_plugin.extender.process")
     _check(given)
     return _run(given)
 
@@ -149,30 +149,29 @@ def _check(given: dict[str, Any]) -> None:
         raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key")
     if given["offers_bind"] and given["tls_client_ca"] is None:
         raise click.UsageError(
-            "--bind needs --tls-cert, --tls-key and --tls-client-ca: a client that may bind decides where pods run"
+            "--bind needs --tls-cert, --tls-key and --tls-client-ca, because a client that may bind decides where pods run"
         )
     if given["numa_annotation"] and not given["offers_bind"]:
         raise click.UsageError("--numa-annotation needs --bind, which writes it")
 
 
 def _run(given: dict[str, Any]) -> int:
-    from nri_plugin.extender import server
-    from nri_plugin.extender.server import ClusterFeed, KubeBinder
+    from nri_plugin.extender.process import ClusterFeed, ExtenderProcess, api_binder, run
     from nri_plugin.kube.api_client import KubeClient
     from nri_plugin.process.logs import to_stderr
 
     log = to_stderr(given["log_level"])
     client = KubeClient.connected(given["kubeconfig"])
     feed = ClusterFeed(client, log, with_pods=given["accounting"])
-    return server.run(server.ExtenderProcess(options_of(given), feed, KubeBinder(client), log=log))
+    return run(ExtenderProcess(options_of(given), feed, api_binder(client), log=log))
 
 
 def options_of(given: dict[str, Any]) -> Any:
-    """Options of the process from those of the command line."""
+    """Return the options of the process from those of the command line."""
     from nri_plugin.extender.answers import ScoreScale
     from nri_plugin.extender.cache import Accounting
     from nri_plugin.extender.cluster_scores import DistanceBonus, Scoring, Strategy
-    from nri_plugin.extender.server import ExtenderOptions
+    from nri_plugin.extender.process import ExtenderOptions
 
     scoring = Scoring(
         Strategy(given["strategy"]), dict(given["weights"]), DistanceBonus(given["distance_bonus"])

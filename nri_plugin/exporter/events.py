@@ -1,16 +1,16 @@
-"""Kubernetes events on pods: refusals, drift, and containers that run without the CPUs they should have.
+"""Kubernetes events on pods: refusals, drift, and unplaced containers.
 
 The kubelet retries a refused container again and again. The same note about the same container is repeated after
-`AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`. All events together are limited to `BURST`, and one more
-every `REFILL_S`. Events that are left out are counted.
+`AGAIN_S`, then after pauses that double up to `LONGEST_AGAIN_S`. All events together are limited to `BURST`, plus one
+every `REFILL_S`. Events above the limit are counted.
 
-Events are created as events.k8s.io/v1, which is strict: it demands `eventTime`, `action`, `reportingController` and
+Events are created as events.k8s.io/v1, whose validation is strict: it requires `eventTime`, `action`, `reportingController` and
 `reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
 core/v1 Event, which `kubectl describe pod` lists.
 
 A refused pod can also be set to Failed, as the kubelet does with a pod that it does not admit, so that its controller
-creates another one. This happens only while nothing of the pod has ever run, and only if the pod is unchanged since it
-was read: the write names the version.
+creates another one. This happens only if no container of the pod has ever run, and only if the pod has not changed since
+it was read: the write names the version.
 
 Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
 Differs: the kubelet rejects a whole pod before anything of it runs. Here a later container may be refused after others,
@@ -39,14 +39,14 @@ AGAIN_S = 300.0
 LONGEST_AGAIN_S = 4800.0
 BURST = 25
 REFILL_S = 5.0
-"""Source: client-go's event correlator lets 25 through at once and then one every 5 minutes, for one source and object."""
+"""Source: client-go's event correlator sends 25 at once and then one every 5 minutes, for one source and object."""
 
 LONGEST_NOTE = 1024
 LONGEST_REASON = LONGEST_INSTANCE = 128
 """Bytes of UTF-8; the API server refuses longer ones."""
 
 LONGEST_NAME = 253
-"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains as Kubernetes reads them."""
+"""Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains, as in Kubernetes."""
 
 UNKNOWN_POD = PodObject()
 
@@ -58,7 +58,7 @@ class PodEvent:
     """An event to create about a container.
 
     Attributes:
-        reason: one word; the kubelet's where it has one.
+        reason: one word; the kubelet's if it has one.
         note: the sentence.
     """
 
@@ -72,7 +72,7 @@ class PodEvent:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A note that is not repeated before `until`. One more pause without it, and it is forgotten."""
+    """A note that is not repeated before `until`, and is forgotten one pause later."""
 
     until: float
     pause_s: float
@@ -85,7 +85,7 @@ class EventRate:
         clock: seconds that only grow.
 
     Attributes:
-        left_out: how many exceeded the limit; repetitions are not counted.
+        left_out: the number of events above the limit; repetitions are not counted.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -95,7 +95,10 @@ class EventRate:
         self.left_out = 0
 
     def takes(self, event: PodEvent) -> bool:
-        """Whether to create the event now."""
+        """Whether to create the event now; never for an event whose pod has no name."""
+        if not event.pod:
+            return False
+        # Forget old notes here, so that the table is bounded by the notes of the longest pause.
         now = self._clock()
         self._said = {key: said for key, said in self._said.items() if now < said.until + said.pause_s}
         before = self._said.get(event)
@@ -113,13 +116,13 @@ class EventRate:
 
 
 def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNKNOWN_POD) -> dict[str, Any]:
-    """The event to create.
+    """Return the event to create.
 
     Args:
         event: its content.
-        node_name: reports it.
+        node_name: the reporting node.
         now: RFC 3339 with microseconds.
-        pod: what the cluster holds of the pod.
+        pod: from the cluster's object of the pod.
     """
     regarding = {
         "apiVersion": "v1",
@@ -146,31 +149,26 @@ def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNK
 
 
 def _name_prefix(pod: str) -> str:
-    """`generateName` for events on a pod: its name and a hyphen, valid for every pod name.
+    """Return `generateName` for events on a pod: its name and a hyphen, valid for every pod name.
 
-    The server validates the prefix by itself, where a trailing hyphen is allowed and a trailing dot is not, then cuts
-    it to 58 characters and adds 5. A name that was cut must not end in a dot, for no label may begin with a hyphen.
+    The server validates the prefix alone, where a trailing hyphen is valid and a trailing dot is not. Then it cuts the
+    prefix to 58 characters and adds 5. A cut name must not end in a dot, because no label may begin with a hyphen.
     """
     return f"{pod[: LONGEST_NAME - 1].rstrip('-.')}-"
 
 
 def _field_path(pod: PodObject, container: str) -> str:
-    """Where the pod's object lists the container, as the kubelet's events say it; empty where that is not known."""
+    """Return the container's place in the pod's object, in the form of the kubelet's events; empty if it is not known."""
     listed_in = pod.list_by_container.get(container)
     return f"spec.{listed_in}{{{container}}}" if listed_in else ""
 
 
 def _cut(text: str, limit: int) -> str:
-    """The text in at most `limit` bytes of UTF-8."""
+    """Cut the text to at most `limit` bytes of UTF-8."""
     encoded = text.encode(errors="replace")
     if len(encoded) <= limit:
         return encoded.decode()
     return f"{encoded[: limit - 3].decode(errors='ignore')}..."
-
-
-def told(events: Iterator[PodEvent], rate: EventRate) -> list[PodEvent]:
-    """The events to create now, in their order."""
-    return [event for event in events if event.pod and rate.takes(event)]
 
 
 # Failing refused pods
@@ -181,36 +179,28 @@ OTHER_REASON = "UnexpectedAdmissionError"
 """The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
 
 
-class Rejecter:
-    """Fails pods of one node.
-
-    Args:
-        client: of the cluster.
-        node_name: of no other node's pods.
-    """
-
-    def __init__(self, client: KubeClient, node_name: str) -> None:
-        self._client, self._node_name = client, node_name
-
-    def reject(self, namespace: str, name: str, uid: str, reason: str, detail: str) -> str:
-        """Fail the pod; empty when done, else why it is left to wait."""
-        try:
-            pod = self._client.get(PODS, name, namespace)
-            obstacle = why_not(pod, uid, self._node_name)
-            if not obstacle:
-                patch = rejection(pod, reason, detail)
-                self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
-        except KubeAPIError as error:
-            return str(error)
-        return obstacle
+def fail_pod(client: KubeClient, node_name: str, row: RefusalRow) -> str:
+    """Set a refused pod of this node to Failed; returns why it is left to wait, empty when it was set."""
+    try:
+        pod = client.get(PODS, row.pod, row.namespace)
+        obstacle = why_not(pod, row.pod_uid, node_name)
+        if not obstacle:
+            patch = rejection(pod, row.reason, row.detail)
+            client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
+    except KubeAPIError as error:
+        return str(error)
+    return obstacle
 
 
 def why_not(pod: Object, uid: str, node_name: str) -> str:
-    """Why this pod is not to be failed, empty where it is."""
+    """Return why this pod must not be set to Failed; empty if it may."""
     metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
     cases = (
-        (MIRROR in (metadata.get("annotations") or {}), "a static pod has no controller that makes another"),
-        (metadata.get("uid") != uid, "another pod of that name has come"),
+        (
+            MIRROR in (metadata.get("annotations") or {}),
+            "a static pod has no controller that creates another",
+        ),
+        (metadata.get("uid") != uid, "another pod of that name exists"),
         (spec.get("nodeName") != node_name, f"it is on node {spec.get('nodeName')}, not {node_name}"),
         (bool(metadata.get("deletionTimestamp")), "it is being deleted"),
         ((status.get("phase") or "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
@@ -220,9 +210,9 @@ def why_not(pod: Object, uid: str, node_name: str) -> str:
 
 
 def rejection(pod: Object, reason: str, detail: str) -> dict[str, Any]:
-    """The patch of the pod's status, good for the version that was read only.
+    """Return the patch of the pod's status, valid only for the version that was read.
 
-    Source: kubelet v1.36, rejectPod: phase, reason, and a message that begins like this.
+    Source: kubelet v1.36, rejectPod: phase, reason, and a message with this beginning.
     """
     metadata = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
     known = reason if reason in REASONS else OTHER_REASON
@@ -247,34 +237,34 @@ def _ran(state: Object) -> bool:
 # The announcer
 
 
-KNOWN_REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError", DRIFT, UNPLACED)
+KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED)
 OTHER = "other"
-"""Counted for a reason that is not known here: the reasons that are counted are a closed set."""
+"""Label for any other reason: the labels of the metric are a closed set."""
 
 FORBIDDEN = 403
 
 Cause = tuple[int, str, tuple[str, ...]]
-"""Why an event was not created: status, reason word and the fields that the server complained about."""
+"""The cause of a failed creation: status, reason word and the fields that the server named."""
 
 Row = TypeVar("Row", RefusalRow, DriftRow)
 
 
 class Announcer:
-    """Creates an event for each thing that is new.
+    """Creates an event for each new refusal, drift and unplaced container.
 
-    What was there when this began has been told before, or is too old to be told.
+    The first status creates no events: its content was announced before, or is too old.
 
     Args:
         client: of the cluster.
-        node_name: in whose name.
-        log: for trouble, once for each cause until it is over.
+        node_name: the reporting node.
+        log: for failures, once for each cause until it ends.
         clock: seconds that only grow.
-        rejecter: sets refused pods to Failed; None to leave them to wait.
         pods: objects of the pods that events are about.
+        fails_pods: set refused pods to Failed; otherwise they wait.
 
     Attributes:
-        events: how many by reason and result, `created` or `failed`.
-        rejections: how many pods were to be set to Failed, by result, `failed-pod` or `left`.
+        events: counts by reason and result, `created` or `failed`.
+        rejections: counts of pods to set to Failed, by result, `failed-pod` or `left`.
     """
 
     def __init__(
@@ -283,12 +273,13 @@ class Announcer:
         node_name: str,
         log: logging.Logger,
         clock: Callable[[], float] = time.monotonic,
-        rejecter: Rejecter | None = None,
         pods: PodsHere | None = None,
+        *,
+        fails_pods: bool = False,
     ) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
         self.rejections: Counter[str] = Counter()
-        self._rejecter = rejecter
+        self._fails_pods = fails_pods
         self._pods = pods or PodsHere(lambda _: None)
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
@@ -298,25 +289,25 @@ class Announcer:
         self._causes: set[Cause] = set()
 
     def announce(self, status: AgentStatus) -> None:
-        """Create events for what is new; a failure is logged and not tried again."""
+        """Create events for new rows of the status. A failure is logged and not tried again."""
         new = list(self._news(status))
         is_first, self._is_first = self._is_first, False
-        if is_first:
-            return
-        for event in told(iter(new), self._rate):
-            self._create(event)
+        for event in () if is_first else new:
+            if self._rate.takes(event):
+                self._create(event)
 
     def _reject(self, row: RefusalRow) -> str:
-        """Fail the pod where that is wanted; what the event says when it is left to wait all the same."""
-        if self._rejecter is None or not row.pod:
+        """Set the pod to Failed if that is configured; returns the part of the event's note for a pod that waits."""
+        if not self._fails_pods or not row.pod:
             return ""
-        obstacle = self._rejecter.reject(row.namespace, row.pod, row.pod_uid, row.reason, row.detail)
+        obstacle = fail_pod(self._client, self._node_name, row)
         self.rejections["left" if obstacle else "failed-pod"] += 1
         if not obstacle:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
 
     def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
+        # The first status only sets the counters: a pod must not be set to Failed for an old refusal.
         for row in _newer(status.refusals, self._last_refusal):
             note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
@@ -347,16 +338,16 @@ class Announcer:
         self.events[reason, result] += 1
 
     def _complain(self, event: PodEvent, error: KubeAPIError) -> None:
-        """Log the server's words, once for each cause.
+        """Log the server's message, once for each cause.
 
-        A cause without fields, such as a missing right, is over when an event is created. One with fields is about
-        that kind of event: events that differ may succeed all the while.
+        A cause without fields, such as a missing right, ends when an event is created. A cause with fields concerns
+        that kind of event, while other events may succeed.
         """
         cause = (error.status, error.reason, tuple(sorted({field for field, _ in error.causes})))
         if cause in self._causes:
             return
         self._causes.add(cause)
-        what_to_do = (
+        advice = (
             "; kubectl apply -f deploy/export-rbac.yaml"
             if (error.status, cause[-1]) == (FORBIDDEN, ())
             else ""
@@ -369,7 +360,7 @@ class Announcer:
             pod=event.pod,
             status=error.status or None,
             reason=error.reason,
-            err=f"{error}{what_to_do}",
+            err=f"{error}{advice}",
         )
 
 
@@ -378,22 +369,22 @@ def _newest(rows: Sequence[RefusalRow | DriftRow]) -> int:
 
 
 def _newer(rows: Sequence[Row], last: int) -> list[Row]:
-    """Those that came after number `last`; all of them where the agent began to count anew."""
+    """Return the rows after number `last`; all rows if the agent has restarted its count."""
     return [row for row in rows if row.number > last or _newest(rows) < last]
 
 
 def _about(state: State, record: ContainerRecord | None, reason: str, note: str) -> Iterator[PodEvent]:
-    """An event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
+    """Yield an event about a container's pod; none if the container is gone or the record is a slice, which has no pod."""
     pod = state.pods.get(record.pod_uid) if record else None
     if record and pod:
         yield PodEvent(pod.uid, pod.namespace, pod.name, record.name, reason, note)
 
 
 def _drift_note(row: DriftRow) -> str:
-    """Equal notes for equal drift, so that repetitions are recognized."""
+    """Return equal notes for equal drift, so that repetitions are recognized."""
     found = (
         f"its cpuset was {row.found or 'empty'}" if row.found is not None else "its cpuset files were gone"
     )
-    done = f"not put right: {row.error}" if row.error else "put right"
-    fight = "; somebody keeps changing it" if row.is_fight else ""
-    return f"{found} instead of {row.desired} ({row.cause}), {done}{fight}"
+    result = f"not repaired: {row.error}" if row.error else "repaired"
+    fight = "; another program keeps changing it" if row.is_fight else ""
+    return f"{found} instead of {row.desired} ({row.cause}), {result}{fight}"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.agent.status_client import AgentStatus, follow
-from nri_plugin.exporter.events import Announcer, Rejecter
+from nri_plugin.exporter.events import Announcer
 from nri_plugin.exporter.publication import (
     FORBIDDEN,
     NO_DEVICES,
@@ -36,10 +36,10 @@ MANAGER = "nri-pin"
 """Field manager of the object."""
 
 DEVICES_S = 30.0
-"""The main loop runs at least this often and asks the kubelet for devices again; each status of the agent wakes it too."""
+"""Longest pause of the main loop, which asks the kubelet for devices each time. Each status of the agent wakes it, too."""
 
 OURS = ("topologyPolicies", "zones", "attributes")
-"""The fields of the object that are ours."""
+"""The fields of the object that nri-pin owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class ExportOptions:
     """The options of the command.
 
     Attributes:
-        node_name: what the cluster calls this node.
+        node_name: the name of this node in the cluster.
         agent_socket: the agent's status socket.
         take_over: take the object from another exporter.
-        pause_s: between two writes.
+        pause_s: the pause between two writes.
         kubelet_socket: of the kubelet's PodResources API; empty for no devices.
         fails_pods: set a refused pod to Failed instead of leaving it to wait.
         metrics_bind_address: of the metrics server; None for none.
@@ -71,23 +71,23 @@ class Exporter:
     """Publishes until `stop`.
 
     Args:
-        options: what was chosen.
+        options: of the command.
         client: of the cluster.
-        log: for what changes, and troubles when they begin and end.
+        log: for changes, and for failures when they begin and end.
         clock: seconds that only grow.
-        devices: what the kubelet says of devices now; None where it is not asked.
+        devices: returns the kubelet's present devices; None without a kubelet socket.
 
     Attributes:
         publisher: writes the object.
         pods: the facts of this node's pods.
         announcer: creates events.
         owner: knows the Node, which owns the object.
-        hears_agent: the agent has spoken and has not ended since.
-        unchanged: how often the agent said something that changed nothing to publish.
-        published_at: when a write was last accepted, in seconds since 1970; 0 for never.
-        came_round_at: when the main loop last did, on `clock`.
-        trouble: why the last write was not accepted; empty when it was.
-        threads: those that listen; they end with what they listen to, and with the process.
+        hears_agent: the agent has sent a status and has not ended since.
+        unchanged: the number of statuses that changed nothing in the object.
+        published_at: the time of the last accepted write, in seconds since 1970; 0 for never.
+        came_round_at: the time of the main loop's last round, on `clock`.
+        trouble: why the last write was not accepted; empty if it was.
+        threads: the listeners; they are daemon threads.
     """
 
     def __init__(
@@ -112,8 +112,9 @@ class Exporter:
             pause_s=options.pause_s,
         )
         self.pods = PodsHere(self._pods_lost)
-        rejecter = Rejecter(client, options.node_name) if options.fails_pods else None
-        self.announcer = Announcer(client, options.node_name, log, clock, rejecter, self.pods)
+        self.announcer = Announcer(
+            client, options.node_name, log, clock, self.pods, fails_pods=options.fails_pods
+        )
         self._news = threading.Condition()
         self._status: AgentStatus | None = None
         self._seen: Object | None = None
@@ -126,9 +127,10 @@ class Exporter:
         self.threads: list[threading.Thread] = []
 
     def stop(self) -> None:
-        """End soon; safe from a signal handler and from any thread."""
+        """End soon. Signal handlers and all threads may call this."""
         self._stopping.set()
-        threading.Thread(target=self._wake).start()  # a signal may have come while this thread holds the lock
+        # In another thread: a signal may interrupt this thread while it holds the lock.
+        threading.Thread(target=self._wake).start()
 
     def run(self) -> None:
         """Publish until `stop`."""
@@ -161,7 +163,7 @@ class Exporter:
         self.hears_agent = False
 
     def seen(self, obj: Object, *, is_gone: bool = False) -> None:
-        """Take the object as the cluster holds it, or its deletion; fields that others changed are corrected."""
+        """Take the cluster's version of the object, or its deletion. Fields that others changed are then restored."""
         with self._news:
             self._seen, self._is_gone = obj, is_gone
             self._news.notify_all()
@@ -169,33 +171,30 @@ class Exporter:
     def step(self, status: AgentStatus | None) -> None:
         """Process the agent's status and changes by others, and publish if it is due."""
         is_news = status is not None
-        if status is not None and self._is_observing(status):
-            return
         status = status or self._latest
-        if status is not None and status.observing:
+        if status is None or self._is_observing(status):
             return
-        if status is not None:
-            self.publisher.want(self.object_of(status))
-            self.unchanged += is_news and self.publisher.due_s() is None
+        # Devices and the Node may have changed without news of the agent.
+        self.publisher.want(self.object_of(status))
+        self.unchanged += is_news and self.publisher.due_s() is None
         if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
             self._publish()
-        if status is not None:
-            self.announcer.announce(status)
+        self.announcer.announce(status)
 
     def _is_observing(self, status: AgentStatus) -> bool:
-        """Whether the agent only observes; logged when that begins."""
+        """Return whether the agent only observes; the log says when that begins."""
         if status.observing and not self._said_observing:
             say(
                 self._log,
                 logging.WARNING,
-                "the agent only observes: nothing is published of this node, and no pod is told or rejected",
-                note="what was published before stays until somebody deletes it",
+                "the agent only observes: no object is published, no event is sent and no pod is rejected",
+                note="an object that was published before stays until it is deleted",
             )
         self._said_observing = status.observing
         return status.observing
 
     def object_of(self, status: AgentStatus) -> Object:
-        """The object for a status of the agent."""
+        """Return the object for a status of the agent."""
         devices = self._devices() if self._devices else NO_DEVICES
         obj = to_object(published(self._options.node_name, status.node, status.state, devices))
         self.owner.look()
@@ -204,26 +203,26 @@ class Exporter:
         return obj
 
     def _wait(self) -> AgentStatus | None:
-        """The newest status of the agent, None if there is no new one."""
+        """Wait for news; return the newest status of the agent, None if there is no new one."""
         with self._news:
             if self._status is None and self._seen is None and not self._stopping.is_set():
                 self._news.wait(self._patience_s())
             seen, is_gone = self._seen, self._is_gone
             if seen is not None and self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
                 self.owner.doubt()
-                say(self._log, logging.WARNING, "somebody deleted the object", node=self._options.node_name)
+                say(self._log, logging.WARNING, "the object was deleted", node=self._options.node_name)
             status, self._status, self._seen = self._status, None, None
         return status
 
     def _patience_s(self) -> float:
-        """How long to wait for news; not forever, since devices change without any, and the probe checks this loop."""
+        """Return how long to wait for news. It is limited, because devices change without news and the probe checks this loop."""
         if self._latest is None or self._latest.observing:
             return DEVICES_S
         due_s = None if self.owner.is_missing else self.publisher.due_s()
         return min(self.owner.due_s(), DEVICES_S, *(() if due_s is None else (due_s,)))
 
     def view(self) -> tuple[Node, State] | None:
-        """Node and state of the last status, None before the first one and while the agent only observes."""
+        """Return node and state of the last status; None before the first one and while the agent only observes."""
         latest = self._latest
         return None if latest is None or latest.observing else (latest.node, latest.state)
 
@@ -243,7 +242,7 @@ class Exporter:
             say(
                 self._log,
                 logging.WARNING,
-                "another manager had changed the object, put right",
+                "another manager changed the object, restored",
                 manager=others,
             )
         if self.trouble or self.publisher.writes == 1:
@@ -254,7 +253,7 @@ class Exporter:
         """Publish one status.
 
         Raises:
-            NriPinError: it was not accepted; says what to do.
+            NriPinError: it was not accepted; the text tells the remedy.
         """
         if status.observing:
             raise NriPinError(
@@ -267,20 +266,24 @@ class Exporter:
             raise NriPinError(self._advice(error)) from error
 
     def _pods_lost(self, error: KubeAPIError) -> None:
-        """Log that pods are not known, or not up to date."""
-        what_to_do = "; kubectl apply -f deploy/export-rbac.yaml" if error.status == FORBIDDEN else ""
-        trouble = f"{error}{what_to_do}"
-        say(self._log, logging.WARNING, "what runtimes do not say of new pods will be inferred", err=trouble)
+        """Log that the facts of pods are missing or outdated."""
+        advice = "; kubectl apply -f deploy/export-rbac.yaml" if error.status == FORBIDDEN else ""
+        say(
+            self._log,
+            logging.WARNING,
+            "facts of new pods that runtimes do not report are inferred",
+            err=f"{error}{advice}",
+        )
 
     def _failed(self, error: KubeAPIError) -> None:
-        """Log what is wrong and what to do, once."""
+        """Log the failure and the remedy, once."""
         trouble = self._advice(error)
         if trouble != self.trouble:
             say(self._log, logging.WARNING, "not published, will be tried again", err=trouble)
         self.trouble = trouble
 
     def _advice(self, error: KubeAPIError) -> str:
-        """What is wrong, and what to do."""
+        """Return the failure and the remedy."""
         if owners_of(error):
             return (
                 f"{owners_of(error)} already publishes the NodeResourceTopology of {self._options.node_name}; "
@@ -294,10 +297,10 @@ class Exporter:
 
 
 class _OwnObject:
-    """Receives our object as the cluster holds it.
+    """Receives the cluster's version of our object.
 
     Attributes:
-        version: resource version of the last list.
+        version: returns the resource version of the last list.
     """
 
     def __init__(self, exporter: Exporter) -> None:
@@ -305,19 +308,19 @@ class _OwnObject:
         self.version: Callable[[], str] = lambda: ""
 
     def listed(self, objects: Sequence[Object]) -> None:
-        """All of that name: one or none."""
+        """Take all objects of that name: one or none."""
         if objects:
             self._exporter.seen(objects[0])
         else:
             self._exporter.seen({"metadata": {"resourceVersion": self.version()}}, is_gone=True)
 
     def changed(self, obj: Object) -> None:
-        """A manager wrote it, perhaps this one."""
+        """Take a write, by this manager or another."""
         self._exporter.seen(obj)
 
     def deleted(self, obj: Object) -> None:
-        """It was deleted; its version is that of the deletion."""
+        """Take a deletion; the version is that of the deletion."""
         self._exporter.seen(obj, is_gone=True)
 
     def failed(self, error: KubeAPIError) -> None:
-        """Publishing meets the same trouble and says it."""
+        """Do nothing: publishing fails for the same reason and logs it."""

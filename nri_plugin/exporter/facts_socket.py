@@ -1,8 +1,8 @@
 """The exporter's side of `exporter.sock`: devices of a container from the kubelet, and facts of its pod from the cluster.
 
-The runtime, and with it every pod of the node, waits for the answer. So the kubelet is asked with a time limit below
-the agent's, only if its answer matters, and figures that change seldom are cached. The cluster is not asked at all: the
-facts come from the watch of the node's pods.
+The runtime waits for the answer, and with it every pod of the node. So the kubelet is asked with a time limit below
+that of the agent, and only if its answer matters; figures that seldom change are cached. No request goes to the cluster:
+the facts come from the watch of the node's pods.
 
 `nri_plugin.core.decision` describes the wire format; both sides are tested against each other.
 """
@@ -35,13 +35,11 @@ from nri_plugin.process.logs import say
 
 
 Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
-"""How many devices there are, by resource and the NUMA nodes they are attached to."""
+"""Numbers of devices, by resource and by the NUMA nodes that they are near."""
 
 
-def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str, Any]:
-    """The answer for one container; without `devices` where the kubelet does not know it."""
-    if pod is None:
-        return {}
+def answer(pod: PodResources, container: str, totals: Totals) -> dict[str, Any]:
+    """Return the answer for one container; empty if the kubelet does not know it."""
     mine = next((one for one in pod.containers if one.name == container), None)
     if mine is None:
         return {}
@@ -50,7 +48,7 @@ def answer(pod: PodResources | None, container: str, totals: Totals) -> dict[str
 
 
 def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int], ...]]:
-    """All devices of the node that are attached to NUMA nodes, by resource."""
+    """Return the numbers of the node's devices that are near NUMA nodes, by resource."""
     places: dict[str, list[tuple[NodeMask, int]]] = {}
     for device in allocatable.devices:
         place = NodeMask.from_ids(numa_ids(device)), len(device.device_ids)
@@ -60,7 +58,7 @@ def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int],
 
 
 def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[str, Any]]:
-    """An entry for each resource and set of NUMA nodes, in the order of the first."""
+    """Return an entry for each resource and set of NUMA nodes; resources in the order of their first device."""
     ids: dict[tuple[str, tuple[int, ...]], list[str]] = {}
     for device in devices:
         ids.setdefault((device.resource_name, tuple(numa_ids(device))), []).extend(device.device_ids)
@@ -78,20 +76,20 @@ def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[s
 
 
 KUBELET_S = 0.08
-"""Below the 100 ms that the agent waits for us."""
+"""Time limit for the kubelet, below the 100 ms of the agent."""
 
 TOTALS_S = 10.0
-"""Device plugins come and go in minutes."""
+"""How long totals stay valid. Device plugins come and go in minutes."""
 
 REQUEST_S = 1.0
-"""A request is one line and is sent at once."""
+"""Time limit for a request, which is one line."""
 
 NOT_KNOWN = b"{}\n"
 
 
 Answer = Mapping[str, object]
 Facts = Callable[[str, str, str], Answer | None]
-"""The facts of a pod by namespace, name and uid; None for nothing."""
+"""Returns the facts of a pod by namespace, name and uid; None if it is unknown."""
 
 
 class FactsRequest(msgspec.Struct):
@@ -104,71 +102,51 @@ class FactsRequest(msgspec.Struct):
     devices: bool = True
 
 
-class DeviceSource:
-    """Asks the kubelet for the devices of one container.
+class AnswerSource:
+    """Answers with devices from the kubelet and facts from the cluster; each is useful without the other.
 
     Args:
-        kubelet: is asked.
+        kubelet: a client of the kubelet; None if there is no kubelet.
+        facts: returns the facts of a pod.
         clock: seconds that only grow.
     """
 
-    def __init__(self, kubelet: KubeletClient, clock: Callable[[], float] = time.monotonic) -> None:
-        self._kubelet, self._clock = kubelet, clock
+    def __init__(
+        self, kubelet: KubeletClient | None, facts: Facts, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kubelet, self._facts, self._clock = kubelet, facts, clock
         self._totals: Totals = {}
         self._totals_until = clock()
 
     def __call__(self, request: FactsRequest) -> Answer:
-        """The answer; without `devices` where the kubelet does not know the container.
+        """Return the answer; without `devices` if the kubelet does not know the container.
 
         Raises:
-            KubeletError: it did not answer in time.
-        """
-        try:
-            pod = self._kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
-        except KubeletError as error:
-            if error.is_unknown:
-                return {}
-            raise
-        found = answer(pod, request.container, {})
-        return answer(pod, request.container, self._fresh_totals()) if found.get("pod_devices") else found
-
-    def _fresh_totals(self) -> Totals:
-        if self._clock() >= self._totals_until:
-            with suppress(
-                KubeletError
-            ):  # without them the agent prefers by what was given, which is nearly the same
-                self._totals = totals_of(self._kubelet.allocatable(KUBELET_S))
-                self._totals_until = self._clock() + TOTALS_S
-        return self._totals
-
-
-class AnswerSource:
-    """Devices from the kubelet and facts from the cluster; each is useful without the other.
-
-    Args:
-        devices: gives those of a container; None where there is no kubelet to ask.
-        facts: gives those of a pod.
-    """
-
-    def __init__(self, devices: Callable[[FactsRequest], Answer] | None, facts: Facts) -> None:
-        self._devices, self._facts = devices, facts
-
-    def __call__(self, request: FactsRequest) -> Answer:
-        """The answer.
-
-        Raises:
-            KubeletError: the kubelet did not answer in time, and nothing else is known.
+            KubeletError: the kubelet did not answer in time, and there are no facts either.
         """
         facts = self._facts(request.namespace, request.name, request.pod)
         known = {"facts": facts} if facts else {}
-        if self._devices is None or not request.devices:
+        if self._kubelet is None or not request.devices:
             return known
         try:
-            return {**self._devices(request), **known}
-        except KubeletError:
-            if known:
+            return {**self._devices(self._kubelet, request), **known}
+        except KubeletError as error:
+            # That the kubelet does not know the pod is an answer: the agent then uses its other sources of devices.
+            if known or error.is_unknown:
                 return known
             raise
+
+    def _devices(self, kubelet: KubeletClient, request: FactsRequest) -> Answer:
+        pod = kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
+        found = answer(pod, request.container, {})
+        if not found.get("pod_devices"):
+            return found
+        if self._clock() >= self._totals_until:
+            # Without totals the agent prefers the nodes of the given devices, which is nearly the same.
+            with suppress(KubeletError):
+                self._totals = totals_of(kubelet.allocatable(KUBELET_S))
+                self._totals_until = self._clock() + TOTALS_S
+        return answer(pod, request.container, self._totals)
 
 
 class FactsSocket:
@@ -176,7 +154,7 @@ class FactsSocket:
 
     Args:
         path: of the socket; a socket that exists there is replaced.
-        source: gives answers.
+        source: returns answers.
         log: for requests without an answer, at debug level.
 
     Raises:
@@ -186,6 +164,7 @@ class FactsSocket:
     def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
+        # The socket must never be accessible to others, not even before a chmod.
         before = os.umask(0o177)
         try:
             self._server = _FactsServer(path, source, log)
@@ -198,7 +177,7 @@ class FactsSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop answering and take the socket away."""
+        """Stop answering and remove the socket."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -220,7 +199,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
     server: _FactsServer
 
     def handle(self) -> None:
-        """One request, one answer; without an answer the connection is closed, and the agent uses its other sources."""
+        """Answer one request; without an answer the connection is closed, and the agent uses its other sources."""
         try:
             request = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
             line = _line(self.server.source(request))
@@ -232,7 +211,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
 
 
 def _line(answer: Answer) -> bytes:
-    """The answer within the agent's limit: one that is too long goes without facts, else it is empty."""
+    """Encode the answer within the agent's limit: without facts if it is too long, empty if it is still too long."""
     for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
         line = msgspec.json.encode(words) + b"\n"
         if len(line) <= LINE_BYTES:

@@ -17,7 +17,8 @@ from nri_plugin.exporter.exporter import Exporter
 from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
 
 STUCK_S = 300.0
-"""The main loop runs every 30 s; slow answers of the API server delay it by the time limit of a few requests."""
+"""Longest time without a round of the main loop, which runs every 30 s. Slow answers of the API server delay it by the
+time limit of a few requests."""
 
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
@@ -26,13 +27,13 @@ REJECTION_RESULTS = ("failed-pod", "left")
 
 
 class ExporterFigures(Collector):
-    """The exporter's figures as metrics, with a series for each label there can be."""
+    """The exporter's figures as metrics, with a series for each possible label."""
 
     def __init__(self, exporter: Exporter) -> None:
         self._exporter = exporter
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics."""
+        """Yield all metrics."""
         exporter = self._exporter
         publisher, announcer = exporter.publisher, exporter.announcer
         results = {
@@ -40,7 +41,7 @@ class ExporterFigures(Collector):
             ("unchanged",): exporter.unchanged,
             ("failed",): publisher.failures,
         }
-        yield _counter("publish", "What came of what there was to publish.", ("result",), results)
+        yield _counter("publish", "Statuses of the agent, by result of publishing.", ("result",), results)
         events = {pair: announcer.events[pair] for pair in product((*KNOWN_REASONS, OTHER), EVENT_RESULTS)}
         yield _counter("events", "Events on pods, by reason.", ("reason", "result"), events)
         rejections = {(result,): announcer.rejections[result] for result in REJECTION_RESULTS}
@@ -50,12 +51,12 @@ class ExporterFigures(Collector):
             "When the object was last written; 0: never.",
             exporter.published_at,
         )
-        yield _gauge("agent_connected", "Whether the agent is heard.", float(exporter.hears_agent))
+        yield _gauge("agent_connected", "Whether the agent is connected.", float(exporter.hears_agent))
         yield _gauge("pods_known", "Pods of this node whose facts are known.", float(exporter.pods.known))
 
 
 def metrics_page(exporter: Exporter) -> Callable[[], Page]:
-    """`/metrics`."""
+    """Return the page `/metrics`."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     registry.register(ExporterFigures(exporter))
@@ -65,7 +66,7 @@ def metrics_page(exporter: Exporter) -> Callable[[], Page]:
 
 
 def probe_pages(exporter: Exporter, clock: Callable[[], float]) -> Mapping[str, Callable[[], Page]]:
-    """`/healthz` and `/readyz`."""
+    """Return the pages `/healthz` and `/readyz`."""
     return {
         "/healthz": probe("alive", lambda: lifeless(exporter, clock())),
         "/readyz": probe("ready", lambda: unready(exporter)),
@@ -73,16 +74,16 @@ def probe_pages(exporter: Exporter, clock: Callable[[], float]) -> Mapping[str, 
 
 
 def lifeless(exporter: Exporter, now: float) -> str:
-    """Why the exporter must be restarted; empty if it need not be."""
+    """Return why the exporter must be restarted; empty if it need not be."""
     if now - exporter.came_round_at < STUCK_S:
         return ""
-    return f"the main loop has not come round for {STUCK_S:g} s"
+    return f"the main loop has made no round for {STUCK_S:g} s"
 
 
 def unready(exporter: Exporter) -> str:
-    """Why the exporter is not ready; empty once the agent is connected and its status was published."""
+    """Return why the exporter is not ready; empty once the agent is connected and its status is published."""
     cases = (
-        (not exporter.hears_agent, "the agent is not heard; look at its log"),
+        (not exporter.hears_agent, "the agent is not connected; see its log"),
         (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),
         (bool(exporter.trouble), f"not published: {exporter.trouble}"),
         (not exporter.publisher.writes, "nothing published yet"),

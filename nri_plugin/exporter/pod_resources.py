@@ -1,10 +1,10 @@
 """The PodResources API: a client of the kubelet, and a server that answers with our placements.
 
 Invariant: devices, dynamic resources and the order of pods and containers are the kubelet's. CPUs and memory of a
-container are ours, also if we gave it none: the kubelet's own managers are off, or would report CPUs that the container
-does not run on. Pods that only we know are left out, as the kubelet leaves out pods that have ended.
+container are the agent's, even if it has none: the kubelet's own managers are off, or would report CPUs that the
+container does not run on. Pods that only the agent knows are left out, as the kubelet leaves out pods that have ended.
 
-The only module that speaks gRPC.
+Only this module uses gRPC.
 
 Source: kubelet v1.36 pkg/kubelet/apis/podresources; its API version 1.
 """
@@ -28,14 +28,14 @@ from nri_plugin.policy.memory_state import memory_machine
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SERVICE = "v1.PodResourcesLister"
 LONGEST_BYTES = 16 << 20
-"""Longest answer; node feature discovery accepts as much."""
+"""Longest answer, as in node feature discovery."""
 
 LONGEST_PATH = 107
 """Bytes of a socket's path. Source: unix(7), `sun_path`."""
 
 ASK_S = 10.0
 ANSWERERS = 4
-"""Threads that answer; more do not help, since the kubelet answers no faster."""
+"""Threads that answer. More do not help, because all wait for the kubelet."""
 
 NO_ANSWER = (
     grpc.StatusCode.UNAVAILABLE,
@@ -56,7 +56,7 @@ Keyed = Mapping[tuple[str, str, str], Allocation]
 
 
 def merged_list(answer: pb.ListPodResourcesResponse, state: State) -> pb.ListPodResourcesResponse:
-    """The kubelet's list with our placements."""
+    """Return the kubelet's list with the agent's allocations."""
     mine, result = _by_name(state), pb.ListPodResourcesResponse()
     result.CopyFrom(answer)
     for pod in result.pod_resources:
@@ -65,7 +65,7 @@ def merged_list(answer: pb.ListPodResourcesResponse, state: State) -> pb.ListPod
 
 
 def merged_pod(answer: pb.GetPodResourcesResponse, state: State) -> pb.GetPodResourcesResponse:
-    """The kubelet's answer for one pod with our placements."""
+    """Return the kubelet's answer for one pod with the agent's allocations."""
     result = pb.GetPodResourcesResponse()
     result.CopyFrom(answer)
     _place(result.pod_resources, _by_name(state))
@@ -75,7 +75,7 @@ def merged_pod(answer: pb.GetPodResourcesResponse, state: State) -> pb.GetPodRes
 def merged_allocatable(
     answer: pb.AllocatableResourcesResponse, node: Node
 ) -> pb.AllocatableResourcesResponse:
-    """The kubelet's devices, our CPUs and memory; memory only where it is managed, as in the kubelet."""
+    """Return the kubelet's devices and the agent's CPUs and memory. As in the kubelet, memory only if it is managed."""
     result = pb.AllocatableResourcesResponse(devices=answer.devices, cpu_ids=list(map(int, node.allocatable)))
     if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
         machine = memory_machine(node.topology, node.options.reserved_memory)
@@ -87,15 +87,15 @@ def merged_allocatable(
 
 
 def pod_of(answer: pb.ListPodResourcesResponse, namespace: str, name: str) -> pb.PodResources | None:
-    """One pod of a list, None when it is not there."""
+    """Return one pod of a list; None if it is not in it."""
     return next((pod for pod in answer.pod_resources if (pod.namespace, pod.name) == (namespace, name)), None)
 
 
 def devices_of(allocatable: pb.AllocatableResourcesResponse, listed: pb.ListPodResourcesResponse) -> Devices:
-    """Devices by resource and NUMA node, in total and available, and the pods that have some.
+    """Count devices by resource and NUMA node, in total and available, and list the pods that have devices.
 
-    A device near several NUMA nodes counts on each of them, given or not; a device near none counts on no zone. A pod
-    counts if it has devices of a resource that a zone lists, wherever they are: the scheduler plugin sees only names.
+    A device near several NUMA nodes counts on each of them, allocated or not. A device near none counts on no zone. A pod
+    is listed if it has devices of a resource that a zone lists, on any node: the scheduler plugin sees only names.
     """
     totals = _tally(allocatable.devices)
     held = [
@@ -116,7 +116,7 @@ def devices_of(allocatable: pb.AllocatableResourcesResponse, listed: pb.ListPodR
 
 
 def numa_ids(device: pb.ContainerDevices) -> list[int]:
-    """NUMA nodes a device is near, ascending; empty for none in particular."""
+    """Return the NUMA nodes that a device is near, ascending; empty if none is known."""
     return sorted({node.ID for node in device.topology.nodes if node.ID >= 0})
 
 
@@ -187,7 +187,7 @@ class KubeletClient:
         self._channel.close()
 
     def list(self, timeout_s: float = ASK_S) -> pb.ListPodResourcesResponse:
-        """What each container was given.
+        """Return the resources of each container.
 
         Raises:
             KubeletError: no answer.
@@ -195,7 +195,7 @@ class KubeletClient:
         return self._asked(self._list, pb.ListPodResourcesRequest(), timeout_s)
 
     def allocatable(self, timeout_s: float = ASK_S) -> pb.AllocatableResourcesResponse:
-        """Allocatable devices.
+        """Return allocatable devices.
 
         Raises:
             KubeletError: no answer.
@@ -203,10 +203,10 @@ class KubeletClient:
         return self._asked(self._allocatable, pb.AllocatableResourcesRequest(), timeout_s)
 
     def get(self, namespace: str, name: str, timeout_s: float = ASK_S) -> pb.GetPodResourcesResponse:
-        """Resources of one pod; from the list if the kubelet is too old for this call.
+        """Return the resources of one pod; from the list if the kubelet is too old for this call.
 
         Raises:
-            KubeletError: no answer, or it does not know the pod (`is_unknown`).
+            KubeletError: no answer, or the kubelet does not know the pod (`is_unknown`).
         """
         request = pb.GetPodResourcesRequest(pod_name=name, pod_namespace=namespace)
         try:
@@ -234,10 +234,10 @@ class KubeletClient:
 
 
 def _refusal(path: str, code: grpc.StatusCode, text: str) -> KubeletError:
-    """The error for a call that failed.
+    """Return the error for a failed call.
 
-    Source: kubelet v1.35 pkg/kubelet/apis/podresources/server_v1.go: for a feature gate that is off and for an unknown
-    pod the status is UNKNOWN, and only the text tells.
+    Source: kubelet v1.35 pkg/kubelet/apis/podresources/server_v1.go. The status is UNKNOWN both for a disabled feature
+    gate and for an unknown pod; only the text distinguishes them.
     """
     if code in NO_ANSWER:
         return KubeletError(path, f"the kubelet does not answer: {text}")
@@ -256,7 +256,7 @@ class PodResourcesServer:
     Args:
         path: of our socket; a socket that exists there is replaced.
         kubelet: is asked first.
-        view: the agent's allocations; None before the first status of the agent.
+        view: returns the agent's allocations; None before the first status of the agent.
 
     Raises:
         HostError: the socket cannot be made there.
@@ -296,31 +296,31 @@ class PodResourcesServer:
 
     def _on_list(self, _request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
         _, state = self._known(context)
-        return merged_list(_said(context, self._kubelet.list), state)
+        return merged_list(_kubelets(context, self._kubelet.list), state)
 
     def _on_get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:
         _, state = self._known(context)
-        answer = _said(context, lambda: self._kubelet.get(request.pod_namespace, request.pod_name))
+        answer = _kubelets(context, lambda: self._kubelet.get(request.pod_namespace, request.pod_name))
         return merged_pod(answer, state)
 
     def _on_allocatable(
         self, _request: pb.AllocatableResourcesRequest, context: Any
     ) -> pb.AllocatableResourcesResponse:
         node, _ = self._known(context)
-        return merged_allocatable(_said(context, self._kubelet.allocatable), node)
+        return merged_allocatable(_kubelets(context, self._kubelet.allocatable), node)
 
     def _known(self, context: Any) -> tuple[Node, State]:
         known = self._view()
         if known is None:
-            context.abort(grpc.StatusCode.UNAVAILABLE, "the agent has not said anything yet; ask again")
+            context.abort(grpc.StatusCode.UNAVAILABLE, "there is no status of the agent yet; ask again")
         assert known is not None
         return known
 
 
-def _said(context: Any, ask: Callable[[], Any]) -> Any:
-    """The kubelet's answer, or its failure: an empty list would look like a valid answer.
+def _kubelets(context: Any, ask: Callable[[], Any]) -> Any:
+    """Return the kubelet's answer, or fail: an empty list would look like a valid answer.
 
-    "Unknown pod" is a valid answer, and is passed on in the kubelet's words.
+    "Unknown pod" is a valid answer, and is forwarded with the kubelet's text.
     """
     try:
         return ask()

@@ -1,8 +1,8 @@
 """The exporter's process: sockets on the node, threads, signals and HTTP servers.
 
 Two sockets are served on the node: PodResources for monitoring, and devices and facts of pods for the agent. Both are in
-a folder of their own in the agent's state directory. The exporter has to write to that folder only, so a compromised
-exporter cannot rewrite the checkpoint. Only the exporter mounts the kubelet's socket.
+a separate folder of the agent's state directory. The exporter can write only to that folder, so a compromised exporter
+cannot change the checkpoint. Only the exporter mounts the kubelet's socket.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
-from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, Facts, FactsSocket
+from nri_plugin.exporter.facts_socket import AnswerSource, Facts, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer, View, devices_of
 from nri_plugin.exporter.publication import Devices
 from nri_plugin.kube.api_client import KubeClient
@@ -34,8 +34,8 @@ class LocalSockets:
 
     Args:
         kubelet_socket: of the kubelet's PodResources API; empty to do without devices and PodResources.
-        agent_socket: ours lie in the folder `exporter` beside it, which is made where it is missing.
-        log: for troubles when they begin and end.
+        agent_socket: of the agent. The sockets are in the folder `exporter` beside it, which is created if it is missing.
+        log: for failures when they begin and end.
     """
 
     def __init__(self, kubelet_socket: str, agent_socket: str, log: logging.Logger) -> None:
@@ -47,26 +47,31 @@ class LocalSockets:
         self._trouble = ""
 
     def open(self, view: View, facts_of: Facts) -> None:
-        """Start serving; the object is published also if this fails.
+        """Start serving. The object is published even if this fails.
 
         Args:
-            view: the agent's allocations.
-            facts_of: a pod's facts.
+            view: returns the agent's allocations.
+            facts_of: returns a pod's facts.
         """
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
         try:
             _made(self._folder)
-            devices = DeviceSource(self._kubelet) if self._kubelet else None
-            self._servers.append(FactsSocket(facts, AnswerSource(devices, facts_of), self._log))
+            self._servers.append(FactsSocket(facts, AnswerSource(self._kubelet, facts_of), self._log))
             if self._kubelet:
                 self._servers.append(PodResourcesServer(resources, self._kubelet, view))
         except HostError as error:
             say(self._log, logging.WARNING, "a local socket is missing", err=error)
             return
-        say(self._log, logging.INFO, "answering", facts=facts, pod_resources=resources if devices else None)
+        say(
+            self._log,
+            logging.INFO,
+            "answering",
+            facts=facts,
+            pod_resources=resources if self._kubelet else None,
+        )
 
     def devices(self) -> Devices:
-        """Devices as the kubelet reports them; the last known ones while it does not answer."""
+        """Return the kubelet's devices; the last known devices while it does not answer."""
         if self._kubelet is None:
             return self._known
         try:
@@ -75,7 +80,7 @@ class LocalSockets:
         except KubeletError as error:
             trouble = str(error)
         if trouble != self._trouble and trouble:
-            say(self._log, logging.WARNING, "devices are not known anew", err=trouble)
+            say(self._log, logging.WARNING, "devices are not updated", err=trouble)
         self._trouble = trouble
         return self._known
 
@@ -88,10 +93,10 @@ class LocalSockets:
 
 
 def _made(folder: str) -> None:
-    """Create the folder, readable like that of a kubelet: the sockets themselves belong to root.
+    """Create the folder with the mode of a kubelet's folder. The sockets themselves belong to root.
 
     Raises:
-        HostError: it is missing and cannot be made.
+        HostError: it is missing and cannot be created.
     """
     try:
         os.mkdir(folder, 0o755)

@@ -1,17 +1,17 @@
 """The NodeResourceTopology object of this node: its content, its publication, and the Node that owns it.
 
-`available` is exact: it is what a container could still get here, because allocator and exporter are one program. The
-order of everything is fixed, so that equal content is equal text.
+`available` is exact: a container can still get these amounts, because allocator and exporter are one program. All orders
+are fixed, so that equal content is equal text.
 
-`Publisher` sends the object if it is new, not too often, and again after a failure. It has no thread and no clock. An
-object is ours once we have applied it: then fields that another manager changes are taken back. An object that we never
-applied belongs to another exporter and is left alone, unless `take_over` is set.
+`Publisher` sends the object if it is new, at a limited rate, and again after a failure. It has no thread and no clock. An
+object is ours once this exporter has applied it. Fields of it that another manager changes are restored. An object that
+this exporter never applied belongs to another exporter and is left alone, unless `take_over` is set.
 
 `NodeOwner` finds the Node, so that the garbage collector removes the object with it. A Node that is deleted and
-registered again has another uid, and the garbage collector deletes every object whose owner has a uid that no longer
-exists. So the uid is read again when the object vanishes, and from time to time. Invariant: a uid is used only until the
-object vanishes. Then nothing is published before the Node is found again: with the old uid the object would be deleted at
-once, and without an owner it would outlive a Node that is gone for good.
+registered again has another uid, and the garbage collector deletes every object whose owner's uid no longer exists. So
+the uid is read again when the object vanishes, and from time to time. Invariant: a uid is used only until the object
+vanishes. Then nothing is published before the Node is found again: with the old uid the object would be deleted at once,
+and without an owner it would outlive a deleted Node.
 
 Source: k8stopologyawareschedwg; NodeResourceTopologyMatch of scheduler-plugins reads it.
 """
@@ -41,8 +41,6 @@ from nri_plugin.model.options import (
     Node,
     Options,
     ReservedMemory,
-    TopologyManagerPolicy,
-    TopologyManagerScope,
 )
 from nri_plugin.model.state import PodRecord, QOSClass, State
 from nri_plugin.model.topology import NUMANode
@@ -51,14 +49,8 @@ from nri_plugin.process.logs import say
 
 MILLI = 1000
 
-LEGACY_LEVELS: Mapping[TopologyManagerPolicy, str] = {
-    TopologyManagerPolicy.SINGLE_NUMA_NODE: "SingleNUMANode",
-    TopologyManagerPolicy.RESTRICTED: "Restricted",
-    TopologyManagerPolicy.BEST_EFFORT: "BestEffort",
-}
-
 LONGEST_NUMA_LIST = 8
-"""The scheduler plugin's own divisor where the object says nothing."""
+"""The scheduler plugin's default divisor."""
 
 
 PodName = tuple[str, str]
@@ -81,7 +73,7 @@ class Devices:
 
     Attributes:
         counts: by resource and NUMA node.
-        pods: that have some near a NUMA node.
+        pods: pods with devices near a NUMA node.
     """
 
     counts: tuple[DeviceCount, ...] = ()
@@ -92,13 +84,13 @@ NO_DEVICES = Devices()
 
 
 def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES) -> NodeResourceTopology:
-    """The object of the node called `name`.
+    """Return the object of a node.
 
     Args:
         name: of the Kubernetes node.
-        node: what the agent decides for.
+        node: the agent's machine and options.
         state: the agent's state.
-        devices: what the kubelet says of devices; without it no device is listed.
+        devices: the kubelet's devices; without them no device is listed.
     """
     resources = _resources(node, state, devices.counts)
     return NodeResourceTopology(
@@ -117,11 +109,11 @@ def published(name: str, node: Node, state: State, devices: Devices = NO_DEVICES
 
 
 def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset()) -> list[PodRecord]:
-    """The pods that `available` accounts for, by uid: those the scheduler plugin takes to hold something of a zone.
+    """Return the pods that `available` accounts for, by uid: those that hold resources of a zone for the scheduler plugin.
 
-    Every Guaranteed pod has a memory limit and so counts as one, whether or not it got CPUs or memory of its own here;
-    so does one of any class that has devices of a zone;
-    a fingerprint of any other set would never be equal to the plugin's. A pod counts from its first container on.
+    These are all Guaranteed pods, because each has a memory limit, even those without exclusive CPUs or bound memory
+    here, and pods of any class with devices of a zone. A fingerprint of another set would never equal the plugin's. A
+    pod counts from its first container on.
     """
     present = {record.pod_uid for record in state.containers.values()}
     counted = (
@@ -134,18 +126,15 @@ def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset())
 
 
 def legacy_policy(options: Options) -> str:
-    """Policy and scope in the one word of the former version."""
-    level = LEGACY_LEVELS.get(options.topology_manager_policy)
-    if level is None:
-        return "None"
-    scope = "Pod" if options.topology_manager_scope is TopologyManagerScope.POD else "Container"
-    return f"{level}{scope}Level"
+    """Return policy and scope as the one word of v1alpha1; `None` for the policy none."""
+    configured = options.topology_manager_policy, options.topology_manager_scope
+    return next((word for word, pair in nrt.LEGACY_POLICIES.items() if pair == configured), "None")
 
 
 def _costs(node: Node, numa: NUMANode) -> tuple[tuple[str, int], ...]:
-    """Distances to every NUMA node; none where the machine does not tell.
+    """Return the distances to every NUMA node; empty if the machine has none.
 
-    Differs: other exporters number distances by position, which is wrong where NUMA ids have holes.
+    Differs: other exporters number distances by position, which is wrong if NUMA ids have gaps.
     """
     pairs = zip(node.topology.nodes, numa.distances or (), strict=False)
     return tuple(
@@ -154,10 +143,10 @@ def _costs(node: Node, numa: NUMANode) -> tuple[tuple[str, int], ...]:
 
 
 def _resources(node: Node, state: State, devices: Iterable[DeviceCount]) -> dict[int, list[ZoneResource]]:
-    """What every zone lists: cpu, memory, huge pages by size, devices by name.
+    """Return the resources of every zone: cpu, memory, huge pages by size, devices by name.
 
-    Every zone lists every resource but devices, with zero where it has none: a scheduler that adds zones up leaves
-    out those that do not list what a pod asks for.
+    Every zone lists every resource except devices, with zero if it has none: a scheduler that adds up zones skips zones
+    that do not list a requested resource.
     """
     rows: dict[int, list[ZoneResource]] = {
         int(numa.id): [_cpu(node, state, numa)] for numa in node.topology.nodes
@@ -178,11 +167,11 @@ def _cpu(node: Node, state: State, numa: NUMANode) -> ZoneResource:
 
 
 def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
-    """Ordinary memory and huge pages by NUMA node, ordinary memory first."""
+    """Yield ordinary memory and huge pages by NUMA node, ordinary memory first."""
     machine = memory_machine(node.topology, _kept(node))
-    promised = memory_state(machine, (allocation.memory for allocation in state.allocations.values()))
+    allocated = memory_state(machine, (allocation.memory for allocation in state.allocations.values()))
     for resource in sorted(machine.total, key=lambda name: (name != MEMORY, name)):
-        free = promised.free(resource)
+        free = allocated.free(resource)
         for number, total in machine.total[resource].items():
             allocatable = machine.allocatable_of(resource)[number]
             yield (
@@ -192,12 +181,12 @@ def _memory(node: Node, state: State) -> Iterator[tuple[int, ZoneResource]]:
 
 
 def _kept(node: Node) -> Iterable[ReservedMemory]:
-    """Memory that is kept for the system, by NUMA node.
+    """Return the memory reserved for the system, by NUMA node.
 
-    With the Static policy as the operator divided it. Else nobody has: what is kept of the node as a whole is spread in
-    proportion to the ordinary memory of its NUMA nodes, and adds up to the byte.
+    Under the Static policy, the configuration divides it. Under the policy None, the reservation of the whole node is
+    spread in proportion to the ordinary memory of its NUMA nodes, exact to the byte.
 
-    Differs: other exporters subtract nothing then, and so promise more in the zones than the node has.
+    Differs: other exporters subtract nothing under the policy None, and publish more memory in the zones than the node has.
     """
     if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
         return node.options.reserved_memory
@@ -207,6 +196,7 @@ def _kept(node: Node) -> Iterable[ReservedMemory]:
 def _spread(node: Node) -> Iterator[ReservedMemory]:
     sizes = memory_machine(node.topology).allocatable_of(MEMORY)
     everything, before, kept_before = sum(sizes.values()), 0, 0
+    # Differences of running totals add up to the byte; rounded shares would not.
     for numa in node.topology.nodes if everything else ():
         before += sizes[int(numa.id)]
         kept = node.options.kept_memory_bytes * before // everything
@@ -226,7 +216,7 @@ def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
 
 
 def _option_attributes(options: Options) -> Iterator[Pair]:
-    """Each published option: values by themselves, and one list of those of a manager that are on."""
+    """Yield each published option: single values, and one list of the changed options of each manager."""
     listed: dict[str, list[str]] = {}
     for one in REGISTRY.values():
         if one.published and one.manager is None:
@@ -243,32 +233,32 @@ def _option_attributes(options: Options) -> Iterator[Pair]:
 CONFLICT = 409
 
 PAUSE_S = 1.0
-"""Between two writes: schedulers look at most once per pod, and etcd keeps every version."""
+"""Pause between two writes: schedulers read the object at most once per pod, and etcd stores every version."""
 
 CALM_S = 60.0
-"""An object that no other manager changed or deleted for this long is not contested any more."""
+"""Time without changes by other managers after which the object is no longer contested."""
 
 
 class Publisher:
-    """Keeps one object of the cluster as it should be.
+    """Keeps one object of the cluster equal to the wanted content.
 
     Invariant: an object is sent only when it differs from the one last accepted, and no sooner than `pause_s` after the
-    last attempt, or the pause that failures or the server ask for. When others change or delete it again and again, the
-    same content is sent again after pauses that grow; new content does not wait for them.
+    last attempt, or the pause after failures or of the server. When others change or delete it again and again, the same
+    content is sent again after growing pauses; new content does not wait for these pauses.
 
     Args:
         client: of the cluster.
         resource: the kind of the object.
-        manager: in whose name its fields are owned.
+        manager: the field manager.
         clock: seconds that only grow.
         take_over: take fields of an object that is not ours, instead of failing.
-        pause_s: between two writes.
-        backoff: how long to wait after failures.
+        pause_s: the pause between two writes.
+        backoff: the pauses after failures.
 
     Attributes:
-        writes: how many writes were accepted.
-        failures: how many were not.
-        taken_back_from: the managers whose fields the last accepted write took back; empty for none.
+        writes: the number of accepted writes.
+        failures: the number of failed writes.
+        taken_back_from: the managers whose changes the last accepted write reverted; empty for none.
     """
 
     def __init__(
@@ -296,22 +286,22 @@ class Publisher:
         self.taken_back_from = ""
 
     def want(self, obj: Mapping[str, Any]) -> None:
-        """This is what the cluster should hold from now on."""
+        """Set the content that the cluster should hold from now on."""
         self._wanted = dict(obj)
 
     def noticed(self, obj: Mapping[str, Any], fields: Iterable[str], *, is_gone: bool = False) -> bool:
-        """The cluster holds this, or nothing; where `fields` or owners are not as accepted the object is due again.
+        """Compare the cluster's object with the accepted one. It is due again if `fields` or owners differ.
 
-        What is older than the last write is passed over: it was ours, or we have written over it. A list without the
-        object may have been made before the first write.
+        Versions older than the last write are ignored: that write has replaced them. A list without the object may be
+        older than the first write.
 
         Args:
-            obj: as it is there, or was last; only `metadata.resourceVersion` counts where it is gone.
-            fields: which are compared.
-            is_gone: the cluster held nothing at that version.
+            obj: the cluster's object, or its last version; only `metadata.resourceVersion` counts if it is gone.
+            fields: the fields to compare.
+            is_gone: the cluster had no object at that version.
 
         Returns:
-            Whether it is due again.
+            Whether the object is due again.
         """
         accepted = self._accepted
         if accepted is None:
@@ -326,6 +316,7 @@ class Publisher:
         )
         if not is_as_accepted:
             self._accepted = None
+            # The first change in a while is reverted at once. Two managers that write by turns must not fill the etcd.
             now = self._clock()
             if now >= self._calm_at:
                 self._contest.reset()
@@ -336,19 +327,20 @@ class Publisher:
         return not is_as_accepted
 
     def due_s(self) -> float | None:
-        """Seconds until `publish` has something to do: 0 for now, None for nothing at all."""
+        """Return the seconds until `publish` is due: 0 for now, None if the wanted content is accepted."""
         if self._wanted is None or self._wanted == self._accepted:
             return None
+        # Pauses of a contest delay repetitions only, so that new figures reach schedulers.
         is_repeated = self._wanted == self._written
         not_before = max(self._not_before, self._again_at) if is_repeated else self._not_before
         return max(0.0, not_before - self._clock())
 
     def publish(self) -> None:
-        """Send what is wanted.
+        """Send the wanted content.
 
         Raises:
-            KubeAPIError: it was not accepted; it stays due, after a pause. Status 404: the cluster does not know the
-                kind; 409: it belongs to another manager.
+            KubeAPIError: it was not accepted, and is due again after a pause. Status 404: the cluster does not know the
+                kind; 409: the object belongs to another manager.
         """
         wanted = self._wanted
         if wanted is None:
@@ -368,9 +360,9 @@ class Publisher:
         self._not_before = self._clock() + self._pause_s
 
     def _applied(self, wanted: Object) -> Object:
-        """Apply the object, with force where another manager has changed an object that is ours.
+        """Apply the object, with force if another manager has changed an object that is ours.
 
-        The version that was found to be ours goes with the forced write: a write in between makes it fail.
+        The forced write names the version that was found to be ours, so a write in between makes it fail.
         """
         try:
             return self._client.apply(self._resource, wanted, self._manager, force=self._take_over)
@@ -387,15 +379,15 @@ class Publisher:
         return stored
 
     def _found(self, wanted: Object) -> Object | None:
-        """The object as it is there; None where it cannot be read."""
+        """Return the cluster's object; None if it cannot be read."""
         with suppress(KubeAPIError):
             return self._client.get(self._resource, wanted["metadata"]["name"])
         return None
 
     def _is_ours(self, found: Object) -> bool:
-        """Whether we have applied it: the server lists our manager, or it is the object we wrote last.
+        """Return whether this exporter has applied it: the server lists our manager, or it is the object of our last write.
 
-        The first is true after a restart, too; the second where others have changed every single field of ours.
+        The first holds after a restart, too; the second holds even if others have changed all our fields.
         """
         metadata = _metadata(found)
         entries = metadata.get("managedFields") or ()
@@ -414,7 +406,7 @@ def _owner_uids(obj: Mapping[str, Any]) -> set[str]:
 
 
 def owners_of(error: KubeAPIError) -> str:
-    """Who else writes the object, as a conflict names them; empty for other errors."""
+    """Return the other managers of the object that a conflict names; empty for other errors."""
     if error.status != CONFLICT:
         return ""
     return ", ".join(sorted({text.split('"')[1] for _, text in error.causes if text.count('"') == 2}))
@@ -426,24 +418,24 @@ def owners_of(error: KubeAPIError) -> str:
 FORBIDDEN = 403
 
 AGAIN_S = 300.0
-"""The uid is read again so often where nothing else asks for it: 5,000 nodes make 17 requests a second."""
+"""Period of reading the uid again: 5,000 nodes make 17 requests a second."""
 
 LONGEST_MISSING_S = 10.0
-"""Between two looks for a Node that is missing: its pods wait for the figures once it is back."""
+"""Longest pause between two reads of a missing Node: its pods wait for the object once it is back."""
 
 
 class NodeOwner:
-    """Knows the Node's uid.
+    """Keeps the Node's uid.
 
     Args:
         client: of the cluster.
         node_name: of the Node.
-        log: for what changes, and troubles when they begin and end.
+        log: for changes, and for failures when they begin and end.
         clock: seconds that only grow.
 
     Attributes:
         reference: for `ownerReferences`; None while the uid is not known.
-        is_missing: the Node was known and is to be found again before anything is published.
+        is_missing: the Node was known and must be found again before the next write.
     """
 
     def __init__(
@@ -458,17 +450,17 @@ class NodeOwner:
         self.is_missing = False
 
     def due_s(self) -> float:
-        """Seconds until the next look at the Node."""
+        """Return the seconds until the Node is read again."""
         return max(0.0, self._look_at - self._clock())
 
     def doubt(self) -> None:
-        """The object has vanished, perhaps because its owner has."""
+        """Note that the object has vanished, perhaps with its owner."""
         if self.reference is not None:
             self.reference, self.is_missing = None, True
             self._look_at = self._clock()
 
     def look(self) -> None:
-        """Read the Node's uid when it is time; failures are logged and tried again later."""
+        """Read the Node's uid if it is due. Failures are logged and tried again later."""
         if self.due_s() > 0.0:
             return
         try:
@@ -499,7 +491,7 @@ class NodeOwner:
     def _not_found(self, error: KubeAPIError) -> None:
         if error.status == NOT_FOUND:
             self.doubt()
-        elif error.status == FORBIDDEN:  # it cannot be found again either: publish without an owner
+        elif error.status == FORBIDDEN:  # every later read would fail, too: publish without an owner
             self.is_missing = False
         if self.is_missing:
             text = "nothing is published until the node is found again"

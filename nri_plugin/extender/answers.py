@@ -1,17 +1,16 @@
 """The three verbs of a scheduler extender: filter, prioritize, bind.
 
-Invariant: an answer names only nodes of the request. A node without an object passes; if no node has one, all nodes get
-the same score.
+Invariant: an answer names only nodes of the request. A node without an object passes. If no node has an object, all
+nodes get the same score.
 
-A pod is charged to the node it will most likely get as soon as it was scored, and to its node when it is bound, so that
-the next pod does not count on the same CPUs.
+A scored pod is charged to the node that it will most likely get, and a bound pod to its node, so that the next pod does
+not count on the same CPUs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from enum import StrEnum
-from typing import Protocol
 
 import numpy as np
 
@@ -25,10 +24,10 @@ from nri_plugin.model.errors import KubeObjectError, NriPinError
 
 MAX_PRIORITY = 10
 ANNOTATION_NUMA_NODE = "nri-pin/numa-node"
-"""On a pod: the NUMA node the extender counted on, a hint to the agent."""
+"""On a pod: the NUMA node that the extender chose, as a hint for the agent."""
 
 MOST_AMOUNTS = 8
-"""How many resources a reason names."""
+"""Most resources that a reason names."""
 
 RECENT_PODS = 4096
 """Pods of the last filter requests, kept for bind, whose request has only the name of the pod."""
@@ -41,25 +40,18 @@ class ScoreScale(StrEnum):
     RAW = "raw"
 
 
-class Binder(Protocol):
-    """What binding needs of a Kubernetes client."""
-
-    def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Create the pod's binding, with annotations that the API server copies to the pod.
-
-        Raises:
-            NriPinError: it did not come about.
-        """
+Binder = Callable[[forms.BindingArgs, Mapping[str, str]], None]
+"""Creates a pod's binding, with annotations that the API server copies to the pod. Raises NriPinError on failure."""
 
 
 class Extender:
-    """Answers bytes with bytes; the caller holds the lock that also guards feeding the cache, except in `bind`.
+    """Answers requests; bytes in, bytes out. The caller holds the lock of the cache, except in `bind`.
 
     Args:
-        cache: what is known.
+        cache: nodes and charges.
         scale: of the scores.
-        binder: None when bind is not offered.
-        sends_to_numa_node: bind writes the NUMA node on the pod and charges only that one.
+        binder: None if bind is not offered.
+        sends_to_numa_node: bind writes the NUMA node on the pod and charges only that node.
         takes_node_objects: requests may carry whole Node objects in place of names.
     """
 
@@ -79,7 +71,7 @@ class Extender:
         self._recent: dict[tuple[str, str, str], PodDemand] = {}
 
     def filter(self, body: bytes) -> bytes:
-        """Which of the nodes may have the pod; an invalid request gets the error in the answer."""
+        """Answer which nodes fit the pod. The answer to an invalid request has the error."""
         try:
             args = forms.read_args(body, takes_node_objects=self._takes_objects)
             pod = pod_demand(args.pod)
@@ -95,7 +87,7 @@ class Extender:
         return forms.filter_result(args, is_in, failed)
 
     def prioritize(self, body: bytes) -> bytes:
-        """How good each node is.
+        """Answer the score of each node.
 
         Raises:
             KubeObjectError: the request is invalid.
@@ -109,11 +101,11 @@ class Extender:
         return forms.priorities(args.names, values)
 
     def bind(self, body: bytes, locked: AbstractContextManager[object]) -> bytes:
-        """Charge the pod to the node, bind it, and take the charge back if that fails.
+        """Charge the pod to the node, bind it, and end the charge if the binding fails.
 
         Args:
             body: the request.
-            locked: the lock around the cache; it is not held during the request to the API server.
+            locked: the lock of the cache; it is not held during the request to the API server.
         """
         if self.binder is None:
             return forms.binding_result("bind is not offered; start the extender with --bind")
@@ -121,40 +113,41 @@ class Extender:
             args = forms.read_binding(body)
         except KubeObjectError as error:
             return forms.binding_result(str(error))
+        # Charge first: another pod may be filtered during the request.
         with locked:
             pod, annotations = self._charged_pod(args)
         try:
-            self.binder.bind(args.pod_namespace, args.pod_name, args.pod_uid, args.node, annotations)
+            self.binder(args, annotations)
         except NriPinError as error:
             with locked:
                 if pod is not None:
-                    self.cache.take_back(pod)
+                    self.cache.release(pod.key)
             return forms.binding_result(str(error))
         return forms.binding_result()
 
     def _charged_pod(self, args: forms.BindingArgs) -> tuple[PodDemand | None, dict[str, str]]:
-        """The pod, charged to its node, and what to write on it; None for a pod whose filter we were not asked."""
+        """Charge the pod; return it and its annotations. None for a pod that was not filtered here."""
         known = self._recent.pop((args.pod_namespace, args.pod_name, args.pod_uid), None)
         if known is None:
             return None, {}
         pod = replace(known, node=args.node, phase="Pending")
         self.cache.forget_guess(pod)
-        if self.cache.is_charged_for(pod):  # it is bound already, and keeps its charge when this fails
+        if self.cache.is_charged_for(pod):  # it is bound already, and keeps its charge if this binding fails
             return None, {}
         numa_id = self._numa_id(pod) if self._sends else None
         self.cache.charge(pod, numa_id)
         return pod, {} if numa_id is None else {ANNOTATION_NUMA_NODE: str(numa_id)}
 
     def _guess(self, pod: PodDemand, names: Sequence[str], scores: Sequence[int]) -> None:
-        """Charge the pod to the best node, if there is one: pods that are scored before its binding is seen must find it there."""
+        """Charge the pod to the best node, if only one is best: pods that are scored before the binding is seen count it there."""
         best = max(scores, default=0)
         if scores.count(best) == 1 and len(names) > 1:
             self.cache.guess(replace(pod, node=names[scores.index(best)], phase="Pending"))
 
     def _numa_id(self, pod: PodDemand) -> int | None:
-        """The NUMA node of lowest id that holds the whole pod; None when none does or none matters."""
+        """Return the NUMA node of lowest id that holds the whole pod; None if there is none, or the pod needs none."""
         zones = self.cache.zones(pod.node)
-        found = fitting(pod.effective_with_sidecars, zones, None, is_guaranteed=pod.is_guaranteed)
+        found = fitting(pod.effective_with_sidecars, zones, is_guaranteed=pod.is_guaranteed)
         return min(found) if found and pod.is_guaranteed else None
 
     def _remember(self, pod: PodDemand) -> None:
@@ -168,7 +161,7 @@ class Extender:
 
 
 def ranks(scores: Sequence[int]) -> list[int]:
-    """The order of the scores in 0..10: the best gets 10, equal ones alike, no two exchanged."""
+    """Map scores to 0..10 in their order: the best gets 10, and equal scores get equal ranks."""
     distinct = sorted(set(scores), reverse=True)
     steps = max(len(distinct) - 1, MAX_PRIORITY)
     rank = {score: MAX_PRIORITY - place * MAX_PRIORITY // steps for place, score in enumerate(distinct)}
@@ -176,18 +169,19 @@ def ranks(scores: Sequence[int]) -> list[int]:
 
 
 def reason(pod: PodDemand, code: int) -> str:
-    """Why a node was filtered out, for the pod's events."""
+    """Return why a node was filtered out, for the pod's events."""
     if code == POD:
-        return f"no NUMA node has available what the pod asks for: {_amounts(pod.effective_with_sidecars)}"
+        return f"no NUMA node has the requested resources of the pod available: {_amounts(pod.effective_with_sidecars)}"
     container = pod.containers[code - 1]
     return (
-        f"no NUMA node has available what {container.kind.value.replace('-', ' ')} {container.name} asks for: "
+        "no NUMA node has the requested resources of "
+        f"{container.kind.value.replace('-', ' ')} {container.name} available: "
         f"{_amounts(container.requests)}"
     )
 
 
 def _amounts(request: Mapping[str, int]) -> str:
-    """The first few: a pod may ask for thousands of resources, and the text is sent for each node."""
+    """Format the first amounts only: a pod may request thousands of resources, and the text is sent for each node."""
     asked = sorted(name for name, amount in request.items() if amount)
     told = [f"{name} {format_amount(request[name])}" for name in asked[:MOST_AMOUNTS]]
     return ", ".join([*told, *([f"{len(asked) - MOST_AMOUNTS} more"] if len(asked) > MOST_AMOUNTS else [])])

@@ -1,35 +1,33 @@
-"""What the extender knows of the cluster: objects of nodes, pods, and charges for pods that are not in the objects yet.
+"""The extender's view of the cluster: objects of nodes, pods, and charges for pods that the objects do not contain yet.
 
-A pod is charged to its node from the moment it is bound until the node's object accounts for it. The cache learns that
-in one of three ways:
+A pod is charged to its node from its binding until the node's object accounts for it. The cache detects that in one of
+three ways:
 
-1. The object names the pods that it accounts for. Our exporter does. It names a pod from its first container on, so a
-   pod with several containers stays charged until it runs, that is, until all of them were created.
+1. The object names the pods that it accounts for, as that of our exporter. It names a pod from its first container on,
+   so a pod with several containers stays charged until it runs, that is, until all of them were created.
 2. The object has a fingerprint. It is compared with the pods of the node, without the youngest few, and without those
-   that do not run yet. If one of these sets matches, exactly the pods outside it stay charged.
-3. The object has neither, and came after the pod ran.
+   that do not run yet. If one of these sets matches, only the pods outside it stay charged.
+3. The object has neither, and was published after the pod ran.
 
 A charge for a running pod ends in any case after a while, so that a node whose exporter counts pods differently does
 not look full forever. CPUs and memory of pods that are not Guaranteed are not charged: no node subtracts them.
 
 Invariant: a node's row in the cluster's table is its object less the charges of its ledger. A node without an object is
-a row that knows nothing, and passes.
+an empty row, and passes.
 
-`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock or a thread; `LockedCache` holds the lock
-for one object at a time.
+`NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock, a thread or a lock. Objects are read with
+`read_topology` and `read_pod` before the caller takes its lock.
 
-Differs: the over-reserve cache of the scheduler plugin believes no new object until the whole set of pods agrees, and
+Differs: the over-reserve cache of the scheduler plugin accepts no new object until the whole set of pods agrees, and
 drops or keeps all charges together.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.nodes import NUMAZone, Zones, charge_everywhere, node_policy, numa_zones
-from nri_plugin.extender.table import ClusterRow
+from nri_plugin.extender.nodes import Zones, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -48,11 +46,11 @@ class Resident:
     """A pod on the node.
 
     Attributes:
-        pod: what it asks for.
-        order: grows with every pod that comes.
+        pod: its requests.
+        order: ascending in the order of arrival.
         is_charged: whether the node's object does not account for it yet.
-        numa_id: the NUMA node that the extender chose, None for none.
-        running_since_s: when it was first seen running, None before.
+        numa_id: the NUMA node that the extender chose; None for none.
+        running_since_s: when it was first seen running; None before.
     """
 
     pod: PodDemand
@@ -63,20 +61,20 @@ class Resident:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all its containers were made once one was: it has one only, or it runs."""
+        """Whether all its containers exist if one exists: it has only one, or it runs."""
         return len(self.pod.containers) == 1 or self.running_since_s is not None
 
 
 @dataclass(slots=True)
 class NodeLedger:
-    """A node's object and its pods; every method says whether what the node has left may have changed."""
+    """A node's object and its pods. Methods return whether the node's available resources may have changed."""
 
     topology: NodeResourceTopology | None = None
     residents: dict[str, Resident] = field(default_factory=dict)
     came: int = 0
 
     def published(self, topology: NodeResourceTopology | None) -> bool:
-        """After the node's object came, changed or went (None)."""
+        """Take a new or changed object of the node, or its deletion (None)."""
         before = self.topology
         self.topology = topology
         settled = self._settle() if topology is not None else False
@@ -85,13 +83,13 @@ class NodeLedger:
     def arrived(
         self, pod: PodDemand, now_s: float, *, is_old: bool = False, numa_id: int | None = None
     ) -> bool:
-        """After a pod was bound to the node, or seen again.
+        """Take a pod that was bound to the node, or seen again.
 
         Args:
-            pod: as it is now.
-            now_s: a clock that only grows.
-            is_old: it ran before we began to look, so the node's object knows it.
-            numa_id: where it was sent.
+            pod: its present object.
+            now_s: seconds that only grow.
+            is_old: it was running before the first list, so the node's object accounts for it.
+            numa_id: the NUMA node that the extender chose.
         """
         known = self.residents.get(pod.key)
         is_running = pod.phase == "Running"
@@ -108,12 +106,12 @@ class NodeLedger:
         return known.is_charged
 
     def left(self, key: str) -> bool:
-        """After a pod, named by its key, ended or was deleted."""
+        """Remove the pod with this key, which ended or was deleted."""
         gone = self.residents.pop(key, None)
         return gone is not None and gone.is_charged
 
     def expire(self, before_s: float) -> int:
-        """End the charges on pods that have been running since `before_s` or longer; returns how many."""
+        """End the charges of pods that have been running since `before_s` or longer; returns their number."""
         old = [
             one
             for one in self.residents.values()
@@ -124,9 +122,9 @@ class NodeLedger:
         return len(old)
 
     def settle_running(self, before_s: float) -> bool:
-        """End the charges on pods that the object names and that have been running since `before_s` or longer.
+        """End the charges of pods that the object names and that have been running since `before_s` or longer.
 
-        Nothing may be published any more for a pod that began to run after its last container was.
+        No further object follows for a pod that runs only after its last container was published.
         """
         named = self._named()
         return _end(
@@ -139,11 +137,11 @@ class NodeLedger:
 
     @property
     def charged(self) -> list[Resident]:
-        """Pods that are charged, oldest first."""
+        """The charged pods, oldest first."""
         return [one for one in self.residents.values() if one.is_charged]
 
     def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
-        """Charges to all NUMA nodes, and charges to one by its id."""
+        """Return the charges to all NUMA nodes, and the charges to single NUMA nodes by id."""
         everywhere: dict[str, int] = {}
         by_numa_id: dict[int, dict[str, int]] = {}
         for one in self.charged:
@@ -153,7 +151,7 @@ class NodeLedger:
         return everywhere, by_numa_id
 
     def _named(self) -> frozenset[str]:
-        """The pods that the object says it accounts for, by short uid; none where it does not tell."""
+        """Return the short uids of the pods that the object names; empty if it names none."""
         text = self.topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) if self.topology is not None else None
         return frozenset(one for one in (text or "").replace(" ", "").split(",") if one)
 
@@ -162,6 +160,7 @@ class NodeLedger:
         charged = self.charged
         if topology is None or not charged:
             return False
+        # The three ways of the module's description, from the most exact one.
         if topology.attribute(ATTRIBUTE_ACCOUNTED_PODS) is not None:
             named = self._named()
             return _end(one for one in charged if one.is_whole and short_uid(one.pod.uid) in named)
@@ -170,7 +169,7 @@ class NodeLedger:
         return _end(one for one in charged if one.running_since_s is not None)
 
     def _covered(self, topology: NodeResourceTopology, charged: list[Resident]) -> list[Resident]:
-        """The charged pods that the fingerprint covers; none when it means no set we know of."""
+        """Return the charged pods that the fingerprint covers; none if it matches no known set."""
         names = topology.resource_names
         is_all = topology.fingerprint_method == METHOD_ALL
         hashes = {
@@ -187,14 +186,14 @@ class NodeLedger:
 
 
 def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
-    """Which of the charged pods an exporter may have seen: all, all but the youngest few, those that run."""
+    """Yield the sets of charged pods that an exporter may have seen: all, all but the youngest few, the running ones."""
     for count in range(len(charged), -1, -1):
         yield charged[:count]
     yield [one for one in charged if one.running_since_s is not None]
 
 
 def charge_of(pod: PodDemand) -> Mapping[str, int]:
-    """The amounts that a node will subtract for a pod: all of a Guaranteed one, only devices of others."""
+    """Return the amounts that a node subtracts for a pod: all of a Guaranteed pod, only devices of others."""
     request = pod.effective_with_sidecars
     if pod.is_guaranteed:
         return request
@@ -211,7 +210,7 @@ def _end(charges: Iterable[Resident]) -> bool:
 ENDED = frozenset({"Succeeded", "Failed"})
 
 PUBLISHED_S = 5.0
-"""By then an exporter has published: it writes once a second, and again after a short pause."""
+"""Time in which an exporter has published: it writes once a second, and again after a short pause."""
 
 Object = Mapping[str, Any]
 
@@ -221,9 +220,9 @@ class Accounting:
     """How pods are charged to nodes.
 
     Attributes:
-        is_on: whether pods are charged at all.
-        charge_s: how long a running pod stays charged if its node's object never shows that it accounts for it.
-        guess_s: how long a pod counts on the node it will most likely get, before its binding is seen.
+        is_on: whether pods are charged.
+        charge_s: how long a running pod stays charged if its node's object never accounts for it.
+        guess_s: how long a pod is charged to the node that it will most likely get, before its binding is seen.
     """
 
     is_on: bool = True
@@ -233,17 +232,17 @@ class Accounting:
 
 @dataclass(slots=True)
 class Counters:
-    """Figures for metrics."""
+    """Counters for metrics."""
 
     rejected_objects: int = 0
     expired_charges: int = 0
 
 
 class ExtenderCache:
-    """Feed it with `on_*`; ask `cluster`.
+    """Receives objects through `on_*`; `cluster` then answers.
 
     Args:
-        cluster: the columns.
+        cluster: the nodes, less the charges.
         accounting: how pods are charged.
         clock: seconds that only grow.
     """
@@ -258,71 +257,64 @@ class ExtenderCache:
         self._guess_until_s: dict[str, tuple[float, PodDemand]] = {}
         self._next_expiry_s = 0.0
 
-    def on_nrt(self, obj: Object) -> None:
-        """A NodeResourceTopology came or changed. One against its schema counts as none."""
-        self.on_topology(read_topology(obj))
-
     def on_topology(self, topology: NodeResourceTopology | str) -> None:
-        """The same for an object that was read before; a name stands for an unreadable object."""
+        """Add or update a node's object. A name stands for an object against its schema, which counts as none."""
         if isinstance(topology, str):
             self.counters.rejected_objects += 1
-            self.on_nrt_deleted(topology)
+            self.on_topology_deleted(topology)
             return
         ledger = self._ledger(topology.name)
         if ledger.published(topology):
             self._refresh(topology.name, ledger)
 
-    def on_nrt_deleted(self, name: str) -> None:
-        """A NodeResourceTopology went."""
+    def on_topology_deleted(self, name: str) -> None:
+        """Forget the object of a node."""
         ledger = self._ledgers.get(name)
         if ledger is not None and ledger.published(None):
             self._refresh(name, ledger)
 
-    def on_pod(self, obj: Object) -> None:
-        """A pod came or changed."""
-        self._on_pod(read_pod(obj))
-
-    def _on_pod(self, pod: PodDemand | None) -> None:
-        if pod is None:
-            self.counters.rejected_objects += 1
-        elif pod.phase in ENDED:
-            self._let_go(pod)
-        elif pod.node:
-            self.charge(pod)
-
-    def on_pod_deleted(self, obj: Object) -> None:
-        """A pod went."""
-        pod = read_pod(obj)
-        if pod is None:
-            self.counters.rejected_objects += 1
-        else:
-            self._let_go(pod)
-
-    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """These are all objects; a node that is not among them has none. A name stands for an unreadable object."""
-        names = {one if isinstance(one, str) else one.name for one in told}
+    def on_topologies_listed(self, listed: Sequence[NodeResourceTopology | str]) -> None:
+        """Replace all objects by these; a node that is not among them has none. A name stands for an unreadable object."""
+        names = {one if isinstance(one, str) else one.name for one in listed}
         for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
-            self.on_nrt_deleted(name)
-        for one in told:
+            self.on_topology_deleted(name)
+        for one in listed:
             self.on_topology(one)
         self.on_synced("nrt")
 
-    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """These are all pods with a node; a pod that is not among them is gone. None stands for an unreadable object."""
-        for pod in told:
-            self._on_pod(pod)
-        keys = {pod.key for pod in told if pod is not None} | self._guess_until_s.keys()
+    def on_pod(self, pod: PodDemand | None) -> None:
+        """Charge a pod that is new or has changed, if it has a node; None stands for an unreadable object."""
+        if pod is None:
+            self.counters.rejected_objects += 1
+        elif pod.phase in ENDED:
+            self.release(pod.key)
+        elif pod.node:
+            self.charge(pod)
+
+    def on_pod_deleted(self, pod: PodDemand | None) -> None:
+        """End the charge of a deleted pod; None stands for an unreadable object."""
+        if pod is None:
+            self.counters.rejected_objects += 1
+        else:
+            self.release(pod.key)
+
+    def on_pods_listed(self, listed: Sequence[PodDemand | None]) -> None:
+        """Replace all pods by these, which have a node. None stands for an unreadable object."""
+        for pod in listed:
+            self.on_pod(pod)
+        # Guessed pods have no node yet, so a list of bound pods does not contain them.
+        keys = {pod.key for pod in listed if pod is not None} | self._guess_until_s.keys()
         for key in [key for key in self._node_by_pod if key not in keys]:
-            self._let_go_of(key)
+            self.release(key)
         self.on_synced("pods")
 
     def on_synced(self, what: str) -> None:
-        """A first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
+        """Note that a first list is complete: `nrt` or `pods`. Without the CRD, `nrt` is complete at once."""
         self.synced.add(what)
 
     @property
     def is_ready(self) -> bool:
-        """Whether all there was at the start is known."""
+        """Whether the first lists are complete."""
         wanted = {"nrt", "pods"} if self._accounting.is_on else {"nrt"}
         return wanted <= self.synced
 
@@ -334,38 +326,43 @@ class ExtenderCache:
         self._guess_until_s.pop(key, None)
         before = self._node_by_pod.get(key)
         if before is not None and before != pod.node:
-            self._let_go(replace(pod, node=before))
+            self.release(key)
         self._node_by_pod[key] = pod.node
         ledger = self._ledger(pod.node)
+        # Before the first list is complete, every running pod ran before this process started.
         is_old = "pods" not in self.synced
         if ledger.arrived(pod, self._clock(), is_old=is_old, numa_id=numa_id):
             self._refresh(pod.node, ledger)
 
     def guess(self, pod: PodDemand) -> None:
-        """Charge a pod to the node it will most likely get; the charge ends soon, or with its binding."""
+        """Charge a pod to the node that it will most likely get. The charge ends soon, or with the binding."""
         if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
             self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
 
+    def release(self, key: str) -> None:
+        """End the charge of the pod with this key: it ended, was deleted, or its binding failed."""
+        node = self._node_by_pod.pop(key, None)
+        ledger = self._ledgers.get(node) if node is not None else None
+        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
+            self._refresh(node, ledger)
+
     def forget_guess(self, pod: PodDemand) -> None:
-        """Take back the guess for a pod that is filtered again: it must not stand in its own way."""
+        """End the guess of a pod that is filtered again, so that the pod does not compete with itself."""
         if self._guess_until_s.pop(pod.key, None) is not None:
-            self._let_go(pod)
+            self.release(pod.key)
 
     def is_charged_for(self, pod: PodDemand) -> bool:
-        """Whether the pod is counted as bound to a node."""
+        """Return whether the pod is counted as bound to a node."""
         return pod.key in self._node_by_pod
 
-    def take_back(self, pod: PodDemand) -> None:
-        """Take the charge back: the binding failed."""
-        self._let_go(pod)
-
     def expire(self) -> None:
-        """End charges that have lasted too long; cheap enough for every request."""
+        """End charges that have lasted too long. Every request may call this."""
         now = self._clock()
         for until_s, pod in list(self._guess_until_s.values()):
             if until_s <= now:
                 self.forget_guess(pod)
+        # Once a second is enough for the rest, which walks all nodes.
         if now < self._next_expiry_s:
             return
         self._next_expiry_s = now + 1.0
@@ -379,25 +376,16 @@ class ExtenderCache:
                 self._refresh(name, ledger)
 
     def zones(self, node: str) -> Zones:
-        """The node's NUMA nodes less the charges; none for a node without an object."""
+        """Return the node's NUMA nodes less the charges; empty for a node without an object."""
         ledger = self._ledgers.get(node)
         return charged_zones(ledger) if ledger is not None else ()
 
     def charged_pods(self) -> int:
-        """How many charges stand."""
+        """Return the number of charged pods."""
         return sum(len(ledger.charged) for ledger in self._ledgers.values() if ledger.residents)
 
     def _ledger(self, node: str) -> NodeLedger:
         return self._ledgers.setdefault(node, NodeLedger())
-
-    def _let_go(self, pod: PodDemand) -> None:
-        self._let_go_of(pod.key)
-
-    def _let_go_of(self, key: str) -> None:
-        node = self._node_by_pod.pop(key, None)
-        ledger = self._ledgers.get(node) if node is not None else None
-        if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
-            self._refresh(node, ledger)
 
     def _refresh(self, node: str, ledger: NodeLedger) -> None:
         if ledger.topology is None:
@@ -405,11 +393,11 @@ class ExtenderCache:
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, ClusterRow(node_policy(ledger.topology), charged_zones(ledger)))
+            self.cluster.put(node, node_policy(ledger.topology), charged_zones(ledger))
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:
-    """The object's value; its name, as far as it has one, when it is against its schema."""
+    """Read an object; returns its name, or an empty text, if it does not match its schema."""
     try:
         return from_object(obj)
     except KubeObjectError:
@@ -419,7 +407,7 @@ def read_topology(obj: Object) -> NodeResourceTopology | str:
 
 
 def read_pod(obj: Object) -> PodDemand | None:
-    """The pod's value; None when the object is against its schema."""
+    """Read a pod; returns None if the object does not match its schema."""
     try:
         return pod_demand(obj)
     except KubeObjectError:
@@ -427,61 +415,9 @@ def read_pod(obj: Object) -> PodDemand | None:
 
 
 def charged_zones(ledger: NodeLedger) -> Zones:
-    """The NUMA nodes of a ledger's object, less its charges."""
+    """Return the NUMA nodes of a ledger's object, less its charges."""
     zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
     everywhere, by_numa_id = ledger.charges()
     if everywhere:
-        zones = charge_everywhere(zones, everywhere)
-    return tuple(_charged(zone, by_numa_id.get(zone.id)) for zone in zones) if by_numa_id else zones
-
-
-def _charged(zone: NUMAZone, amounts: Mapping[str, int] | None) -> NUMAZone:
-    return charge_everywhere((zone,), amounts)[0] if amounts else zone
-
-
-class LockedCache:
-    """`ExtenderCache` behind a lock that is held for one object at a time.
-
-    Args:
-        cache: the one to guard.
-        lock: the one that is also held while a question is answered.
-    """
-
-    def __init__(self, cache: ExtenderCache, lock: AbstractContextManager[object]) -> None:
-        self._cache, self._lock = cache, lock
-
-    def on_nrt(self, obj: Object) -> None:
-        """A NodeResourceTopology came or changed. It is read before the lock is taken."""
-        topology = read_topology(obj)
-        with self._lock:
-            self._cache.on_topology(topology)
-
-    def on_nrt_deleted(self, name: str) -> None:
-        """A NodeResourceTopology went."""
-        with self._lock:
-            self._cache.on_nrt_deleted(name)
-
-    def on_topologies_listed(self, told: Sequence[NodeResourceTopology | str]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile; a name where one could not be read."""
-        with self._lock:
-            self._cache.on_topologies_listed(told)
-
-    def on_pod(self, obj: Object) -> None:
-        """A pod came or changed."""
-        with self._lock:
-            self._cache.on_pod(obj)
-
-    def on_pod_deleted(self, obj: Object) -> None:
-        """A pod went."""
-        with self._lock:
-            self._cache.on_pod_deleted(obj)
-
-    def on_pods_read(self, told: Sequence[PodDemand | None]) -> None:
-        """All there are, after a reconnect: what is not among them went meanwhile; None for one that could not be read."""
-        with self._lock:
-            self._cache.on_pods_read(told)
-
-    def on_synced(self, what: str) -> None:
-        """A first list is complete: `nrt` or `pods`; without the CRD, `nrt` is complete at once."""
-        with self._lock:
-            self._cache.on_synced(what)
+        zones = tuple(zone.less(everywhere) for zone in zones)
+    return tuple(zone.less(by_numa_id.get(zone.id, {})) for zone in zones) if by_numa_id else zones

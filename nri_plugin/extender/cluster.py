@@ -5,7 +5,7 @@ a pod for its topology. In container scope, containers take from the NUMA node o
 next container sees what is left.
 
 `ClusterAnswers` keeps answers by the shape of the pod. Invariant: an answer is what computing it again would give. It
-is valid as long as the node's row is unchanged; changed rows are computed again.
+is valid while the node's row is unchanged; changed rows are computed again.
 
 Source: scheduler-plugins pkg/noderesourcetopology/filter.go.
 """
@@ -19,21 +19,21 @@ from numpy.typing import NDArray
 
 from nri_plugin.extender import cluster_scores
 from nri_plugin.extender.cluster_scores import MAX_SCORE, DistanceTables, Scoring, Strategy
-from nri_plugin.extender.nodes import is_free_of_charge
-from nri_plugin.extender.table import MOST, Batch, ClusterRow, ClusterTable, Flags, Rows
+from nri_plugin.extender.nodes import NodePolicy, Zones, is_free_of_charge
+from nri_plugin.extender.table import MOST, Batch, ClusterTable, Flags, Rows
 from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand, QoS, is_host_level
 
 # The filter
 
 PASS = 0
 POD = -1
-"""The pod as a whole does not fit; a container that does not fit is given by its position, from 1."""
+"""The pod as a whole does not fit. A container that does not fit has its position as code, from 1."""
 
 Codes = NDArray[np.int32]
 
 
 def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes:
-    """Per row PASS, POD, or the place of the first container that does not fit, from 1."""
+    """Return for each row PASS, POD, or the position of the first container that does not fit, from 1."""
     found = np.zeros(len(batch), np.int32)
     if needs_no_filter(pod):
         return found
@@ -48,21 +48,21 @@ def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes
 
 
 def needs_no_filter(pod: PodDemand) -> bool:
-    """Whether every node suits the pod: nothing of it is ever bound to a NUMA node."""
+    """Whether every node fits the pod, because none of its resources is ever bound to a NUMA node."""
     return pod.qos is QoS.BEST_EFFORT and not pod.asks_for_devices
 
 
 def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
-    """Whether what the container takes is gone for those after it.
+    """Whether later containers cannot use the resources of the container.
 
-    Differs: the scheduler plugin does not count what sidecars hold while app containers start, and the kubelet
-    then rejects the pod. `sidecars_stay` counts it.
+    Differs: the scheduler plugin does not count the resources of sidecars while app containers start, and the kubelet
+    then rejects the pod. `sidecars_stay` counts them.
     """
     return container.kind is ContainerKind.APP or (sidecars_stay and container.kind is ContainerKind.SIDECAR)
 
 
 def names_of(pod: PodDemand) -> list[str]:
-    """Every resource that any part of the pod asks for."""
+    """Return all resources that any part of the pod requests."""
     asked = {name for one in pod.containers for name in one.requests}
     return sorted(asked | set(pod.overhead))
 
@@ -85,7 +85,7 @@ def _container_codes(batch: Batch, pod: PodDemand, sidecars_stay: bool) -> Codes
 
 
 def _fit(batch: Batch, request: Mapping[str, int], *, is_guaranteed: bool) -> tuple[Flags, Flags, Rows]:
-    """Per row: whether one zone holds it all, whether any zone matters, and where the zone of lowest id is."""
+    """Return for each row whether one zone holds the request, whether any zone matters, and the zone of lowest id."""
     suits = batch.exists
     is_bound = np.zeros(len(batch), np.bool_)
     for name, amount in request.items():
@@ -115,7 +115,7 @@ def _take(batch: Batch, rows: Rows, chosen: Rows, request: Mapping[str, int], *,
 # The cache of answers
 
 SHAPES = 64
-"""Shapes of pods whose answers are kept: 5,000 nodes take 80 kB each."""
+"""Shapes of pods whose answers are kept; each takes 80 kB for 5,000 nodes."""
 
 Scores = NDArray[np.int64]
 Column = NDArray[np.int64]
@@ -123,18 +123,18 @@ Column = NDArray[np.int64]
 
 @dataclass(slots=True)
 class _Answers:
-    """One answer per row, and the table's stamp up to which they hold."""
+    """One answer for each row, and the table's stamp up to which they are valid."""
 
     values: Column
     stamp: int = -1
 
 
 class ClusterAnswers:
-    """The nodes of a cluster, and answers that were computed for them.
+    """The nodes of a cluster, and computed answers for them.
 
     Args:
         scoring: how nodes are scored.
-        sidecars_stay: count what sidecars hold while app containers start.
+        sidecars_stay: count the resources of sidecars while app containers start.
     """
 
     def __init__(self, scoring: Scoring, *, sidecars_stay: bool = True) -> None:
@@ -144,10 +144,11 @@ class ClusterAnswers:
         self._distances = DistanceTables(self.table.costs)
         self._kept: OrderedDict[tuple[object, ...], _Answers] = OrderedDict()
 
-    def put(self, node: str, content: ClusterRow | None) -> None:
-        """Set what is known of a node; None for nothing."""
+    def put(self, node: str, how: NodePolicy, zones: Zones) -> None:
+        """Set a node's policy and its NUMA nodes, less the charges."""
         before = self.table.renumbered
-        self.table.put(node, content)
+        self.table.put(node, how, zones)
+        # Sums of distances are kept by the number of their cost table.
         if self.table.renumbered != before:
             self._distances = DistanceTables(self.table.costs)
 
@@ -156,11 +157,11 @@ class ClusterAnswers:
         self.table.forget(node)
 
     def codes(self, nodes: Sequence[str], pod: PodDemand) -> Codes:
-        """Per node what `codes` of this module says."""
+        """Return the codes of `codes` for each node."""
         return self._answered("codes", nodes, pod, self._ask_codes).astype(np.int32)
 
     def scores(self, nodes: Sequence[str], pod: PodDemand) -> Scores:
-        """Per node 0..100; all nodes alike for a pod that is not Guaranteed, 0 for a node without an object."""
+        """Return 0..100 for each node; equal for a pod that is not Guaranteed, 0 for a node without an object."""
         if not pod.is_guaranteed:
             return np.full(len(nodes), MAX_SCORE, np.int64)
         return self._answered("scores", nodes, pod, self._ask_scores)
@@ -175,7 +176,7 @@ class ClusterAnswers:
             return found
         part, how = batch.take(known), self._scoring
         if how.strategy is Strategy.LEAST_NUMA_NODES:
-            found[known] = cluster_scores.scores(part, pod, self._distances, self.table.costs, how.bonus)
+            found[known] = cluster_scores.scores(part, pod, self._distances, how.bonus)
         else:
             found[known] = cluster_scores.node_scores(how.strategy, part, pod, how.weights)
         return found
@@ -188,6 +189,7 @@ class ClusterAnswers:
         ask: Callable[[Batch, PodDemand], Column],
     ) -> Column:
         rows = self.table.rows_of(nodes)
+        # Pods of one shape have equal answers, so a deployment of a thousand pods is computed once.
         answers = self._answers_for((what, pod.shape))
         open_rows = self._open_rows(answers)
         if len(open_rows):
@@ -197,7 +199,7 @@ class ClusterAnswers:
         return wanted
 
     def _open_rows(self, answers: _Answers) -> Rows:
-        """Rows that changed since these answers, also those of nodes not in this request: a later one will ask for them."""
+        """Return the rows that changed since these answers, also of nodes outside this request, which later requests name."""
         if len(answers.values) < self.table.size:
             answers.values = np.zeros(self.table.size, np.int64)
             answers.stamp = -1

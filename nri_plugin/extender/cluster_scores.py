@@ -34,7 +34,7 @@ from nri_plugin.kube.pod_demand import PodDemand
 MAX_SCORE = 100
 
 MOST_SETS = 2048
-"""Columns at most: all pairs of 64 NUMA nodes, all sets of 12."""
+"""Most columns: all pairs of 64 NUMA nodes, all sets of 12."""
 
 FAR = np.int64(1 << 62)
 """Stands for the distance of a set with a NUMA node that the Kubernetes node does not have."""
@@ -55,7 +55,7 @@ class Strategy(StrEnum):
 
 
 class DistanceBonus(StrEnum):
-    """Where close NUMA nodes score higher: always, or on nodes that set `prefer-closest-numa-nodes`."""
+    """On which nodes close NUMA nodes score higher: all, or those that set `prefer-closest-numa-nodes`."""
 
     ALWAYS = "always"
     PREFER_CLOSEST = "prefer-closest-numa-nodes"
@@ -63,12 +63,12 @@ class DistanceBonus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Scoring:
-    """The administrator's choice.
+    """The administrator's options.
 
     Attributes:
         strategy: how nodes are scored.
         weights: by resource, for LeastAllocated and MostAllocated.
-        bonus: where distance counts, for LeastNUMANodes.
+        bonus: on which nodes distance counts, for LeastNUMANodes.
     """
 
     strategy: Strategy = Strategy.LEAST_NUMA_NODES
@@ -80,9 +80,9 @@ class Scoring:
 
 
 def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weights) -> Scores:
-    """Per row 0..100; 0 where the node does not align to single NUMA nodes.
+    """Return 0..100 for each row; 0 if the node does not align to single NUMA nodes.
 
-    In container scope the mean over all containers, each of them alone on an untouched node.
+    In container scope, the score is the mean over all containers, each of them alone on the node.
     """
     found = np.zeros(len(batch), np.int64)
     score = ZONE_SCORES[strategy]
@@ -98,7 +98,7 @@ def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weigh
 
 
 def _worst_usable(score: ZoneScores, request: Request, batch: Batch, weights: Weights) -> Scores:
-    # Which NUMA node the kubelet will take is unknown, so the lowest score counts. A zero means "cannot hold it".
+    # The kubelet's choice of the NUMA node is unknown, so the lowest score counts. A zero means "cannot hold it".
     by_zone = score(request, batch, weights)
     usable = batch.exists & (by_zone != 0)
     lowest = np.where(usable, by_zone, np.iinfo(np.int64).max).min(axis=1)
@@ -133,7 +133,7 @@ def _balanced(request: Request, batch: Batch, weights: Weights) -> Scores:  # no
     is_over = np.zeros(batch.ids.shape, np.bool_)
     for share in shares:
         is_over |= share > 1
-    shares = [np.where(is_over, 1.0, share) for share in shares]  # else squares no integer can hold
+    shares = [np.where(is_over, 1.0, share) for share in shares]  # avoids squares that no integer can hold
     return np.where(is_over, 0, ((1 - _variance(shares, is_over)) * MAX_SCORE).astype(np.int64))
 
 
@@ -143,12 +143,12 @@ def _shares(amount: int, have: Amounts) -> NDArray[np.float64]:
 
 
 def weight_of(weights: Weights, name: str) -> int:
-    """The configured weight; a resource without one, or with one below 1, weighs 1."""
+    """Return the configured weight, at least 1; 1 for a resource without a weight."""
     return max(1, weights.get(name, 1))
 
 
 def whole(milli: int) -> int:
-    """Whole units, rounded up; an amount below zero, which some exporters publish, is rounded away from zero.
+    """Return whole units, rounded up. Negative amounts, which some exporters publish, are rounded away from zero.
 
     Source: k8s.io/apimachinery pkg/api/resource, `Quantity.Value`.
     """
@@ -156,12 +156,12 @@ def whole(milli: int) -> int:
 
 
 def _whole(milli: Amounts) -> Amounts:
-    """`whole` of a column."""
+    """Return `whole` of a column."""
     return np.where(milli >= 0, -(-milli // 1000), milli // 1000)
 
 
 def _variance(shares: list[NDArray[np.float64]], like: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The variance of a sample by two passes, corrected; 0 for fewer than two values.
+    """Return the sample variance in two passes, corrected; 0 for fewer than two values.
 
     The order of the operations is that of the reference, so that floating-point numbers round alike.
     """
@@ -186,7 +186,7 @@ ZONE_SCORES: Mapping[Strategy, ZoneScores] = {
 
 @dataclass(slots=True)
 class _ChosenSets:
-    """Per row: the chosen set, its size (0 while there is none), and whether no set of that size is closer."""
+    """For each row the chosen set, its size (0 while there is none), and whether no set of that size is closer."""
 
     members: Flags
     size: Amounts
@@ -194,38 +194,40 @@ class _ChosenSets:
 
 
 class DistanceTables:
-    """Sums of distances of all sets of a size, by cost table; asked once for each table."""
+    """Sums of distances of all sets of a size, by cost table; computed once for each table.
+
+    Attributes:
+        costs: the cost tables; it grows.
+    """
 
     def __init__(self, costs: Sequence[Costs]) -> None:
-        self._costs = costs
+        self.costs = costs
         self._known: dict[tuple[int, int], tuple[Amounts, Amounts]] = {}
 
     def of(self, size: int, width: int, wanted: Rows) -> tuple[Amounts, Amounts]:
-        """By cost table and set the sum, `FAR` for sets of zones the table lacks; by table the least.
+        """Return the sum by cost table and set, `FAR` for sets with zones that the table lacks, and the least sum by table.
 
-        Tables not wanted now may be zero.
+        Only entries of `wanted` tables are valid.
         """
         sets = members_of(width, size)
         totals, least = self._known.get(
             (size, width), (np.zeros((0, sets.shape[1]), np.int64), np.zeros(0, np.int64))
         )
         before = len(totals)
-        if before < len(self._costs):
-            room = max(len(self._costs), 2 * before) - before
+        if before < len(self.costs):
+            room = max(len(self.costs), 2 * before) - before
             totals = np.concatenate([totals, np.full((room, sets.shape[1]), -1, np.int64)])
             least = np.concatenate([least, np.full(room, -1, np.int64)])
         new = wanted[least[wanted] < 0]
         for index in np.unique(new):
-            totals[index] = _totals(self._costs[index], width, size)
+            totals[index] = _totals(self.costs[index], width, size)
             least[index] = min(totals[index].min(), UNKNOWN_COST * size * size)
         self._known[size, width] = totals, least
         return totals, least
 
 
-def scores(
-    batch: Batch, pod: PodDemand, tables: DistanceTables, costs: Sequence[Costs], bonus: DistanceBonus
-) -> Scores:
-    """Per row the score; 0 where the pod fits in no set of NUMA nodes."""
+def scores(batch: Batch, pod: PodDemand, tables: DistanceTables, bonus: DistanceBonus) -> Scores:
+    """Return the score for each row; 0 if the pod fits in no set of NUMA nodes."""
     found = np.zeros(len(batch), np.int64)
     by_container = [one.requests for one in pod.containers]
     for rows, requests in (
@@ -234,12 +236,12 @@ def scores(
     ):
         for some, width in _by_width(batch, rows):
             part = batch.take(some).narrowed(width)
-            found[some] = _scores(part, requests, tables, costs, bonus)
+            found[some] = _scores(part, requests, tables, bonus)
     return found
 
 
 def _by_width(batch: Batch, rows: Rows) -> Iterator[tuple[Rows, int]]:
-    """Rows grouped by their number of zones, rounded up to a power of two: one large node must not slow down others."""
+    """Group rows by their number of zones, rounded up to a power of two, so that one large node does not slow down others."""
     zones = batch.exists[rows].sum(axis=1)
     widths = np.left_shift(1, np.ceil(np.log2(np.maximum(zones, 1))).astype(np.int64))
     for width in np.unique(widths).tolist():
@@ -250,7 +252,6 @@ def _scores(
     batch: Batch,
     requests: Sequence[Request],
     tables: DistanceTables,
-    costs: Sequence[Costs],
     bonus: DistanceBonus,
 ) -> Scores:
     most = np.zeros(len(batch), np.int64)
@@ -263,12 +264,12 @@ def _scores(
         rows = np.flatnonzero(matters & ~is_out)
         if not len(rows):
             continue
-        # Choose for all rows where at least one NUMA node lists a requested resource and no container failed before.
-        answer = _choose(batch, rows, request, tables, costs)
+        # Choose for all rows in which a NUMA node lists a requested resource and no container failed before.
+        answer = _choose(batch, rows, request, tables)
         is_out[rows] |= answer.size == 0
         most[rows] = np.maximum(most[rows], answer.size)
         is_closest[rows] &= answer.is_closest | (answer.size == 0)
-        # The next container sees what this one leaves.
+        # The next container sees the resources that this one leaves.
         if number + 1 < len(requests):
             _drain(batch, rows, answer.members, request)
     unit = MAX_SCORE // batch.max_numa_nodes
@@ -276,9 +277,7 @@ def _scores(
     return np.where(is_out, 0, np.where(most == 0, MAX_SCORE, score))
 
 
-def _choose(
-    batch: Batch, rows: Rows, request: Request, tables: DistanceTables, costs: Sequence[Costs]
-) -> _ChosenSets:
+def _choose(batch: Batch, rows: Rows, request: Request, tables: DistanceTables) -> _ChosenSets:
     width = batch.ids.shape[1]
     answer = _ChosenSets(
         np.zeros((len(rows), width), np.bool_), np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
@@ -292,21 +291,21 @@ def _choose(
         if amount
     ]
     cost_index = batch.cost_index[rows]
-    # Sizes ascend: the first size at which a row finds a set is the smallest. Rows that found one drop out.
+    # Sizes ascend, so the first set of a row is a smallest one. Rows with a set drop out.
     open_rows = np.flatnonzero(_can_ever(eligible, needs))
     for size in range(1, width + 1):
         if not len(open_rows):
             break
         # Past this size a column per set costs more than a search for each remaining row.
         if math.comb(width, size) > MOST_SETS:
-            _search(answer, open_rows, eligible, needs, cost_index, costs)
+            _search(answer, open_rows, eligible, needs, cost_index, tables.costs)
             break
         open_rows = _try_size(answer, open_rows, size, eligible, needs, cost_index, tables)
     return answer
 
 
 def _can_ever(eligible: Flags, needs: Sequence[tuple[int, Amounts]]) -> Flags:
-    """Whether all eligible zones together hold it, or there is nothing to hold."""
+    """Return whether all eligible zones together hold the needs, or there are no needs."""
     can: Flags = np.asarray(eligible.any(axis=1))
     for amount, have in needs:
         can &= np.maximum(have, 0).sum(axis=1) >= amount
@@ -322,8 +321,8 @@ def _try_size(
     cost_index: Rows,
     tables: DistanceTables,
 ) -> Rows:
-    """Choose for the rows that a set of this size holds; returns the other rows."""
-    # A matrix product counts, for each row and set, the eligible members, and adds up what they have.
+    """Choose for the rows in which a set of this size holds the needs; returns the other rows."""
+    # For each row and set, a matrix product counts the eligible members, and another adds up their amounts.
     members = members_of(eligible.shape[1], size)
     fits = eligible[rows].astype(np.int64) @ members == size
     for amount, have in needs:
@@ -363,7 +362,7 @@ def _search(
 
 
 def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
-    """Take the request from the chosen zones, by ascending id, each all it has before the next."""
+    """Subtract the request from the chosen zones, by ascending id, each zone's whole amount before the next."""
     by_id = batch.ids[rows].argsort(axis=1, kind="stable")
     for name, amount in request.items():
         if not amount:
@@ -379,7 +378,7 @@ def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
 
 @lru_cache(maxsize=256)
 def members_of(width: int, size: int) -> Amounts:
-    """A column per set of `size` of `width` positions, in lexicographic order; 1 for a member."""
+    """Return a column for each set of `size` of `width` positions, in lexicographic order; 1 for a member."""
     sets = list(itertools.combinations(range(width), size))
     members = np.zeros((width, len(sets)), np.int64)
     for column, positions in enumerate(sets):

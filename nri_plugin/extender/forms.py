@@ -1,4 +1,4 @@
-"""The JSON that kube-scheduler and its HTTP extenders exchange.
+"""The JSON of kube-scheduler and its HTTP extenders.
 
 Names are written exactly as kube-scheduler writes them, and read in any case, as Go reads them. Node objects are
 returned byte for byte.
@@ -6,7 +6,8 @@ returned byte for byte.
 Source: k8s.io/kube-scheduler/extender/v1, v0.36.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +34,7 @@ class _NodeHead(msgspec.Struct):
 
 
 class _HostPriority(msgspec.Struct):
-    """A struct and no dict: a request may name hundreds of thousands of hosts."""
+    """A struct instead of a dict, because a request may name hundreds of thousands of hosts."""
 
     Host: str
     Score: int
@@ -57,7 +58,7 @@ class ExtenderArgs:
     Attributes:
         pod: the v1 Pod.
         names: of the candidate nodes, in their order.
-        nodes: the node objects as they came; None when only names came (`nodeCacheCapable: true`).
+        nodes: the node objects, undecoded; None if the request has only names (`nodeCacheCapable: true`).
     """
 
     pod: Mapping[str, Any]
@@ -67,7 +68,7 @@ class ExtenderArgs:
 
 @dataclass(frozen=True, slots=True)
 class BindingArgs:
-    """What bind asks."""
+    """A request of bind."""
 
     pod_name: str
     pod_namespace: str
@@ -76,12 +77,12 @@ class BindingArgs:
 
 
 def read_args(body: bytes, *, takes_node_objects: bool = True) -> ExtenderArgs:
-    """The question of filter and prioritize.
+    """Read a request of filter or prioritize.
 
     Raises:
         KubeObjectError: not JSON, or not of this form, or with Node objects where they are not taken.
     """
-    try:
+    with _refused_unless_read():
         fields = _fields(body)
         pod = _decode_object(fields["pod"])
         names = _decode_names(fields["nodenames"]) if "nodenames" in fields else None
@@ -91,68 +92,71 @@ def read_args(body: bytes, *, takes_node_objects: bool = True) -> ExtenderArgs:
         if items and not takes_node_objects:
             raise KubeObjectError(NEEDS_NAMES)
         return ExtenderArgs(pod, [_decode_head(item).metadata.name for item in items or ()], items or [])
-    except KeyError as error:
-        raise KubeObjectError(f"the request has no field {error}; is this kube-scheduler?") from None
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KubeObjectError(f"the request is not what kube-scheduler sends: {error}") from None
 
 
 def read_binding(body: bytes) -> BindingArgs:
-    """The question of bind.
+    """Read a request of bind.
 
     Raises:
         KubeObjectError: not JSON, or not of this form.
     """
-    try:
+    with _refused_unless_read():
         fields = _fields(body)
-        texts = [_decode_text(fields[name]) or "" for name in ("podname", "podnamespace", "poduid", "node")]
+        names = ("podname", "podnamespace", "poduid", "node")
+        return BindingArgs(*(_decode_text(fields[name]) or "" for name in names))
+
+
+@contextmanager
+def _refused_unless_read() -> Iterator[None]:
+    """Turn errors of decoding into `KubeObjectError`."""
+    try:
+        yield
     except KeyError as error:
         raise KubeObjectError(f"the request has no field {error}; is this kube-scheduler?") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise KubeObjectError(f"the request is not what kube-scheduler sends: {error}") from None
-    return BindingArgs(*texts)
+        raise KubeObjectError(f"the request does not have the form of kube-scheduler's: {error}") from None
 
 
 def filter_result(args: ExtenderArgs, passed: Sequence[bool], failed: Mapping[str, str]) -> bytes:
-    """The answer of filter, with names or node objects as in the request."""
-    names = nodes = None
+    """Return the answer of filter, with names or Node objects as in the request."""
     if args.nodes is None:
         names = [name for name, is_in in zip(args.names, passed, strict=True) if is_in]
-    else:
-        items = [node for node, is_in in zip(args.nodes, passed, strict=True) if is_in]
-        nodes = {"metadata": {}, "items": items}
+        return _filter_answer(names=names, failed=failed)
+    items = [node for node, is_in in zip(args.nodes, passed, strict=True) if is_in]
+    return _filter_answer(nodes={"metadata": {}, "items": items}, failed=failed)
+
+
+def filter_error(detail: str) -> bytes:
+    """Return the answer of filter to an invalid request: the scheduling attempt fails with this text."""
+    return _filter_answer(error=detail)
+
+
+def _filter_answer(
+    *,
+    nodes: Mapping[str, object] | None = None,
+    names: Sequence[str] | None = None,
+    failed: Mapping[str, str] | None = None,
+    error: str = "",
+) -> bytes:
     return _encode(
         {
             "Nodes": nodes,
             "NodeNames": names,
-            "FailedNodes": failed,
+            "FailedNodes": failed or {},
             "FailedAndUnresolvableNodes": {},
-            "Error": "",
-        }
-    )
-
-
-def filter_error(detail: str) -> bytes:
-    """The answer of filter when it could not be asked: the scheduling attempt fails with this."""
-    return _encode(
-        {
-            "Nodes": None,
-            "NodeNames": None,
-            "FailedNodes": {},
-            "FailedAndUnresolvableNodes": {},
-            "Error": detail,
+            "Error": error,
         }
     )
 
 
 def priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
-    """The answer of prioritize."""
+    """Return the answer of prioritize."""
     rows = zip(names, scores, strict=True)
     return _encode([_HostPriority(name, score) for name, score in rows])
 
 
 def binding_result(detail: str = "") -> bytes:
-    """The answer of bind; empty text for bound."""
+    """Return the answer of bind; an empty text means bound."""
     return _encode({"Error": detail})
 
 

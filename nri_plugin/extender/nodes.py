@@ -1,11 +1,11 @@
-"""One Kubernetes node as a scheduler sees it: its topology policy, its NUMA nodes, and the closest set of NUMA nodes.
+"""One Kubernetes node for a scheduler: its topology policy, its NUMA nodes, and the closest set of NUMA nodes.
 
 Zones keep the order of the object and are found by id, never by position: ids may have gaps and any order.
 
 `closest_set` finds the closest of the smallest sets of NUMA nodes that together hold a request. Invariant: within
 `STEPS` the answer is that of trying all sets of a size in lexicographic order of positions, sizes ascending. The search
-leaves out sets that cannot hold the request or cannot be closer than the best set so far. After `STEPS` it takes the
-best set so far, or else any set that holds the request, which may be larger than necessary.
+omits sets that cannot hold the request or cannot be closer than the best set so far. After `STEPS` it returns the best
+set so far, or else any set that holds the request, which may be larger than necessary.
 
 Positions are places in the list, not ids. Distances are sums over all ordered pairs, a node with itself included.
 """
@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_of
@@ -28,19 +29,6 @@ HIGHEST_MAX_NUMA_NODES = 1024
 
 PREFER_CLOSEST = f"{REGISTRY['prefer_closest_numa_nodes'].name}=true"
 
-_LEGACY: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
-    f"{policy_name}{scope_name}Level": (policy, scope)
-    for policy_name, policy in (
-        ("SingleNUMANode", TopologyManagerPolicy.SINGLE_NUMA_NODE),
-        ("Restricted", TopologyManagerPolicy.RESTRICTED),
-        ("BestEffort", TopologyManagerPolicy.BEST_EFFORT),
-    )
-    for scope_name, scope in (
-        ("Container", TopologyManagerScope.CONTAINER),
-        ("Pod", TopologyManagerScope.POD),
-    )
-}
-
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 
 
@@ -52,7 +40,7 @@ class NodePolicy:
         policy: the topology policy.
         scope: whether containers or whole pods are aligned.
         max_numa_nodes: divides the scale of LeastNUMANodes.
-        prefers_closest: whether the node says that it prefers close NUMA nodes.
+        prefers_closest: whether the node prefers close NUMA nodes.
     """
 
     policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
@@ -72,12 +60,12 @@ class NodePolicy:
 
 
 def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
-    """The legacy field first, then attributes in their order; unknown values are ignored.
+    """Read the legacy field, then attributes in their order. Unknown values are ignored.
 
     Source: scheduler-plugins, TopologyManagerConfig from the legacy list's first entry and from attributes.
     """
     found = NodePolicy()
-    legacy = _LEGACY.get(topology.topology_policies[0]) if topology.topology_policies else None
+    legacy = nrt.LEGACY_POLICIES.get(topology.topology_policies[0]) if topology.topology_policies else None
     if legacy is not None:
         found = replace(found, policy=legacy[0], scope=legacy[1])
     for name, value in topology.attributes:
@@ -102,7 +90,6 @@ def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
 # NUMA nodes
 
 
-ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
 UNKNOWN_COST = 255
 """Source: scheduler-plugins, the highest distance a firmware table can hold."""
 
@@ -113,7 +100,7 @@ class NUMAZone:
 
     Attributes:
         id: of the NUMA node.
-        available: thousandths by resource name; a resource not named is not there.
+        available: thousandths by resource name; the zone lists no other resource.
         costs: distance by NUMA node id.
     """
 
@@ -121,12 +108,23 @@ class NUMAZone:
     available: Mapping[str, int]
     costs: Mapping[int, int]
 
+    def less(self, charges: Amounts) -> "NUMAZone":
+        """Return the zone less all the charges, at least zero.
+
+        Source: scheduler-plugins, the over-reserve cache.
+        """
+        available = {
+            name: max(0, have - charges[name]) if name in charges else have
+            for name, have in self.available.items()
+        }
+        return replace(self, available=available)
+
 
 Zones = tuple[NUMAZone, ...]
 
 
 def numa_zones(topology: NodeResourceTopology) -> Zones:
-    """The zones that are NUMA nodes, in the object's order."""
+    """Return the zones that are NUMA nodes, in the object's order."""
     return tuple(
         NUMAZone(
             numa_id,
@@ -139,27 +137,16 @@ def numa_zones(topology: NodeResourceTopology) -> Zones:
 
 
 def is_free_of_charge(name: str, *, is_guaranteed: bool) -> bool:
-    """Whether any amount suits: CPUs and memory of a pod that is not Guaranteed are never bound."""
+    """Whether any amount fits: CPUs and memory of a pod that is not Guaranteed are never bound."""
     return is_affine(name) and not is_guaranteed
 
 
-def fitting(
-    request: Amounts, zones: Zones, allocatable: Amounts | None, *, is_guaranteed: bool
-) -> frozenset[int] | None:
-    """Ids of the NUMA nodes that hold the whole request; None when it needs none in particular.
-
-    Args:
-        request: amounts by resource.
-        zones: what is there.
-        allocatable: of the node; None where unknown, then the scheduler's own filter has judged that.
-        is_guaranteed: of the pod.
-    """
+def fitting(request: Amounts, zones: Zones, *, is_guaranteed: bool) -> frozenset[int] | None:
+    """Return the ids of the NUMA nodes that hold the whole request; None if any NUMA node fits."""
     found: frozenset[int] | None = None
     for name, amount in request.items():
         if not amount:
             continue
-        if allocatable is not None and name not in ALWAYS_ALLOCATABLE and name not in allocatable:
-            return frozenset()
         listing = [zone for zone in zones if name in zone.available]
         if not listing and is_host_level(name):
             continue
@@ -169,48 +156,29 @@ def fitting(
     return found
 
 
-def charge_everywhere(zones: Zones, charges: Amounts) -> Zones:
-    """Every zone less the whole charge, at least zero: wherever it lands, it was counted.
-
-    Source: scheduler-plugins, the over-reserve cache.
-    """
-    return tuple(
-        replace(
-            zone,
-            available={
-                name: max(0, have - charges.get(name, 0)) if name in charges else have
-                for name, have in zone.available.items()
-            },
-        )
-        for zone in zones
-    )
-
-
 # The closest set
 
 
 STEPS = 20_000
-"""Sets looked at before the search contents itself, of all sizes together: some 100 ms; 16 NUMA nodes need fewer."""
+"""Most steps of a search, for all sizes together: some 100 ms. 16 NUMA nodes need fewer."""
 
 WHOLE = 1 << 40
-"""Stands for all that is needed of a resource, where shares of several are added up."""
+"""The whole need of one resource, in sums of shares of several resources."""
 
 Costs = tuple[tuple[int, ...], ...]
 Needs = Sequence[tuple[int, Sequence[int]]]
-"""Per resource: the amount and what each position has."""
+"""For each resource, the needed amount and the amount of each position."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClosestSet:
-    """A set of positions, ascending, the sum of its distances, and whether nothing better was left untried."""
+class ClosestSet(NamedTuple):
+    """A set of positions, ascending, and the sum of its distances."""
 
     positions: tuple[int, ...]
     total: int
-    exact: bool = True
 
 
 def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
-    """The first of the closest of the smallest sets that hold all needs; None when all together do not."""
+    """Return the first of the closest of the smallest sets that hold all needs; None if all nodes together do not."""
     steps = STEPS
     for size in range(1, len(eligible) + 1):
         # Skip sizes that are too small whatever the choice.
@@ -228,20 +196,15 @@ def closest_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestS
 
 @lru_cache(maxsize=4096)
 def least_total(costs: Costs, size: int) -> int:
-    """The smallest sum of distances over all sets of `size` nodes, whether they hold anything or not."""
+    """Return the smallest sum of distances over all sets of `size` nodes, without regard to needs."""
     found = _ClosestSetSearch(range(len(costs)), (), costs, size, STEPS).run()
     return found.total if found is not None else 0
 
 
-def total_distance(positions: Sequence[int], costs: Costs) -> int:
-    """Sum over all ordered pairs, self included."""
-    return sum(costs[one][other] for one in positions for other in positions)
-
-
 def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
-    """Whether no bound speaks against it: neither the largest of each resource, nor the largest shares of all.
+    """Whether bounds allow a set of this size: the largest amounts of each resource, and the largest shares of all.
 
-    Shares help where nodes are half full in different ways: much of one resource with little of another.
+    Shares help if nodes are half full in different ways: much of one resource with little of another.
     """
     for amount, have in needs:
         if sum(sorted((have[p] for p in eligible), reverse=True)[:size]) < amount:
@@ -254,12 +217,12 @@ def _can_hold(eligible: Sequence[int], needs: Needs, size: int) -> bool:
 
 
 def share(needs: Needs, position: int) -> int:
-    """How much of all needs together a position could meet, `WHOLE` for one of them; rounded up."""
+    """Return the part of all needs that a position could meet, `WHOLE` for one of them; rounded up."""
     return sum(-(-max(0, min(have[position], amount)) * WHOLE // amount) for amount, have in needs)
 
 
 def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet | None:
-    """A set that holds all needs: always the position that meets most of what is left; None when all do not."""
+    """Return a set that holds all needs, by adding the position that meets most of the rest; None if there is none."""
     chosen: list[int] = []
     while True:
         left = [(amount - sum(have[p] for p in chosen), have) for amount, have in needs]
@@ -267,7 +230,7 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet
         rest = [p for p in eligible if p not in chosen]
         if not left:
             positions = tuple(sorted(chosen))
-            return ClosestSet(positions, total_distance(positions, costs), exact=False)
+            return ClosestSet(positions, sum(costs[one][other] for one in positions for other in positions))
         best = max(rest, key=lambda p: (share(left, p), -p), default=None)
         if best is None or not share(left, best):
             return None
@@ -275,7 +238,7 @@ def _some_set(eligible: Sequence[int], needs: Needs, costs: Costs) -> ClosestSet
 
 
 class _ClosestSetSearch:
-    """Depth first, positions ascending; a branch ends where it cannot hold the request or cannot be closer."""
+    """A depth-first search, positions ascending. A branch ends if it cannot hold the request or cannot be closer."""
 
     def __init__(
         self, eligible: Sequence[int], needs: Needs, costs: Costs, size: int, most_steps: int
@@ -293,13 +256,11 @@ class _ClosestSetSearch:
 
     def run(self) -> ClosestSet | None:
         self._extend((), 0, 0, tuple(amount for amount, _ in self.needs))
-        if self.best is not None and self.steps >= self.most_steps:
-            return ClosestSet(self.best.positions, self.best.total, exact=False)
         return self.best
 
     def _extend(self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...]) -> None:
         missing = self.size - len(chosen)
-        # A whole set: it must hold everything, and only a strictly smaller distance replaces the first one found.
+        # A whole set must hold all needs, and only a strictly smaller distance replaces the first one found.
         if not missing:
             if all(amount <= 0 for amount in left) and (self.best is None or total < self.best.total):
                 self.best = ClosestSet(chosen, total)
@@ -318,7 +279,7 @@ class _ClosestSetSearch:
     def _is_worth_it(
         self, chosen: tuple[int, ...], start: int, total: int, left: tuple[int, ...], missing: int
     ) -> bool:
-        # Bound by amounts: the rest, each at its largest, must hold what is left.
+        # Bound by amounts: the largest amounts of the rest must hold the remaining needs.
         rest = self.eligible[start:]
         if not _can_hold(rest, [(n, have) for n, (_, have) in zip(left, self.needs, strict=True)], missing):
             return False

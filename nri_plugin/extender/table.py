@@ -1,8 +1,8 @@
-"""All nodes of a cluster as columns, so that one operation answers for thousands of nodes.
+"""All nodes of a cluster as columns: one operation computes the answers for thousands of nodes.
 
-Invariant: a row holds what `numa_zones` and `node_policy` return for its node, less the charges. `stamps` grow with
-every change of a row, so that earlier answers are computed again only for rows that changed since. Amounts are
-thousandths and stop at 2^62, more than any node has.
+Invariant: a row holds the values of `numa_zones` and `node_policy` for its node, less the charges. `stamps` grow with
+every change of a row, so that answers are computed again only for rows that changed since. Amounts are thousandths and
+are limited to 2^62, more than any node has.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,33 +20,20 @@ Rows = NDArray[np.intp]
 
 MOST = 1 << 62
 SPARE_COSTS = 256
-"""Tables of distances kept beyond two for each node."""
+"""Tables of distances that are kept in addition to two for each node."""
 
 NO_ID = MOST
-"""Stands for the id of a zone that is not there, so that it sorts last."""
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterRow:
-    """The content of a row.
-
-    Attributes:
-        how: the node's policy.
-        zones: its NUMA nodes, less the charges.
-    """
-
-    how: NodePolicy
-    zones: Zones
+"""The id of a missing zone, which sorts last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows, copied: free to subtract from.
+    """A copy of some rows, for subtractions.
 
     Attributes:
-        available: by resource name, row and position; 0 where not listed.
-        listed: where a zone lists the resource.
-        ids: by row and position, `NO_ID` where there is no zone.
+        available: by resource name, row and position; 0 for a zone that does not list the resource.
+        listed: whether the zone lists the resource.
+        ids: by row and position, `NO_ID` for a missing zone.
         is_single, is_pod_scope, prefers_closest, has_nrt: by row.
         max_numa_nodes: by row.
         cost_index: by row, into `ClusterTable.costs`.
@@ -67,11 +54,11 @@ class Batch:
 
     @property
     def exists(self) -> Flags:
-        """Where there is a zone."""
+        """Whether there is a zone, by row and position."""
         return np.asarray(self.ids != NO_ID)
 
     def take(self, rows: Rows | Flags) -> "Batch":
-        """Some rows of it, copied."""
+        """Return a copy of some of its rows."""
         return Batch(
             {name: column[rows] for name, column in self.available.items()},
             {name: column[rows] for name, column in self.listed.items()},
@@ -79,7 +66,7 @@ class Batch:
         )
 
     def narrowed(self, width: int) -> "Batch":
-        """The same with room for `width` zones, which is enough for its rows."""
+        """Return the same rows with `width` zones, which must be enough for them."""
         per_row = {name: getattr(self, name) for name in _PER_ROW}
         per_row["ids"] = self.ids[:, :width]
         return Batch(
@@ -101,12 +88,12 @@ _PER_ROW = (
 
 
 class ClusterTable:
-    """The columns; grows in nodes, zones and resources."""
+    """The columns. They grow with nodes, zones and resources."""
 
     def __init__(self) -> None:
         self.row_by_node: dict[str, int] = {}  # row 0 stands for unknown nodes
         self.costs: list[Costs] = []
-        self.renumbered = 0  # how often costs got other places
+        self.renumbered = 0  # how often the costs were numbered again
         self.stamp = 1
         self._cost_index_by_table: dict[Costs, int] = {}
         self._free: list[int] = []
@@ -127,11 +114,11 @@ class ClusterTable:
 
     @property
     def size(self) -> int:
-        """Rows there is room for."""
+        """The number of rows, used or not."""
         return self._size
 
     def row_of(self, node: str) -> int:
-        """The node's row; a new one knows nothing."""
+        """Return the node's row; a new row is empty."""
         row = self.row_by_node.get(node)
         if row is None:
             row = self._free.pop() if self._free else len(self.row_by_node) + 1
@@ -141,16 +128,15 @@ class ClusterTable:
         return row
 
     def rows_of(self, nodes: Sequence[str]) -> Rows:
-        """The rows of nodes, in their order; row 0 for unknown nodes."""
+        """Return the rows of nodes, in their order; row 0 for unknown nodes."""
         known = self.row_by_node
         return np.array([known.get(node, 0) for node in nodes], np.intp)
 
-    def put(self, node: str, content: ClusterRow | None) -> None:
-        """Set what is known of a node; None for nothing."""
+    def put(self, node: str, how: NodePolicy, zones: Zones) -> None:
+        """Set a node's policy and its NUMA nodes, less the charges."""
         row = self.row_of(node)
         self._clear(row)
-        if content is not None:
-            self._fill(row, content)
+        self._fill(row, how, zones)
         self._touch(row)
 
     def forget(self, node: str) -> None:
@@ -161,7 +147,7 @@ class ClusterTable:
             self._free.append(row)
 
     def batch(self, rows: Rows, names: Sequence[str]) -> Batch:
-        """A copy of some rows and of the columns of some resources."""
+        """Return a copy of some rows with the columns of some resources."""
         width = self._width
         nothing: Amounts = np.zeros((len(rows), width), np.int64)
         nowhere: Flags = np.zeros((len(rows), width), np.bool_)
@@ -184,8 +170,7 @@ class ClusterTable:
         self._per_row["has_nrt"][row] = False
         self._per_row["is_single"][row] = False
 
-    def _fill(self, row: int, content: ClusterRow) -> None:
-        zones, how = content.zones, content.how
+    def _fill(self, row: int, how: NodePolicy, zones: Zones) -> None:
         self._make_room(self._size, len(zones))
         names = {name for zone in zones for name in zone.available}
         for name in names:
@@ -208,6 +193,7 @@ class ClusterTable:
     def _cost_index(self, costs: Costs) -> int:
         index = self._cost_index_by_table.get(costs)
         if index is None:
+            # Some nodes publish new distances every time, and no event reports an unused table.
             if len(self.costs) >= 2 * len(self.row_by_node) + SPARE_COSTS:
                 self._drop_unused_costs()
             index = self._cost_index_by_table[costs] = len(self.costs)
@@ -215,7 +201,7 @@ class ClusterTable:
         return index
 
     def _drop_unused_costs(self) -> None:
-        """Forget distances that no row uses any more: nodes come and go, and some publish new distances every time."""
+        """Drop distances that no row uses. Otherwise they would accumulate, because nodes come and go."""
         column = self._per_row["cost_index"]
         used, places = np.unique(np.where(self._per_row["has_nrt"], column, 0), return_inverse=True)
         self.costs[:] = [self.costs[index] for index in used]
@@ -231,6 +217,7 @@ class ClusterTable:
     def _make_room(self, size: int, width: int) -> None:
         if size <= self._size and width <= self._width:
             return
+        # Powers of two, so that a growing cluster copies each column a few times only.
         self._size = max(self._size, 1 << (size - 1).bit_length()) if size > self._size else self._size
         self._width = max(self._width, width)
         for table in (self._available, self._listed, self._per_row):
@@ -249,5 +236,5 @@ _BLANK = {"max_numa_nodes": 8}
 
 
 def cost_table(zones: Zones) -> Costs:
-    """Distances by position; an unknown distance counts as the farthest."""
+    """Return the distances by position; an unknown distance counts as the farthest."""
     return tuple(tuple(one.costs.get(other.id, UNKNOWN_COST) for other in zones) for one in zones)

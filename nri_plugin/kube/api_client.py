@@ -1,10 +1,10 @@
-"""A client of the Kubernetes API for the few verbs that are needed: read, list, watch, apply, patch, create, delete.
+"""A client of the Kubernetes API with the verbs get, list, watch, apply, patch and create.
 
 Objects are mappings as decoded from JSON: other programs store them, with fields of any version. Every failure is a
-`KubeAPIError`; its `status` is that of the server's answer, and 0 if there was no answer.
+`KubeAPIError`; its `status` is that of the server's answer, or 0 if there was no answer.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.credentials import connect
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 
-# Kinds of objects and their addresses
+# Kinds of objects and their paths
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class APIResource:
 
     Attributes:
         version: of its group.
-        plural: its name in addresses.
+        plural: its name in paths.
         group: empty for the core group.
         is_namespaced: whether its objects live in namespaces.
     """
@@ -38,7 +38,7 @@ class APIResource:
     is_namespaced: bool = False
 
     def path(self, name: str = "", namespace: str = "", subresource: str = "") -> str:
-        """The address of one object, or of all of them; of those of one namespace where it is given."""
+        """Return the path of one object, or of all objects, in one namespace if it is given."""
         parts = ["/apis", self.group, self.version] if self.group else ["/api", self.version]
         if self.is_namespaced and namespace:
             parts += ["namespaces", quote(namespace, safe="")]
@@ -66,7 +66,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
 
 PAGE_ITEMS = 500
-"""As many as kubectl asks for at a time."""
+"""Objects of one page, as in kubectl."""
 
 WATCH_SILENCE_S = 90.0
 """A watch gets a bookmark about once a minute; a watch that is silent for longer may have lost its connection."""
@@ -75,10 +75,10 @@ NOTHING: Parameters = {}
 
 
 class KubeClient:
-    """Talks to one cluster. Usable from several threads.
+    """A client of one cluster. Threads may share it.
 
     Args:
-        http: the connection, base address and credentials included.
+        http: the connection, with base address and credentials.
     """
 
     def __init__(self, http: httpx2.Client) -> None:
@@ -86,10 +86,10 @@ class KubeClient:
 
     @classmethod
     def connected(cls, kubeconfig: str | None = None) -> "KubeClient":
-        """A client of the cluster of `kubeconfig`, of the pod, or of the user's environment.
+        """Return a client of the cluster of `kubeconfig`, of the pod, or of the user's environment.
 
         Raises:
-            ConfigError: nothing usable names one.
+            ConfigError: no usable configuration names a cluster.
         """
         return cls(connect(kubeconfig))
 
@@ -98,7 +98,7 @@ class KubeClient:
         self._http.close()
 
     def get(self, resource: APIResource, name: str, namespace: str = "") -> Object:
-        """One object.
+        """Return one object.
 
         Raises:
             KubeAPIError: it does not exist (status 404), or the request failed.
@@ -106,58 +106,53 @@ class KubeClient:
         return self.send("GET", resource.path(name, namespace))
 
     def list(
-        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
-    ) -> tuple[list[Object], str]:
-        """All objects, and the resource version to watch from.
+        self,
+        resource: APIResource,
+        parameters: Parameters = NOTHING,
+        read: Callable[[Object], Any] | None = None,
+    ) -> tuple[list[Any], str]:
+        """Return all objects, and the resource version to watch from.
+
+        Args:
+            resource: their kind.
+            parameters: `fieldSelector` or `labelSelector`.
+            read: converts each object. It is applied page by page: a hundred thousand whole objects take gigabytes.
 
         Raises:
             KubeAPIError: the request failed; status 404 if the cluster does not know the resource.
         """
-        items: list[Object] = []
-        version = ""
-        for page, version in self.pages(resource, namespace, parameters):  # noqa: B007 - that of the last
-            items += page
-        return items, version
-
-    def pages(
-        self, resource: APIResource, namespace: str = "", parameters: Parameters = NOTHING
-    ) -> Iterator[tuple[Sequence[Object], str]]:
-        """The same in pages, for kinds of which there may be more than fit into memory as they come.
-
-        Raises:
-            KubeAPIError: as `list`.
-        """
+        objects: list[Any] = []
         page = {**parameters, "limit": str(PAGE_ITEMS)}
         while True:
-            answer = self.send("GET", resource.path(namespace=namespace), page)
-            metadata = answer.get("metadata") or {}
-            yield answer.get("items") or (), metadata.get("resourceVersion", "")
+            answer = self.send("GET", resource.path(), page)
+            items, metadata = answer.get("items") or (), answer.get("metadata") or {}
+            objects += map(read, items) if read else items
             if not metadata.get("continue"):
-                return
+                return objects, metadata.get("resourceVersion", "")
             page["continue"] = metadata["continue"]
 
     def create(self, resource: APIResource, obj: Mapping[str, Any], namespace: str = "") -> Object:
         """Create an object; returns it as stored.
 
         Raises:
-            KubeAPIError: it was refused, or there was no answer.
+            KubeAPIError: the server refused it, or there was no answer.
         """
         return self.send("POST", resource.path(namespace=namespace), body=obj)
 
     def apply(
         self, resource: APIResource, obj: Mapping[str, Any], manager: str, *, force: bool, namespace: str = ""
     ) -> Object:
-        """Make the fields of `obj` be as they are there, creating the object if need be (server-side apply).
+        """Apply the fields of `obj`, and create the object if it does not exist (server-side apply).
 
         Args:
             resource: its kind.
             obj: has `apiVersion`, `kind` and `metadata.name`.
-            manager: in whose name; owns the fields from then on.
-            force: take fields over that others own.
-            namespace: where it lives.
+            manager: the field manager, which then owns the fields.
+            force: take over fields that other managers own.
+            namespace: of the object.
 
         Raises:
-            KubeAPIError: it was refused (status 409: another manager owns a field), or there was no answer.
+            KubeAPIError: the server refused it (status 409: another manager owns a field), or there was no answer.
         """
         parameters = {"fieldManager": manager, "force": "true" if force else "false"}
         path = resource.path(obj["metadata"]["name"], namespace)
@@ -172,21 +167,13 @@ class KubeClient:
         namespace: str = "",
         subresource: str = "",
     ) -> Object:
-        """Merge `patch` into an object; lists are replaced whole, null removes.
+        """Merge `patch` into an object. Lists are replaced as a whole; null removes a field.
 
         Raises:
-            KubeAPIError: it was refused, or there was no answer.
+            KubeAPIError: the server refused it, or there was no answer.
         """
         path = resource.path(name, namespace, subresource)
         return self.send("PATCH", path, body=patch, content_type=MERGE_PATCH)
-
-    def delete(self, resource: APIResource, name: str, namespace: str = "") -> None:
-        """Delete an object.
-
-        Raises:
-            KubeAPIError: it was refused, there is none, or there was no answer.
-        """
-        self.send("DELETE", resource.path(name, namespace))
 
     def send(
         self,
@@ -197,40 +184,38 @@ class KubeClient:
         body: object = None,
         content_type: str = JSON,
     ) -> Object:
-        """Send one request as it stands (a `bytes` body too); returns the decoded answer.
+        """Send one request; returns the decoded answer. A body of `bytes` is sent unchanged.
 
         Raises:
-            KubeAPIError: the answer is no success, no JSON object, or did not come.
+            KubeAPIError: the answer reports a failure or is not a JSON object, or there was no answer.
         """
         request = self._request(method, path, parameters, body, content_type)
-        with _said_plainly(request):
+        with _as_api_error(request):
             response = self._http.send(request)
         if not response.is_success:
             raise _failure(request, response)
         return _decoded(request, response.content)
 
     def watch(
-        self,
-        resource: APIResource,
-        resource_version: str,
-        namespace: str = "",
-        parameters: Parameters = NOTHING,
+        self, resource: APIResource, resource_version: str, parameters: Parameters = NOTHING
     ) -> Iterator[Object]:
-        """Changes after `resource_version` as they come: `{"type": ..., "object": ...}`, bookmarks included.
+        """Yield changes after `resource_version`, with bookmarks: `{"type": ..., "object": ...}`.
 
-        Ends when the server ends it.
+        Ends when the server ends the watch.
 
         Raises:
-            KubeAPIError: it was refused or broke off; status 410 when the version is too old to go on from.
+            KubeAPIError: the server refused the watch, or the connection broke; status 410: the version is too old.
         """
         wanted = {**parameters, "watch": "true", "allowWatchBookmarks": "true"}
         if resource_version:
             wanted["resourceVersion"] = resource_version
-        request = self._request("GET", resource.path(namespace=namespace), wanted, None, JSON)
+        request = self._request("GET", resource.path(), wanted, None, JSON)
+        # The read timeout of other requests would end a quiet watch.
         request.extensions["timeout"] = {**request.extensions["timeout"], "read": WATCH_SILENCE_S}
-        with _said_plainly(request):
+        with _as_api_error(request):
             response = self._http.send(request, stream=True)
             try:
+                # The body of a failure has the reason; a streamed response must be read first.
                 if not response.is_success:
                     response.read()
                     raise _failure(request, response)
@@ -295,7 +280,7 @@ def _decoded(request: httpx2.Request, content: bytes) -> Object:
     try:
         decoded = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KubeAPIError(_asked(request), f"the answer is no JSON: {error}") from None
+        raise KubeAPIError(_asked(request), f"the answer is not JSON: {error}") from None
     if not isinstance(decoded, dict):
         raise KubeAPIError(_asked(request), f"the answer is a JSON {type(decoded).__name__}, not an object")
     return decoded
@@ -306,8 +291,8 @@ def _asked(request: httpx2.Request) -> str:
 
 
 @contextmanager
-def _said_plainly(request: httpx2.Request) -> Iterator[None]:
-    """Turn the library's errors and broken connections into ours."""
+def _as_api_error(request: httpx2.Request) -> Iterator[None]:
+    """Convert the library's errors and broken connections to `KubeAPIError`."""
     try:
         yield
     except httpx2.HTTPError as error:

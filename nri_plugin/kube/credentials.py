@@ -35,14 +35,16 @@ VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1", f"{GROUP}/v1alpha1")
 CLUSTER_EXTENSION = f"{GROUP}/exec"
 UNAUTHORIZED = 401
 PROGRAM_S = 60.0
-"""A program that asks a cloud for a token takes a second or two."""
+"""Time limit of the program. A request to a cloud for a token takes a second or two."""
 
 LONGEST_COMPLAINT = 400
 """Characters of a failing program's output that an error quotes."""
 
 
 class ExecCredentials(httpx2.Auth):
-    """Signs requests with the credentials of a program; usable from several threads, which at worst run it twice.
+    """Signs requests with the credentials of a program. Threads may share it; at worst they run the program twice.
+
+    lightkube's own `ExecAuth` has neither version v1, client certificates, expiry nor cluster information.
 
     Args:
         where: the kubeconfig file.
@@ -52,7 +54,7 @@ class ExecCredentials(httpx2.Auth):
         clock: seconds since 1970.
 
     Raises:
-        ConfigError: the entry cannot be used; says what to do.
+        ConfigError: the entry cannot be used; the text tells the remedy.
     """
 
     def __init__(
@@ -78,7 +80,7 @@ class ExecCredentials(httpx2.Auth):
             raise ConfigError(
                 where,
                 f"{command} wants a terminal (exec interactiveMode: Always), and there is none; use a service account's "
-                "token, or a program that asks nothing",
+                "token, or a program without input",
             )
         self._hint = str(spec.get("installHint") or "")
         self._command = [_program(where, command), *map(str, spec.get("args") or ())]
@@ -97,6 +99,7 @@ class ExecCredentials(httpx2.Auth):
             self._renew()
         self._sign(request)
         response = yield request
+        # New credentials that the server refuses would be refused again.
         if response.status_code == UNAUTHORIZED and not is_fresh:
             self._renew()
             self._sign(request)
@@ -107,7 +110,7 @@ class ExecCredentials(httpx2.Auth):
             request.headers["Authorization"] = self._bearer
 
     def _renew(self) -> None:
-        """Run the program and take its credentials.
+        """Run the program and use its credentials.
 
         Raises:
             ConfigError: it fails, or prints nothing usable.
@@ -116,9 +119,9 @@ class ExecCredentials(httpx2.Auth):
         token = status.get("token") or ""
         certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
         if bool(certificate) != bool(key):
-            raise self._error("hands out only one of clientCertificateData and clientKeyData")
+            raise self._error("prints only one of clientCertificateData and clientKeyData")
         if not token and not certificate:
-            raise self._error("hands out neither a token nor a client certificate")
+            raise self._error("prints neither a token nor a client certificate")
         if certificate and key:
             self._present(str(certificate), str(key))
         self._bearer = f"Bearer {token}" if token else ""
@@ -149,13 +152,13 @@ class ExecCredentials(httpx2.Auth):
         try:
             credential = json.loads(output)
         except ValueError:
-            raise self._error("prints no JSON") from None
+            raise self._error("does not print JSON") from None
         if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
-            raise self._error("prints no ExecCredential")
+            raise self._error("does not print an ExecCredential")
         if credential.get("apiVersion") != self._version:
             raise self._error(
-                f"prints an ExecCredential of {credential.get('apiVersion')}, and the kubeconfig wants {self._version}; "
-                "put the program's version into the entry"
+                f"prints an ExecCredential of {credential.get('apiVersion')}, and the kubeconfig requires {self._version}; "
+                "write the program's version into the entry"
             )
         status = credential.get("status")
         if not isinstance(status, dict):
@@ -163,14 +166,15 @@ class ExecCredentials(httpx2.Auth):
         return status
 
     def _present(self, certificate: str, key: str) -> None:
-        """Put the client certificate into the connection; new connections present it."""
+        """Load the client certificate; new connections present it."""
+        # Python's ssl module reads certificates from files only.
         with tempfile.NamedTemporaryFile(prefix="nri-pin-") as file:
             file.write(f"{certificate}\n{key}\n".encode())
             file.flush()
             try:
                 self._tls.load_cert_chain(file.name)
             except (ssl.SSLError, OSError) as error:
-                raise self._error(f"hands out a client certificate that cannot be used: {error}") from None
+                raise self._error(f"prints a client certificate that cannot be used: {error}") from None
 
     def _expiry(self, text: Any) -> float:
         if not text:
@@ -178,10 +182,10 @@ class ExecCredentials(httpx2.Auth):
         try:
             return datetime.fromisoformat(str(text)).timestamp()
         except ValueError:
-            raise self._error(f"hands out an expirationTimestamp that is no time: {text}") from None
+            raise self._error(f"prints an expirationTimestamp that is not a time: {text}") from None
 
     def _info(self, spec: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The content of `KUBERNETES_EXEC_INFO`."""
+        """Return the content of `KUBERNETES_EXEC_INFO`."""
         told: dict[str, Any] = {"interactive": False}
         if spec.get("provideClusterInfo"):
             told["cluster"] = _cluster_info(cluster, Path(self._where).expanduser().parent)
@@ -192,7 +196,7 @@ class ExecCredentials(httpx2.Auth):
 
 
 def _program(where: str, command: str) -> str:
-    """The program's path: one with a slash is relative to the kubeconfig's folder, as in kubectl."""
+    """Return the program's path. As in kubectl, a path with a slash is relative to the kubeconfig's folder."""
     is_relative = "/" in command and not os.path.isabs(command)
     return str(Path(where).expanduser().parent / command) if is_relative else command
 
@@ -216,7 +220,7 @@ def _cluster_info(cluster: Mapping[str, Any], folder: Path) -> Mapping[str, Any]
 
 
 TIMEOUT_S = 10.0
-"""An API server that has not begun to answer by then is asked again later."""
+"""Time limit for the start of an answer. The caller tries again later."""
 
 EXPECTED = (
     "expected what kubectl config view --raw prints, with clusters, users, contexts and a current-context"
@@ -224,12 +228,13 @@ EXPECTED = (
 
 
 def connect(kubeconfig: str | None = None) -> httpx2.Client:
-    """A connection to the cluster of `kubeconfig`, else of the pod we run in, else of `KUBECONFIG` or the user's own.
+    """Return a connection to the cluster of `kubeconfig`, of this pod, of `KUBECONFIG`, or of the user's own file.
 
-    Nothing is sent yet. Environment variables for proxies are not looked at: they seldom mean the cluster.
+    The first that exists is used. Nothing is sent yet. Environment variables for proxies are ignored, because they
+    seldom apply to the cluster.
 
     Raises:
-        ConfigError: there is no such file, it is not a kubeconfig, or nothing names a cluster.
+        ConfigError: the file does not exist or is not a kubeconfig, or no configuration names a cluster.
     """
     where = kubeconfig or place()
     try:
@@ -239,6 +244,7 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
         chosen = config.get()
         if chosen is None:
             raise ConfigError(where, "names no current context; choose one with kubectl config use-context")
+        # The library requires a user, but a kubeconfig may name none.
         if chosen.user is None:
             chosen = chosen._replace(user=User())
         parameters = ConnectionParams(timeout=httpx2.Timeout(TIMEOUT_S), trust_env=False)
@@ -253,11 +259,11 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
     except OSError as error:
         raise ConfigError(where, f"cannot be used: {error.strerror or error}") from None
     except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
-        raise ConfigError(where, f"is no kubeconfig file{_why(error)}; {EXPECTED}") from None
+        raise ConfigError(where, f"is not a kubeconfig file{_why(error)}; {EXPECTED}") from None
 
 
 def _why(error: Exception) -> str:
-    """The part of a library's error that helps an administrator."""
+    """Return the part of a library's error that helps an administrator."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         return f": line {error.problem_mark.line + 1} is not YAML ({error.problem or error.context})"
     if isinstance(error, UnicodeDecodeError):
@@ -266,7 +272,7 @@ def _why(error: Exception) -> str:
 
 
 def _exec_credentials(where: str, chosen: SingleConfig, tls: ssl.SSLContext) -> ExecCredentials:
-    """Of the chosen user; the entries are read again, for the library keeps only a part of them."""
+    """Return the credentials of the chosen user. The entries are read again, because the library keeps a part of them."""
     config = yaml.safe_load(Path(where).expanduser().read_text())
     user, cluster = (
         next(row[part] for row in config[f"{part}s"] if row["name"] == name)
@@ -276,7 +282,7 @@ def _exec_credentials(where: str, chosen: SingleConfig, tls: ssl.SSLContext) -> 
 
 
 def place() -> str:
-    """The pod's service account where there is one, else the kubeconfig that the environment names."""
+    """Return the pod's service account if there is one, else the kubeconfig of the environment."""
     if os.environ.get("KUBERNETES_SERVICE_HOST") and Path(SERVICE_ACCOUNT, "token").exists():
         return SERVICE_ACCOUNT
     return os.environ.get("KUBECONFIG") or DEFAULT_KUBECONFIG

@@ -1,8 +1,8 @@
 """The NodeResourceTopology object, which describes the NUMA nodes of a node, and fingerprints of sets of pods.
 
-Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices); finer ones are rounded up, as
-the API server's `MilliValue` does. Order is kept: an apply replaces lists whole, so equal content must be equal
-text. What is published is plain decimal, which every reader understands.
+Every amount is a whole number of thousandths of its unit (CPUs, bytes, devices). Finer amounts are rounded up, as in
+the API server's `MilliValue`. Order is kept: an apply replaces lists as a whole, so equal content must be equal text.
+Published amounts are plain decimals, which every reader understands.
 
 Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
@@ -16,11 +16,12 @@ from typing import Any
 import xxhash
 
 from nri_plugin.model.errors import KubeObjectError
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.quantity import parse_quantity
 
-# Fingerprints: two programs compare them to find out whether they mean the same set of pods
+# Fingerprints: two programs compare them to tell whether they counted the same set of pods.
 #
-# A pod is its namespace and name; the order does not matter.
+# Namespace and name identify a pod; the order of pods does not matter.
 #
 # Source: k8stopologyawareschedwg/podfingerprint, version 1.
 
@@ -29,19 +30,19 @@ PREFIX = "pfp0v001"
 
 
 def pod_hash(namespace: str, name: str) -> int:
-    """64 bits of one pod; fingerprints of many sets of the same pods need it once."""
+    """Return 64 bits of one pod. Fingerprints of many sets of the same pods compute it once."""
     seed = xxhash.xxh64_intdigest(namespace.encode(), 0)
     return xxhash.xxh64_intdigest(name.encode(), seed)
 
 
 def of_hashes(hashes: Iterable[int]) -> str:
-    """The fingerprint of pods given by their hashes."""
+    """Return the fingerprint of pods, from their hashes."""
     joined = b"".join(one.to_bytes(8, "little") for one in sorted(hashes))
     return PREFIX + xxhash.xxh64_hexdigest(joined, 0)
 
 
 def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
-    """The fingerprint of pods given as (namespace, name)."""
+    """Return the fingerprint of pods, from (namespace, name)."""
     return of_hashes(pod_hash(namespace, name) for namespace, name in pods)
 
 
@@ -49,7 +50,7 @@ def fingerprint(pods: Iterable[tuple[str, str]]) -> str:
 
 
 GROUP = "topology.node.k8s.io"
-V1ALPHA1, V1ALPHA2 = "v1alpha1", "v1alpha2"
+V1ALPHA2 = "v1alpha2"
 KIND = "NodeResourceTopology"
 PLURAL = "noderesourcetopologies"
 
@@ -64,19 +65,33 @@ ATTRIBUTE_FINGERPRINT_METHOD = "nodeTopologyPodsFingerprintMethod"
 ANNOTATION_FINGERPRINT = "topology.node.k8s.io/fingerprint"
 
 ATTRIBUTE_POLICY_OPTIONS = "nri-pin/topologyManagerPolicyOptions"
-"""Ours: the options that are on, such as `prefer-closest-numa-nodes=true`, separated by commas."""
+"""Of nri-pin: the options that are on, such as `prefer-closest-numa-nodes=true`, separated by commas."""
 
 ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
-"""Ours: `short_uid` of each pod that `available` has been reduced by, ascending, separated by commas."""
+"""Of nri-pin: `short_uid` of each pod that `available` accounts for, ascending, separated by commas."""
 
 MOST_ZONES = 256
 MOST_RESOURCES = 256
-"""Of one zone. Readers keep a column for each resource on all nodes of the cluster, and one node must not be able to
-exhaust their memory. No machine has nearly as many."""
+"""Limit for one zone. Readers keep a column for each resource on all nodes of the cluster, and a single node must not be
+able to exhaust their memory. No machine has nearly as many resources."""
 
 LONGEST_DISTANCE = 1 << 31
 LONGEST_ID = 18
 """Digits of a zone's number."""
+
+LEGACY_POLICIES: Mapping[str, tuple[TopologyManagerPolicy, TopologyManagerScope]] = {
+    f"{policy_name}{scope_name}Level": (policy, scope)
+    for policy_name, policy in (
+        ("SingleNUMANode", TopologyManagerPolicy.SINGLE_NUMA_NODE),
+        ("Restricted", TopologyManagerPolicy.RESTRICTED),
+        ("BestEffort", TopologyManagerPolicy.BEST_EFFORT),
+    )
+    for scope_name, scope in (
+        ("Container", TopologyManagerScope.CONTAINER),
+        ("Pod", TopologyManagerScope.POD),
+    )
+}
+"""Policy and scope by the one word for both that v1alpha1 has (`topologyPolicies`)."""
 
 METHOD_ALL = "all"
 METHOD_EXCLUSIVE = "with-exclusive-resources"
@@ -91,9 +106,9 @@ class ZoneResource:
 
     Attributes:
         name: the Kubernetes resource name.
-        capacity_milli: all there is.
-        allocatable_milli: that without what the system keeps.
-        available_milli: that without what running pods hold.
+        capacity_milli: the total.
+        allocatable_milli: the total less reservations.
+        available_milli: allocatable less the resources of running pods.
     """
 
     name: str
@@ -111,16 +126,12 @@ class Zone:
         type: `Node` for a NUMA node.
         resources: in the object's order.
         costs: distance by zone name, in the object's order; 10 is the zone itself.
-        attributes: names and values.
-        parent: the zone it is in, None where it says nothing.
     """
 
     name: str
     type: str = ZONE_TYPE_NODE
     resources: tuple[ZoneResource, ...] = ()
     costs: tuple[tuple[str, int], ...] = ()
-    attributes: tuple[Pair, ...] = ()
-    parent: str | None = None
 
     @property
     def numa_id(self) -> int | None:
@@ -135,8 +146,8 @@ class NodeResourceTopology:
     Attributes:
         name: the Kubernetes node's name.
         zones: in the object's order.
-        attributes: names and values of the node; of two with one name the first counts on read.
-        topology_policies: the legacy field; consumers read its first entry only.
+        attributes: names and values of the node; readers use the first of two with one name.
+        topology_policies: the legacy field; readers use its first entry only.
         annotations: of the object.
     """
 
@@ -147,12 +158,12 @@ class NodeResourceTopology:
     annotations: tuple[Pair, ...] = ()
 
     def attribute(self, name: str) -> str | None:
-        """The value of the node's attribute, None when there is none."""
+        """Return the value of a node's attribute; None if there is none."""
         return next((value for key, value in self.attributes if key == name), None)
 
     @cached_property
     def fingerprint(self) -> str:
-        """Which pods `available` accounts for; empty when the exporter does not tell."""
+        """The fingerprint of the pods that `available` accounts for; empty if the exporter publishes none."""
         return self.attribute(ATTRIBUTE_FINGERPRINT) or dict(self.annotations).get(ANNOTATION_FINGERPRINT, "")
 
     @cached_property
@@ -169,19 +180,19 @@ class NodeResourceTopology:
 
 
 def short_uid(pod_uid: str) -> str:
-    """What `ATTRIBUTE_ACCOUNTED_PODS` names a pod by: 250 pods stay below 3 KiB."""
+    """Return the short form of a uid in `ATTRIBUTE_ACCOUNTED_PODS`: 250 pods stay below 3 KiB."""
     return pod_uid.replace("-", "")[:10]
 
 
 def zone_name(numa_id: int) -> str:
-    """The zone name of a NUMA node."""
+    """Return the zone name of a NUMA node."""
     return f"node-{numa_id}"
 
 
 def numa_id_of(name: str) -> int | None:
-    """The NUMA node that a zone name stands for, None for other names.
+    """Return the NUMA node of a zone name; None for other names.
 
-    Differs: the scheduler plugin knows no ids above 63; here any is one.
+    Differs: the scheduler plugin accepts no ids above 63; here every id is valid.
     """
     prefix, _, digits = name.partition("-")
     is_number = digits.isdecimal() and digits.isascii() and len(digits) <= LONGEST_ID
@@ -189,10 +200,10 @@ def numa_id_of(name: str) -> int | None:
 
 
 def from_object(obj: Object) -> NodeResourceTopology:
-    """The value of an object of either version, as decoded from JSON.
+    """Read an object of either version, as decoded from JSON.
 
     Raises:
-        KubeObjectError: the object is not what its schema says.
+        KubeObjectError: the object does not match its schema.
     """
     metadata = _mapping(obj.get("metadata"), "metadata")
     name = _text(metadata.get("name", ""), "metadata.name")
@@ -211,33 +222,33 @@ def from_object(obj: Object) -> NodeResourceTopology:
         raise KubeObjectError(f"{KIND} {name or '(without name)'}: {error}") from None
 
 
-def to_object(topology: NodeResourceTopology, version: str = V1ALPHA2) -> dict[str, Any]:
-    """The object to publish; equal values give equal objects.
+def to_object(topology: NodeResourceTopology) -> dict[str, Any]:
+    """Return the object to publish, of version v1alpha2; equal values give equal objects.
 
-    Invariant: `from_object(to_object(x)) == x` in v1alpha2. v1alpha1 has no attributes.
+    Invariant: `from_object(to_object(x)) == x`.
     """
     metadata: dict[str, Any] = {"name": topology.name}
     if topology.annotations:
         metadata["annotations"] = dict(topology.annotations)
-    obj: dict[str, Any] = {"apiVersion": f"{GROUP}/{version}", "kind": KIND, "metadata": metadata}
-    if topology.topology_policies or version == V1ALPHA1:
+    obj: dict[str, Any] = {"apiVersion": f"{GROUP}/{V1ALPHA2}", "kind": KIND, "metadata": metadata}
+    if topology.topology_policies:
         obj["topologyPolicies"] = list(topology.topology_policies)
-    if topology.attributes and version != V1ALPHA1:
-        obj["attributes"] = _named(topology.attributes)
+    if topology.attributes:
+        obj["attributes"] = [{"name": name, "value": value} for name, value in topology.attributes]
     obj["zones"] = [_zone_object(zone) for zone in topology.zones]
     return obj
 
 
 def format_amount(milli: int) -> str:
-    """A quantity: plain digits, with an `m` only where it is no whole number."""
+    """Return a quantity: plain digits, with an `m` only if the amount is not a whole number."""
     return f"{milli}m" if milli % 1000 else str(milli // 1000)
 
 
 def parse_amount(value: object) -> int:
-    """Thousandths of a quantity as objects hold it: text or an integer.
+    """Return the thousandths of a quantity: text or an integer.
 
     Raises:
-        KubeObjectError: neither.
+        KubeObjectError: the value is neither, or not a quantity.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return value * 1000
@@ -260,7 +271,6 @@ def _parse_text(text: str) -> int:
 def _zone(obj: object) -> Zone:
     fields = _mapping(obj, "zone")
     name = sys.intern(_text(fields.get("name"), "zone name"))
-    parent = fields.get("parent")
     return Zone(
         name=name,
         type=_text(fields.get("type"), f"type of zone {name}"),
@@ -268,8 +278,6 @@ def _zone(obj: object) -> Zone:
             map(_resource, _list(fields.get("resources"), f"resources of zone {name}", MOST_RESOURCES))
         ),
         costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
-        attributes=_pairs(fields.get("attributes"), f"attributes of zone {name}"),
-        parent=_text(parent, f"parent of zone {name}") if parent else None,
     )
 
 
@@ -290,24 +298,20 @@ def _cost(obj: object) -> tuple[str, int]:
     if not isinstance(value, int) or isinstance(value, bool):
         raise KubeObjectError(f"cost value {value!r} is not a whole number")
     if abs(value) >= LONGEST_DISTANCE:
-        raise KubeObjectError(f"cost value {value} is no distance; the longest is {LONGEST_DISTANCE - 1}")
+        raise KubeObjectError(f"cost value {value} is not a distance; the longest is {LONGEST_DISTANCE - 1}")
     return _shared_cost(_text(fields.get("name"), "cost name"), value)
 
 
 @lru_cache(maxsize=1 << 14)
 def _shared_cost(name: str, value: int) -> tuple[str, int]:
-    """One tuple for all equal costs: a cluster has a million costs and a few hundred different ones."""
+    """Return one shared tuple for equal costs: a cluster has a million costs and a few hundred different ones."""
     return name, value
 
 
 def _zone_object(zone: Zone) -> dict[str, Any]:
     obj: dict[str, Any] = {"name": zone.name, "type": zone.type}
-    if zone.parent is not None:
-        obj["parent"] = zone.parent
     if zone.costs:
         obj["costs"] = [{"name": name, "value": value} for name, value in zone.costs]
-    if zone.attributes:
-        obj["attributes"] = _named(zone.attributes)
     if zone.resources:
         obj["resources"] = [
             {
@@ -319,10 +323,6 @@ def _zone_object(zone: Zone) -> dict[str, Any]:
             for resource in zone.resources
         ]
     return obj
-
-
-def _named(pairs: Sequence[Pair]) -> list[dict[str, str]]:
-    return [{"name": name, "value": value} for name, value in pairs]
 
 
 def _pairs(obj: object, what: str) -> tuple[Pair, ...]:

@@ -37,17 +37,17 @@ class ContainerKind(StrEnum):
 
 
 def is_native(name: str) -> bool:
-    """Whether the resource is one of Kubernetes itself; others come from device plugins."""
+    """Whether Kubernetes itself defines the resource; others come from device plugins."""
     return "/" not in name or "kubernetes.io/" in name
 
 
 def is_affine(name: str) -> bool:
-    """Whether every NUMA node has some of it: CPUs, memory, huge pages."""
+    """Whether the resource belongs to NUMA nodes: CPUs, memory, huge pages."""
     return name in {CPU, MEMORY} or name.startswith(HUGEPAGES)
 
 
 def is_host_level(name: str) -> bool:
-    """Whether it may have no NUMA node at all."""
+    """Whether the resource may belong to no NUMA node."""
     return name in _STORAGE or not is_native(name)
 
 
@@ -66,7 +66,7 @@ class PodDemand:
     """A pod.
 
     Attributes:
-        namespace, name, uid, node, scheduler, phase: of the object, empty where it says nothing.
+        namespace, name, uid, node, scheduler, phase: of the object, empty if it has none.
         qos: its class.
         containers: init containers and sidecars in their order, then app containers.
         overhead: of the runtime class.
@@ -84,7 +84,7 @@ class PodDemand:
 
     @property
     def key(self) -> str:
-        """Identifies the pod: its uid, else namespace and name."""
+        """The pod's uid, else namespace and name."""
         return self.uid or f"{self.namespace}/{self.name}"
 
     @property
@@ -94,7 +94,7 @@ class PodDemand:
 
     @cached_property
     def effective(self) -> dict[str, int]:
-        """What pod scope and accounting charge: the larger of all app and of any init container, and overhead.
+        """Requests of the pod: the larger of all app containers and of any init container, plus overhead.
 
         Source: scheduler-plugins, which does not add up sidecars.
         """
@@ -102,7 +102,7 @@ class PodDemand:
 
     @cached_property
     def effective_with_sidecars(self) -> dict[str, int]:
-        """The same with sidecars beside everything that starts after them.
+        """The same with sidecars beside all containers that start after them.
 
         Source: Kubernetes, the pod's requests since 1.29. Differs: the scheduler plugin.
         """
@@ -110,26 +110,24 @@ class PodDemand:
 
     @cached_property
     def asks_for_devices(self) -> bool:
-        """Whether any container, init containers included, requests a resource Kubernetes does not know."""
+        """Whether any container, init containers included, requests a resource that Kubernetes does not define."""
         return any(not is_native(name) for container in self.containers for name in container.requests)
 
     @cached_property
     def shape(self) -> tuple[object, ...]:
-        """Equal for pods that every node answers alike."""
+        """A key that is equal for pods with equal answers on every node."""
         rows = tuple((one.kind, tuple(sorted(one.requests.items()))) for one in self.containers)
         return self.qos, rows, tuple(sorted(self.overhead.items()))
 
     def holds_exclusively(self, nrt_names: Iterable[str]) -> bool:
-        """Whether it holds something of one NUMA node alone: listed devices, whole CPUs, memory."""
-        return any(self._exclusive(self._lasting(), frozenset(nrt_names)))
-
-    def _lasting(self) -> Iterator[ContainerDemand]:
-        return (one for one in self.containers if one.kind is not ContainerKind.INIT)
-
-    def _exclusive(self, containers: Iterable[ContainerDemand], listed: frozenset[str]) -> Iterator[bool]:
-        for container in containers:
-            for name, amount in container.requests.items():
-                yield self._is_exclusive(name, amount, listed)
+        """Whether the pod holds resources of single NUMA nodes: listed devices, whole CPUs, memory."""
+        listed = frozenset(nrt_names)
+        return any(
+            self._is_exclusive(name, amount, listed)
+            for container in self.containers
+            if container.kind is not ContainerKind.INIT
+            for name, amount in container.requests.items()
+        )
 
     def _is_exclusive(self, name: str, amount: int, listed: frozenset[str]) -> bool:
         if not is_native(name):
@@ -156,15 +154,15 @@ class PodDemand:
 
 
 def pod_demand(obj: Object) -> PodDemand:
-    """The demand of a v1 Pod as decoded from JSON.
+    """Read the demand of a v1 Pod, as decoded from JSON.
 
     Raises:
-        KubeObjectError: the object is not what its schema says.
+        KubeObjectError: the object does not match its schema.
     """
     try:
         return _pod(obj)
     except (AttributeError, TypeError, ValueError) as error:
-        raise KubeObjectError(f"the pod is not what its schema says: {error}") from None
+        raise KubeObjectError(f"the pod does not match its schema: {error}") from None
 
 
 def _pod(obj: Object) -> PodDemand:
@@ -205,7 +203,7 @@ def _amounts(obj: Object | None) -> dict[str, int]:
 
 
 def _qos(pod_resources: Object | None, containers: tuple[ContainerDemand, ...]) -> QoS:
-    """Source: Kubernetes, ComputePodQOS: only CPUs and memory count, zero is nothing."""
+    """Return the QoS class: only CPUs and memory count, and zero counts as none. Source: Kubernetes, ComputePodQOS."""
     if pod_resources:
         requests, limits = _amounts(pod_resources.get("requests")), _amounts(pod_resources.get("limits"))
         containers = (ContainerDemand("", ContainerKind.APP, requests, limits),)

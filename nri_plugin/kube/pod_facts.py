@@ -27,10 +27,10 @@ POD_LEVEL = (CPU, MEMORY)
 
 @dataclass(frozen=True, slots=True)
 class PodObject:
-    """What events say of a pod's object.
+    """The parts of a pod's object that events name.
 
     Attributes:
-        resource_version: of the object as it was read last; empty where it is not known.
+        resource_version: of the object as it was read last; empty if it is not known.
         list_by_container: `initContainers`, `containers` or `ephemeralContainers`, by the container's name.
     """
 
@@ -39,13 +39,13 @@ class PodObject:
 
 
 def facts_of(obj: Object) -> Words:
-    """The facts of a v1 Pod as decoded from JSON.
+    """Return the facts of a v1 Pod, as decoded from JSON.
 
-    Requests are what the kubelet has granted where the status says so: after a resize in place the specification
-    may already ask for something else.
+    Requests are those that the kubelet has granted, if the status has them: during a resize in place the specification
+    may already have others.
 
     Raises:
-        KubeObjectError: the object is not what its schema says.
+        KubeObjectError: the object does not match its schema.
     """
     qos = str(pod_demand(obj).qos)
     try:
@@ -54,11 +54,11 @@ def facts_of(obj: Object) -> Words:
         whole = spec.get("resources") or {}
         return {**words, "pod_resources": _amounts(whole)} if _is_set(whole) else words
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise KubeObjectError(f"the pod is not what its schema says: {error}") from None
+        raise KubeObjectError(f"the pod does not match its schema: {error}") from None
 
 
 def uid_of(metadata: Object) -> str:
-    """The uid the runtime knows the pod by."""
+    """Return the pod's uid in the runtime."""
     annotations = metadata.get("annotations") or {}
     is_mirror = MIRROR in annotations and STATIC_UID in annotations
     return str(annotations[STATIC_UID] if is_mirror else metadata.get("uid") or "")
@@ -84,7 +84,7 @@ def _container(obj: Object, granted: Mapping[str, Object]) -> Words:
 
 
 def _amounts(resources: Object) -> Words:
-    """The amounts that are set; what the agent has no use for is left out."""
+    """Return the amounts that are set, of the resources that the agent uses."""
     words: Words = {}
     for what, verb in (("requests", "request"), ("limits", "limit")):
         given = resources.get(what) or {}
@@ -113,8 +113,8 @@ def _is_set(resources: Object) -> bool:
 class PodsHere:
     """The facts of the node's pods, fed by a watch and read by other threads.
 
-    A pod is found by namespace and name, of which the cluster has one at a time, and its uid has to agree. The uid of a
-    static pod comes from its own annotations; so no pod can pass its facts off as those of another one.
+    A pod is found by namespace and name, which are unique in the cluster, and its uid must agree. The uid of a static
+    pod comes from its own annotations. So a pod cannot replace the facts of another pod.
 
     While the cluster does not answer, the last facts stay valid.
 
@@ -128,35 +128,35 @@ class PodsHere:
 
     @property
     def known(self) -> int:
-        """How many pods there are facts of."""
+        """The number of pods with facts."""
         return len(self._by_name)
 
     def facts(self, namespace: str, name: str, uid: str) -> Words | None:
-        """Facts of the pod, None if it is unknown."""
+        """Return the facts of a pod; None if it is unknown."""
         words, _ = self._by_name.get((namespace, name), (None, None))
         return words if words is not None and words["uid"] == uid else None
 
     def object_of(self, namespace: str, name: str, uid: str) -> PodObject:
-        """The pod's object; empty if the pod is unknown."""
+        """Return the pod's object; empty if the pod is unknown."""
         words, pod = self._by_name.get((namespace, name), (None, None))
         return pod if pod is not None and words is not None and words["uid"] == uid else PodObject()
 
     def listed(self, objects: Sequence[Object]) -> None:
-        """These are all there are."""
+        """Replace all pods by these."""
         self._by_name = {name: known for obj in objects for name, known in _readable(obj)}
         self._trouble = ""
 
     def changed(self, obj: Object) -> None:
-        """A pod is new or has changed."""
+        """Add or update a pod."""
         self._by_name.pop(_name(obj), None)
         self._by_name.update(_readable(obj))
 
     def deleted(self, obj: Object) -> None:
-        """A pod is gone."""
+        """Remove a pod."""
         self._by_name.pop(_name(obj), None)
 
     def failed(self, error: KubeAPIError) -> None:
-        """The pods could not be followed."""
+        """Report that the watch failed, once for each reason."""
         if str(error) != self._trouble:
             self._lost(error)
         self._trouble = str(error)
@@ -168,7 +168,7 @@ def _name(obj: Object) -> tuple[str, str]:
 
 
 def _readable(obj: Object) -> Iterator[tuple[tuple[str, str], tuple[Words, PodObject]]]:
-    """Nothing of a pod of another form: what is not known of it is inferred."""
+    """Yield name and facts of a pod; nothing if its object is malformed. The agent then infers the facts."""
     with suppress(KubeObjectError):
         yield _name(obj), (facts_of(obj), _pod_object(obj))
 

@@ -1,10 +1,10 @@
-"""Follows all objects of one kind: a list, then every change, and a new list when changes were missed.
+"""Follow all objects of one kind: a list, then every change, and a new list when changes were missed.
 
 Invariant: between two calls of `listed` the sink has seen every change in order. A call of `listed` has all objects that
 exist, so an object that is missing in it is gone.
 
-A failure is followed by a pause. Pauses grow and are random: a thousand nodes that lost the API server together must not
-come back together.
+A pause follows each failure. Pauses grow and are random, so that a thousand nodes that lost the API server together do
+not reconnect together.
 """
 
 import random
@@ -20,13 +20,13 @@ Draw = Callable[[], float]
 class WatchBackoff:
     """Pauses between attempts.
 
-    Invariant: a pause is between half of its limit and the limit; limits double from `first_s` to `longest_s`;
-    a longer pause that the server asked for is kept.
+    Invariant: a pause is between half of its limit and its limit. Limits double from `first_s` to `longest_s`. A longer
+    pause that the server requested is kept.
 
     Args:
         first_s: limit of the first pause.
-        longest_s: limit of any.
-        draw: a number from 0 to 1, another each time.
+        longest_s: limit of every pause.
+        draw: returns random numbers from 0 to 1.
     """
 
     def __init__(self, first_s: float = 1.0, longest_s: float = 60.0, draw: Draw = random.random) -> None:
@@ -34,13 +34,13 @@ class WatchBackoff:
         self._limit_s = first_s
 
     def next_s(self, asked_for_s: float | None = None) -> float:
-        """Seconds until the next attempt."""
+        """Return the seconds until the next attempt."""
         pause_s = self._limit_s * (0.5 + 0.5 * self._draw())
         self._limit_s = min(self._limit_s * 2, self._longest_s)
         return max(pause_s, asked_for_s or 0.0)
 
     def reset(self) -> None:
-        """It worked: begin again with a short pause."""
+        """Start again with a short pause, after a success."""
         self._limit_s = self._first_s
 
 
@@ -48,25 +48,25 @@ GONE = 410
 NOT_FOUND = 404
 
 Pause = Callable[[float], bool]
-"""Waits so many seconds; returns whether to stop. `threading.Event.wait` is one."""
+"""Waits for a number of seconds; returns whether to stop. `threading.Event.wait` is one."""
 
 
 class Sink(Protocol):
-    """Receives objects, in the thread that follows them."""
+    """Receives objects, in the thread of the follower."""
 
     def listed(self, objects: Sequence[Any]) -> None:
-        """All objects that exist, read by the follower's `read`."""
+        """Take all objects that exist, converted by the follower's `read`."""
 
     def changed(self, obj: Object) -> None:
-        """An object is new or has changed."""
+        """Take a new or changed object."""
 
     def deleted(self, obj: Object) -> None:
-        """An object is gone; `obj` is its last state."""
+        """Take a deletion; `obj` is the last state of the object."""
 
     def failed(self, error: KubeAPIError) -> None:
-        """Following failed and will be tried again; objects stay valid until then.
+        """Note a failure. The follower tries again; objects stay valid until then.
 
-        Status 404: the cluster does not know the kind of object (yet).
+        Status 404: the cluster does not know the kind of object, or not yet.
         """
 
 
@@ -74,15 +74,13 @@ class Follower:
     """Follows one kind of object until `pause` says to stop.
 
     Args:
-        client: asks the API.
+        client: of the cluster.
         resource: the kind of object.
         sink: receives the objects.
-        pause: waits between attempts and says when to stop.
-        namespace: only objects of it; all when empty.
+        pause: waits between attempts and returns whether to stop.
         parameters: `fieldSelector` or `labelSelector`.
-        backoff: how long to wait.
-        read: what the sink is told of each object of a list instead of itself; made page by page, for a hundred
-            thousand objects as they come take gigabytes.
+        backoff: the pauses after failures.
+        read: converts each object of a list; see `KubeClient.list`.
     """
 
     def __init__(
@@ -92,14 +90,13 @@ class Follower:
         sink: Sink,
         pause: Pause,
         *,
-        namespace: str = "",
         parameters: Parameters = NOTHING,
         backoff: WatchBackoff | None = None,
         read: Callable[[Object], Any] | None = None,
     ) -> None:
         self._read = read
         self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
-        self._namespace, self._parameters = namespace, parameters
+        self._parameters = parameters
         self._backoff = backoff or WatchBackoff()
         self._version: str | None = None
 
@@ -109,11 +106,11 @@ class Follower:
         return self._version or ""
 
     def forget(self) -> None:
-        """Begin with a list again."""
+        """Start with a list again."""
         self._version = None
 
     def run(self) -> None:
-        """Follow until `pause` says to stop; failures are reported to the sink and tried again."""
+        """Follow until `pause` returns True. Failures are reported to the sink and tried again."""
         while not self._pause(0.0):
             try:
                 self._once()
@@ -132,26 +129,20 @@ class Follower:
                     return
 
     def _once(self) -> None:
-        """One list where none is valid, and one watch until it ends."""
+        """List if no version is valid, then watch until the watch ends."""
         if self._version is None:
-            objects, self._version = self._listed()
+            objects, self._version = self._client.list(self._resource, self._parameters, self._read)
             self._sink.listed(objects)
         heard = False
-        for event in self._client.watch(self._resource, self._version, self._namespace, self._parameters):
+        for event in self._client.watch(self._resource, self._version, self._parameters):
             heard = True
             self._backoff.reset()
             self._tell(event)
             if self._pause(0.0):
                 return
-        if not heard:  # a server that ends every watch at once must not be asked in a tight loop
+        # Do not ask a server that ends every watch at once in a tight loop.
+        if not heard:
             self._pause(self._backoff.next_s())
-
-    def _listed(self) -> tuple[list[Any], str]:
-        told: list[Any] = []
-        version = ""
-        for page, version in self._client.pages(self._resource, self._namespace, self._parameters):  # noqa: B007
-            told += map(self._read, page) if self._read else page
-        return told, version
 
     def _tell(self, event: Object) -> None:
         obj = event["object"]

@@ -46,9 +46,9 @@ def _arguments() -> argparse.Namespace:
         "part",
         nargs="*",
         choices=[*PARTS, *STUDIES, []],
-        help="what to measure (default: decisions and wire); packing is a study of churn, first fit against "
-        "best fit; search is the merge on up to 64 NUMA nodes; simulate is that command as a user waits for it; start is that of commands against the bare interpreter; extender is the scheduler's questions about "
-        "5,000 nodes while 100 change a second",
+        help="parts to measure (default: decisions and wire). packing: churn, first fit against best fit. search: the "
+        "merge on up to 64 NUMA nodes. simulate: the whole command. start: start times of commands, in starts of the "
+        "bare interpreter. extender: requests of a scheduler for 5,000 nodes, of which 100 change a second",
     )
     parser.add_argument(
         "--rounds", type=int, default=1000, metavar="N", help="samples of each decision and call"

@@ -6,9 +6,9 @@ import sys
 import threading
 import time
 
-from nri_plugin.extender.cache import Accounting, LockedCache, read_topology
+from nri_plugin.extender.cache import Accounting, read_topology
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
-from nri_plugin.extender.server import ExtenderOptions, ExtenderProcess, run
+from nri_plugin.extender.process import ExtenderOptions, ExtenderProcess, PodSink, TopologySink, run
 
 POLICIES = ("single-numa-node", "restricted", "best-effort")
 
@@ -60,16 +60,16 @@ class Churn:
         self._draw = random.Random(1)
         self._done = threading.Event()
 
-    def start(self, cache: LockedCache) -> None:
+    def start(self, topologies: TopologySink, pods: PodSink) -> None:
         made = (node_object(n, self.zones, random.Random(n)) for n in range(self.nodes))
-        cache.on_topologies_listed([read_topology(one) for one in made])
-        cache.on_pods_read(())
-        threading.Thread(target=self._run, args=(cache,), daemon=True).start()
+        topologies.listed([read_topology(one) for one in made])
+        pods.listed(())
+        threading.Thread(target=self._run, args=(topologies,), daemon=True).start()
 
     def stop(self) -> None:
         self._done.set()
 
-    def _run(self, cache: LockedCache) -> None:
+    def _run(self, topologies: TopologySink) -> None:
         due = time.monotonic()
         while self.rate and not self._done.is_set():
             due += 1 / self.rate
@@ -78,7 +78,7 @@ class Churn:
             obj = node_object(number, self.zones, random.Random(number))
             for zone in obj["zones"]:
                 zone["resources"] = resources(self._draw)
-            cache.on_nrt(obj)
+            topologies.changed(obj)
             self.changes += 1
 
 

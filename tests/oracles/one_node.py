@@ -35,6 +35,8 @@ from nri_plugin.extender.table import cost_table
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import Amounts, PodDemand
 
+ALWAYS_ALLOCATABLE = frozenset({"cpu", "memory", "pods", "ephemeral-storage"})
+
 ZoneScore = Callable[[Amounts, Amounts, Weights], int]
 
 # May a pod go to a node: the filter of NodeResourceTopologyMatch, one node at a time.
@@ -91,15 +93,25 @@ def refusal(
 def _pod_refusal(
     pod: PodDemand, request: Amounts, zones: Zones, allocatable: Amounts | None
 ) -> Refusal | None:
-    found = fitting(request, zones, allocatable, is_guaranteed=pod.is_guaranteed)
+    found = _fitting(pod, request, zones, allocatable)
     return None if found is None or found else Refusal("pod", "", request)
+
+
+def _fitting(
+    pod: PodDemand, request: Amounts, zones: Zones, allocatable: Amounts | None
+) -> frozenset[int] | None:
+    """As the extender, and none where the node cannot allocate a resource, which the scheduler's own filter judges."""
+    asked = {name for name, amount in request.items() if amount} - ALWAYS_ALLOCATABLE
+    if allocatable is not None and not asked <= allocatable.keys():
+        return frozenset()
+    return fitting(request, zones, is_guaranteed=pod.is_guaranteed)
 
 
 def _container_refusal(
     pod: PodDemand, zones: Zones, allocatable: Amounts | None, *, sidecars_stay: bool
 ) -> Refusal | None:
     for container in pod.containers:
-        found = fitting(container.requests, zones, allocatable, is_guaranteed=pod.is_guaranteed)
+        found = _fitting(pod, container.requests, zones, allocatable)
         if found is not None and not found:
             return Refusal(container.kind.value, container.name, container.requests)
         if found and stays(container, sidecars_stay=sidecars_stay):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from nri_plugin.extender.nodes import Zones, charge_everywhere, node_policy, numa_zones
+from nri_plugin.extender.nodes import Zones, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import METHOD_EXCLUSIVE, NodeResourceTopology, fingerprint
 from nri_plugin.kube.pod_demand import PodDemand
 
@@ -71,7 +71,7 @@ class OverReserve:
 
     def zones(self) -> Zones:
         """The NUMA nodes less the charges, each of them."""
-        return charge_everywhere(numa_zones(self.cached), self.charges)
+        return tuple(zone.less(self.charges) for zone in numa_zones(self.cached))
 
     def reserved(self, pod: PodDemand) -> "OverReserve":
         """After the scheduler chose the node for a pod."""

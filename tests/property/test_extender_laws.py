@@ -29,7 +29,8 @@ def named(code, asked):
 def cluster_of(nodes, scoring, *, sidecars_stay):
     cluster = ClusterAnswers(scoring, sidecars_stay=sidecars_stay)
     for number, one in enumerate(nodes):
-        cluster.put(str(number), None if one is None else node_row(one))
+        if one is not None:
+            cluster.put(str(number), *node_row(one))
     return cluster, [str(number) for number in range(len(nodes))]
 
 
@@ -63,7 +64,7 @@ def test_answers_that_are_kept_are_those_of_asking_again(changes, asked, scoring
         if one is None:
             kept.forget(str(number))
         else:
-            kept.put(str(number), node_row(one))
+            kept.put(str(number), *node_row(one))
         for pod in asked:
             found = [refusal(pod, now.get(name), sidecars_stay=True) for name in names]
             assert [code == 0 for code in kept.codes(names, pod)] == [one is None for one in found]

@@ -202,5 +202,5 @@ def test_an_exporter_shows_how_it_does_where_that_is_asked_for(cluster: Cluster)
 
 def test_an_address_that_is_none_is_refused(cluster: Cluster) -> None:
     exporter = cluster.export("--metrics-bind-address", "nowhere")
-    exporter.wait_for_line("'nowhere' is no address such as :8888 or 127.0.0.1:8888")
+    exporter.wait_for_line("'nowhere' is not an address such as :8888 or 127.0.0.1:8888")
     assert exporter.wait() != 0

@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
-from nri_plugin.cli.export import command, where_a_kubelet_is
+from nri_plugin.cli.export import command, socket_of_a_kubelet
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
@@ -51,7 +51,7 @@ def test_the_object_of_a_running_agent_is_printed(tmp_path: Path) -> None:
 def test_without_an_agent_this_machine_is_printed_and_said_so(tmp_path: Path) -> None:
     result = export(tmp_path, "--print", "-o", "json")
     assert json.loads(result.stdout)["kind"] == "NodeResourceTopology"
-    assert "this machine as it is, without reservations and allocations" in result.stderr
+    assert "this is the machine without reservations and allocations" in result.stderr
 
 
 @pytest.mark.usefixtures("agent")
@@ -69,6 +69,6 @@ def test_a_cluster_that_cannot_be_reached_is_named(tmp_path: Path) -> None:
 
 
 def test_a_kubelet_that_is_not_up_yet_is_waited_for_where_its_folder_is(tmp_path: Path) -> None:
-    assert where_a_kubelet_is(str(tmp_path / "kubelet.sock")) == str(tmp_path / "kubelet.sock")
-    assert where_a_kubelet_is(str(tmp_path / "nowhere" / "kubelet.sock")) == ""
-    assert where_a_kubelet_is("") == ""
+    assert socket_of_a_kubelet(str(tmp_path / "kubelet.sock")) == str(tmp_path / "kubelet.sock")
+    assert socket_of_a_kubelet(str(tmp_path / "nowhere" / "kubelet.sock")) == ""
+    assert socket_of_a_kubelet("") == ""

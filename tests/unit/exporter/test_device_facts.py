@@ -22,7 +22,7 @@ def test_entries_of_one_resource_stand_together_in_the_order_of_the_first() -> N
 
 
 def test_an_unknown_container_has_no_answer_and_an_empty_one_an_empty_answer() -> None:
-    assert answer(None, "app", TOTALS) == answer(pod("web"), "app", TOTALS) == {}
+    assert answer(pod("web"), "app", TOTALS) == {}
     assert answer(pod("web", app=[]), "app", TOTALS) == {"devices": [], "pod_devices": []}
 
 

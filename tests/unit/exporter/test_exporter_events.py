@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.exporter.events import Announcer, Rejecter
+from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.model.options import Node, Options
@@ -97,14 +97,14 @@ def test_a_drift_is_told_of_once_however_often_it_comes(announcer: Announcer, ap
     assert notes(api) == []
     announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1), drift(2), drift(3))))
     assert notes(api) == ["Drift db"]
-    assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), put right"]
+    assert drift_notes(api) == ["container app: its cpuset was 0-3 instead of 2-3 (other-value), repaired"]
 
 
 def test_a_drift_that_stays_says_why(announcer: Announcer, api: KubeAPI) -> None:
     announcer.announce(AgentStatus(NODE, PLACED))
     announcer.announce(AgentStatus(NODE, PLACED, drifts=(drift(1, error="read-only", is_fight=True),)))
     (note,) = drift_notes(api)
-    assert note.endswith("not put right: read-only; somebody keeps changing it")
+    assert note.endswith("not repaired: read-only; another program keeps changing it")
 
 
 def test_what_drifts_without_a_pod_is_no_event(announcer: Announcer, api: KubeAPI) -> None:
@@ -179,7 +179,7 @@ def test_an_event_says_where_the_pod_lists_the_container(api: KubeAPI, tmp_path:
 
 def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_path: Path) -> None:
     client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, Rejecter(client, "n1"))
+    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, fails_pods=True)
     spec = {"nodeName": "n1", "containers": [{"name": "app", "image": "i"}]}
     metadata = {"name": "web-2", "namespace": "default", "uid": "u"}
     put = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

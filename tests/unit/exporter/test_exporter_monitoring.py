@@ -76,7 +76,7 @@ def test_what_is_said_twice_is_written_once(exporter: Exporter) -> None:
 
 
 def test_ready_is_who_hears_the_agent_and_has_published(exporter: Exporter) -> None:
-    assert unready(exporter) == "the agent is not heard; look at its log"
+    assert unready(exporter) == "the agent is not connected; see its log"
     exporter.tell(STATUS)
     assert unready(exporter) == "nothing published yet"
     exporter.step(STATUS)

@@ -10,7 +10,7 @@ import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
-from nri_plugin.exporter.facts_socket import AnswerSource, DeviceSource, FactsSocket
+from nri_plugin.exporter.facts_socket import AnswerSource, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import PodFacts, QOSClass
@@ -65,7 +65,7 @@ def kubelet(tmp_path: Path) -> Iterator[Kubelet]:
 def facts(kubelet: Kubelet, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr("nri_plugin.exporter.facts_socket.KUBELET_S", PATIENCE_S)
     client = KubeletClient(kubelet.path)
-    source = AnswerSource(DeviceSource(client, clock), FACTS.get)
+    source = AnswerSource(client, FACTS.get, clock)
     served = FactsSocket(str(tmp_path / "exporter.sock"), source, LOG)
     yield str(tmp_path / "exporter.sock")
     served.close()

@@ -59,7 +59,7 @@ def test_devices_stay_known_while_the_kubelet_is_away(
     kubelet.close()
     with caplog.at_level(logging.WARNING):
         assert all(sockets.devices() == known for _ in range(4))
-    assert {record.message for record in caplog.records} == {"devices are not known anew"}
+    assert {record.message for record in caplog.records} == {"devices are not updated"}
     reasons = [
         str(fields_of(record)["err"]) for record in caplog.records
     ]  # of the call that was cut off, and of later ones

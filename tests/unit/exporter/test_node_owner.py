@@ -99,7 +99,7 @@ def test_a_node_that_was_registered_again_has_its_new_uid_when_the_object_vanish
 ) -> None:
     former = api.put(NODE)["metadata"]["uid"]
     owner.look()
-    client.delete(NODES, "n1")
+    client.send("DELETE", NODES.path("n1"))
     uid = api.put(NODE)["metadata"]["uid"]
     owner.doubt()
     assert (owner.is_missing, uid_of(owner)) == (True, "")
@@ -116,7 +116,7 @@ def test_a_missing_node_is_looked_for_until_it_is_back(
 ) -> None:
     api.put(NODE)
     owner.look()
-    client.delete(NODES, "n1")
+    client.send("DELETE", NODES.path("n1"))
     owner.doubt()
     owner.look()
     pauses = [when_due(owner, clock) for _ in range(8)]
@@ -135,7 +135,7 @@ def test_a_node_found_missing_by_the_way_is_no_owner_any_more(
 ) -> None:
     api.put(NODE)
     owner.look()
-    client.delete(NODES, "n1")
+    client.send("DELETE", NODES.path("n1"))
     when_due(owner, clock)
     assert (owner.is_missing, owner.reference) == (True, None)
 

@@ -14,7 +14,6 @@ from nri_plugin.exporter.events import (
     EventRate,
     PodEvent,
     event_object,
-    told,
 )
 from nri_plugin.kube.pod_facts import PodObject
 
@@ -74,7 +73,7 @@ def test_a_flood_is_held_to_a_burst_and_what_trickles_after(rate: EventRate, clo
 
 
 def test_what_is_about_no_pod_is_not_told(rate: EventRate) -> None:
-    assert told(iter([replace(REFUSED, pod=""), REFUSED]), rate) == [REFUSED]
+    assert [rate.takes(event) for event in (replace(REFUSED, pod=""), REFUSED)] == [False, True]
 
 
 def test_an_event_regards_the_pod_and_names_the_container() -> None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.exporter.events import Rejecter, rejection, why_not
+from nri_plugin.agent.status_client import RefusalRow
+from nri_plugin.exporter.events import fail_pod, rejection, why_not
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.model.errors import KubeAPIError
 from tests.kube_api_server import KubeAPI
@@ -39,7 +40,8 @@ def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
 
 
 def reject(client: KubeClient, uid: str, node: str = "n1") -> str:
-    return Rejecter(client, node).reject("default", "web", uid, "SMTAlignmentError", "SMTAlignmentError: odd")
+    row = RefusalRow(1, uid, "default", "web", "app", "SMTAlignmentError", "SMTAlignmentError: odd")
+    return fail_pod(client, node, row)
 
 
 def test_a_pod_that_has_not_begun_is_failed_and_the_rest_of_its_status_stays(

@@ -137,7 +137,7 @@ def test_without_the_kubelet_nothing_is_made_up(client: KubeletClient, kubelet: 
 
 def test_before_the_agent_has_spoken_nothing_is_made_up(client: KubeletClient, view: View) -> None:
     view.has_spoken = False
-    with pytest.raises(KubeletError, match="the agent has not said anything yet"):
+    with pytest.raises(KubeletError, match="there is no status of the agent yet"):
         client.list()
 
 

@@ -198,7 +198,7 @@ def test_an_object_that_another_exporter_made_anew_is_left_alone(
 ) -> None:
     publisher.want(topology(1))
     publisher.publish()
-    client.delete(NRTS, "n1")
+    client.send("DELETE", NRTS.path("n1"))
     client.apply(NRTS, topology(5), "them", force=False)
     publisher.want(topology(2))
     with pytest.raises(KubeAPIError) as caught:
@@ -250,7 +250,7 @@ def test_who_deletes_again_and_again_is_answered_ever_later_but_news_is_not_late
     pauses = []
     for _ in range(9):
         clock.now += 5.0
-        client.delete(NRTS, "n1")
+        client.send("DELETE", NRTS.path("n1"))
         assert publisher.noticed({}, OURS, is_gone=True)
         due_s = publisher.due_s()
         assert due_s is not None
@@ -288,7 +288,7 @@ def test_a_list_made_before_the_first_write_takes_nothing_away(
     publisher.want(topology(1))
     publisher.publish()
     assert not publisher.noticed({"metadata": {"resourceVersion": before}}, OURS, is_gone=True)
-    client.delete(NRTS, "n1")
+    client.send("DELETE", NRTS.path("n1"))
     _, after = client.list(NRTS)
     assert publisher.noticed({"metadata": {"resourceVersion": after}}, OURS, is_gone=True)
 

@@ -17,7 +17,7 @@ ASKED = pod(container("i", cpu="4", memory="1Mi"))
 def cluster(**nodes):
     made = ClusterAnswers(Scoring())
     for name, one in nodes.items():
-        made.put(name, node_row(one))
+        made.put(name, *node_row(one))
     return made
 
 
@@ -34,7 +34,7 @@ def test_a_changed_node_is_asked_again_and_no_other(monkeypatch):
     monkeypatch.setattr(one.table, "batch", lambda rows, names: asked.append(len(rows)) or batch(rows, names))
     assert one.codes(["b", "a"], ASKED).tolist() == [PASS, 1]
     assert asked == []
-    one.put("a", node_row(LARGE))
+    one.put("a", *node_row(LARGE))
     assert one.codes(["b", "a"], ASKED).tolist() == [PASS, PASS]
     assert asked == [1]
 
@@ -43,7 +43,7 @@ def test_a_node_that_went_passes_and_its_row_serves_another():
     one = cluster(a=SMALL)
     one.forget("a")
     assert one.codes(["a"], ASKED).tolist() == [PASS]
-    one.put("c", node_row(SMALL))
+    one.put("c", *node_row(SMALL))
     assert one.codes(["a", "c"], ASKED).tolist() == [PASS, 1]
     assert len(one.table.row_by_node) == 1
 
@@ -59,7 +59,7 @@ def test_a_thousand_nodes_of_growing_width_keep_what_they_said():
     names = [f"n{n}" for n in range(1000)]
     for number, name in enumerate(names):
         zones = {z: {"cpu": str(number % 7), "memory": "1Gi"} for z in range(1 + number % 9)}
-        one.put(name, node_row(topology(name, zones)))
+        one.put(name, *node_row(topology(name, zones)))
     assert one.codes(names, ASKED).tolist() == [PASS if n % 7 >= 4 else 1 for n in range(1000)]
 
 
@@ -98,7 +98,7 @@ def test_a_pod_that_wants_more_than_there_can_be_fits_nowhere_and_is_scored(stra
     asked = pod(container("i", cpu="1", memory=amount), container("j", cpu="1", memory=amount))
     one = ClusterAnswers(Scoring(strategy))
     for name, node in {"a": SMALL, "b": LARGE}.items():
-        one.put(name, node_row(node))
+        one.put(name, *node_row(node))
     assert one.codes(["a", "b"], asked).tolist() == [1, POD]
     assert one.scores(["a", "b"], asked).tolist() == [
         score(asked, node, Scoring(strategy)) for node in (SMALL, LARGE)
@@ -115,7 +115,7 @@ def test_one_node_of_many_zones_does_not_have_the_others_searched_one_by_one(mon
     )
     one = ClusterAnswers(Scoring())
     for name, zones in {"small": 8, "large": 100}.items():
-        one.put(name, node_row(topology(name, {z: {"cpu": "2", "memory": "1Gi"} for z in range(zones)})))
+        one.put(name, *node_row(topology(name, {z: {"cpu": "2", "memory": "1Gi"} for z in range(zones)})))
     assert one.scores(["small", "large"], pod(container(cpu="9", memory="1Mi"))).tolist() == [46, 46]
     assert [len(eligible) for eligible in searched] == [100]
 
@@ -128,10 +128,10 @@ def test_a_node_that_tells_other_distances_every_time_leaves_no_trace():
         2: {"cpu": "2", "memory": "1Gi"},
     }
     near = {0: [10, 11, 12], 1: [11, 10, 12], 2: [12, 12, 10]}
-    one.put("steady", node_row(topology("steady", two, costs=near)))
+    one.put("steady", *node_row(topology("steady", two, costs=near)))
     for turn in range(2000):
         far = {number: [20 + turn, 20, 21] for number in two}
-        one.put("restless", node_row(topology("restless", two, costs=far)))
+        one.put("restless", *node_row(topology("restless", two, costs=far)))
         if turn % 500 == 0:
             assert one.scores(["steady"], asked).tolist() == [82]
     assert len(one.table.costs) <= 2 * 2 + SPARE_COSTS + 1

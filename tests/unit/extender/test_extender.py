@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.extender.server import (
+from nri_plugin.extender.process import (
     BODIES,
     NAMES_BODY_BYTES,
     NODES,
@@ -19,7 +19,7 @@ from nri_plugin.extender.server import (
     ClusterFeed,
     ExtenderOptions,
     ExtenderProcess,
-    KubeBinder,
+    api_binder,
 )
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.kube.watch import WatchBackoff
@@ -49,18 +49,12 @@ class Informed:
         self.process = ExtenderProcess(
             ExtenderOptions(address=("127.0.0.1", 0), **options),
             self.feed,
-            KubeBinder(client) if binds else None,
+            api_binder(client) if binds else None,
         )
         self.told = threading.Condition()
-        for name in (
-            "on_nrt",
-            "on_nrt_deleted",
-            "on_topologies_listed",
-            "on_pod",
-            "on_pod_deleted",
-            "on_pods_read",
-        ):
-            setattr(self.process.cache, name, self.noticed(getattr(self.process.cache, name)))
+        for sink in (self.process.topologies, self.process.pods):
+            for name in ("listed", "changed", "deleted", "failed"):
+                setattr(sink, name, self.noticed(getattr(sink, name)))
         self.client = client
         self.serving = threading.Thread(target=self.process.serve, daemon=True)
         self.serving.start()
@@ -142,7 +136,7 @@ def test_changes_of_nodes_and_pods_arrive(api, extender):
 
 
 class Nothing:
-    def start(self, cache):
+    def start(self, topologies, pods):
         pass
 
     def stop(self):
@@ -311,7 +305,7 @@ def test_probes_have_a_port_that_slow_clients_of_the_other_do_not_reach(api, tmp
 
 
 @pytest.mark.parametrize(
-    ("has_tls", "trouble"), [(False, "plain HTTP"), (True, "no certificate is asked of clients")]
+    ("has_tls", "trouble"), [(False, "plain HTTP"), (True, "clients need no certificate")]
 )
 @needs_openssl
 def test_an_open_port_is_said_and_what_closes_it(tmp_path, caplog, has_tls, trouble):

@@ -9,8 +9,9 @@ from nri_plugin.extender.answers import Extender, ScoreScale, ranks
 from nri_plugin.extender.cache import Accounting, ExtenderCache, read_topology
 from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
+from nri_plugin.extender.forms import BindingArgs
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
-from tests.kube_builders import container, nrt_object, pod_object
+from tests.kube_builders import container, nrt_object, pod_object, topology
 
 BIG = {0: {"cpu": "8", "memory": "8Gi"}, 1: {"cpu": "8", "memory": "8Gi"}}
 SMALL = {0: {"cpu": "2", "memory": "8Gi"}}
@@ -21,7 +22,7 @@ class Bindings:
     def __init__(self, error=None):
         self.made, self.error = [], error
 
-    def bind(self, *args):
+    def __call__(self, *args):
         if self.error:
             raise self.error
         self.made.append(args)
@@ -32,7 +33,7 @@ def extender(nodes=(("big", BIG), ("small", SMALL)), **kwargs):
     cache.on_topologies_listed(
         [read_topology(one) for one in [nrt_object(name, zones) for name, zones in nodes]]
     )
-    cache.on_pods_read([])
+    cache.on_pods_listed([])
     return Extender(cache, **kwargs)
 
 
@@ -48,15 +49,17 @@ def test_nodes_that_cannot_are_named_with_what_was_asked_for():
     answer = json.loads(extender().filter(asks("small", "big", "unknown")))
     assert answer["NodeNames"] == ["big", "unknown"]
     assert answer["FailedNodes"] == {
-        "small": "no NUMA node has available what app container c asks for: cpu 4, memory 1073741824"
+        "small": "no NUMA node has the requested resources of app container c available: cpu 4, memory 1073741824"
     }
 
 
 def test_a_pod_as_a_whole_is_named_so():
     one = extender(nodes=())
-    one.cache.on_nrt(nrt_object("n", SMALL, scope="pod"))
+    one.cache.on_topology(topology("n", SMALL, scope="pod"))
     answer = json.loads(one.filter(asks("n")))
-    assert answer["FailedNodes"]["n"].startswith("no NUMA node has available what the pod asks for: cpu 4")
+    assert answer["FailedNodes"]["n"].startswith(
+        "no NUMA node has the requested resources of the pod available: cpu 4"
+    )
 
 
 def test_a_pod_that_asks_for_thousands_of_resources_is_refused_in_few_words():
@@ -92,13 +95,8 @@ def test_pods_of_a_burst_find_each_other_on_the_best_node_before_their_bindings_
     one = extender(nodes=[("best", {0: {"cpu": "6", "memory": "8Gi"}}), ("far", far)])
     first, second = (pod_object(container(cpu="6", memory="1Gi"), name=name) for name in "ab")
     for node in ("best", "far"):
-        one.cache.on_nrt(
-            {
-                **nrt_object(
-                    node, {"best": {0: {"cpu": "6", "memory": "8Gi"}}, "far": far}[node], policy="restricted"
-                )
-            }
-        )
+        zones = {"best": {0: {"cpu": "6", "memory": "8Gi"}}, "far": far}[node]
+        one.cache.on_topology(topology(node, zones, policy="restricted"))
     one.prioritize(asks("best", "far", pod=first))
     rows = json.loads(one.prioritize(asks("best", "far", pod=second)))
     assert [row["Host"] for row in sorted(rows, key=lambda row: -row["Score"])] == ["far", "best"]
@@ -133,7 +131,7 @@ def test_a_bound_pod_counts_from_its_binding_on():
     one = extender(binder=bindings)
     one.filter(asks("big"))
     assert json.loads(one.bind(binds("big"), threading.Lock())) == {"Error": ""}
-    assert bindings.made == [("ns", "p", "uid-p", "big", {})]
+    assert bindings.made == [(BindingArgs("p", "ns", "uid-p", "big"), {})]
     assert (
         json.loads(one.filter(asks("big", pod=pod_object(container(cpu="6", memory="1Gi"), name="q"))))[
             "NodeNames"
@@ -159,7 +157,10 @@ def test_the_chosen_numa_node_is_written_and_charged_alone():
         assert json.loads(one.filter(asks("big", pod=asked)))["NodeNames"] == ["big"]
         one.prioritize(asks("big", "small", pod=asked))
         one.bind(binds("big", uid=name), threading.Lock())
-    assert [made[4] for made in bindings.made] == [{"nri-pin/numa-node": "0"}, {"nri-pin/numa-node": "1"}]
+    assert [annotations for _, annotations in bindings.made] == [
+        {"nri-pin/numa-node": "0"},
+        {"nri-pin/numa-node": "1"},
+    ]
 
 
 def test_a_pod_nobody_asked_about_is_bound_without_being_counted():

@@ -1,6 +1,7 @@
 """The binding that is sent."""
 
-from nri_plugin.extender.server import KubeBinder
+from nri_plugin.extender.forms import BindingArgs
+from nri_plugin.extender.process import api_binder
 
 
 class Client:
@@ -12,7 +13,7 @@ class Client:
 
 def test_a_binding_names_pod_uid_node_and_annotations():
     client = Client()
-    KubeBinder(client).bind("ns", "p", "u", "n", {"a": "b"})
+    api_binder(client)(BindingArgs("p", "ns", "u", "n"), {"a": "b"})
     assert client.sent == (
         ("POST", "/api/v1/namespaces/ns/pods/p/binding"),
         {

@@ -1,9 +1,12 @@
 """What following the API says, and when."""
 
 import logging
+import threading
 
-from nri_plugin.extender.server import ClusterFeed, FollowState, PodSink, TopologySink
+from nri_plugin.extender.process import ClusterFeed, PodSink, TopologySink
 from nri_plugin.kube.api_client import PODS
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
+from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 
@@ -20,7 +23,7 @@ def sink_of(made, caplog):
     log = logging.getLogger("watches")
     caplog.set_level(logging.INFO, "watches")
     cache = Cache()
-    return made(cache, FollowState(log, "things")), cache
+    return made(cache, threading.Lock(), log, PODS), cache
 
 
 def test_trouble_is_said_once_and_its_end_once(caplog):
@@ -30,7 +33,7 @@ def test_trouble_is_said_once_and_its_end_once(caplog):
     sink.listed([])
     sink.listed([])
     assert [record.getMessage() for record in caplog.records] == ["cannot be followed", "followed again"]
-    assert cache.calls == [("on_pods_read", [])] * 2
+    assert cache.calls == [("on_pods_listed", [])] * 2
 
 
 def test_a_cluster_without_the_kind_has_no_topologies_and_no_trouble(caplog):
@@ -76,9 +79,11 @@ def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
 def test_objects_are_handed_on(caplog):
     sink, cache = sink_of(TopologySink, caplog)
     sink.changed({"metadata": {"name": "n"}})
+    sink.changed({"metadata": {"name": "n"}, "zones": 3})
     sink.deleted({"metadata": {"name": "n"}})
     pods, pod_cache = sink_of(PodSink, caplog)
-    pods.changed({"a": 1})
-    pods.deleted({"a": 1})
-    assert cache.calls == [("on_nrt", {"metadata": {"name": "n"}}), ("on_nrt_deleted", "n")]
-    assert pod_cache.calls == [("on_pod", {"a": 1}), ("on_pod_deleted", {"a": 1})]
+    pods.changed({"metadata": {"name": "p"}})
+    pods.deleted({"spec": 3})
+    read = NodeResourceTopology("n")
+    assert cache.calls == [("on_topology", read), ("on_topology", "n"), ("on_topology_deleted", "n")]
+    assert pod_cache.calls == [("on_pod", PodDemand("", "p")), ("on_pod_deleted", None)]

@@ -15,7 +15,7 @@ def what(asked, node, sidecars_stay=False):
     """The kind and name of what does not fit; None where all does."""
     cluster = ClusterAnswers(Scoring(), sidecars_stay=sidecars_stay)
     if node is not None:
-        cluster.put("n", node_row(node))
+        cluster.put("n", *node_row(node))
     code = cluster.codes(["n"], asked)[0]
     if code in (PASS, POD):
         return None if code == PASS else ("pod", "")

@@ -16,7 +16,7 @@ def node(first, second, **attributes):
 
 def scored(one, bonus=DistanceBonus.ALWAYS, asked=POD):
     cluster = ClusterAnswers(Scoring(bonus=bonus))
-    cluster.put("n", node_row(one))
+    cluster.put("n", *node_row(one))
     return cluster.scores(["n"], asked)[0]
 
 

@@ -13,7 +13,7 @@ GUARANTEED = pod(container(cpu="2", memory="4"))
 def score(asked, node, scoring):
     cluster = ClusterAnswers(scoring)
     if node is not None:
-        cluster.put("n", node_row(node))
+        cluster.put("n", *node_row(node))
     return cluster.scores(["n"], asked)[0]
 
 

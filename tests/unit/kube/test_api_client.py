@@ -48,7 +48,7 @@ def test_an_applied_object_can_be_read_listed_and_deleted(client: KubeClient) ->
     stored = client.apply(NRTS, topology("n1"), "us", force=True)
     assert client.get(NRTS, "n1") == stored
     assert client.list(NRTS) == ([stored], stored["metadata"]["resourceVersion"])
-    client.delete(NRTS, "n1")
+    client.send("DELETE", NRTS.path("n1"))
     with pytest.raises(KubeAPIError, match='"n1" not found') as caught:
         client.get(NRTS, "n1")
     assert (caught.value.status, caught.value.reason) == (404, "NotFound")
@@ -87,7 +87,7 @@ def test_a_watch_tells_what_changed_since(api: KubeAPI, client: KubeClient) -> N
     _, version = client.list(NRTS)
     client.apply(NRTS, topology("n1"), "us", force=True)
     client.apply(NRTS, topology("n1", "3"), "us", force=True)
-    client.delete(NRTS, "n1")
+    client.send("DELETE", NRTS.path("n1"))
     events = list(client.watch(NRTS, version))
     assert [event["type"] for event in events] == ["ADDED", "MODIFIED", "DELETED"]
 

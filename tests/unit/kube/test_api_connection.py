@@ -65,10 +65,10 @@ def test_the_environment_names_the_kubeconfig(monkeypatch: pytest.MonkeyPatch) -
         (None, "not found; give --kubeconfig FILE"),
         (
             "a: [",
-            "is no kubeconfig file: line 1 is not YAML .*; expected what kubectl config view --raw prints",
+            "is not a kubeconfig file: line 1 is not YAML .*; expected what kubectl config view --raw prints",
         ),
-        ("just text", "is no kubeconfig file; expected what kubectl config view --raw prints"),
-        ("a: 1", "is no kubeconfig file: it has no clusters; expected"),
+        ("just text", "is not a kubeconfig file; expected what kubectl config view --raw prints"),
+        ("a: 1", "is not a kubeconfig file: it has no clusters; expected"),
         ("clusters: []\ncontexts: []", "no current context set"),
         ("clusters: []\ncontexts: []\ncurrent-context: x", "context 'x' not found"),
     ],

@@ -169,11 +169,11 @@ def test_a_client_certificate_is_put_into_the_connection(api: KubeAPI, plugin: P
 @pytest.mark.parametrize(
     ("stdout", "words"),
     [
-        ("no json", "prints no JSON"),
-        ("[]", "prints no ExecCredential"),
+        ("no json", "does not print JSON"),
+        ("[]", "does not print an ExecCredential"),
         (
             '{"kind": "ExecCredential", "apiVersion": "x"}',
-            f"of x, and the kubeconfig wants {V1}; put the program",
+            f"of x, and the kubeconfig requires {V1}; write the program",
         ),
         (f'{{"kind": "ExecCredential", "apiVersion": "{V1}"}}', "without a status"),
         (
@@ -199,7 +199,10 @@ def test_a_program_that_hands_out_nothing_usable_is_named(
     [
         ({"clientCertificateData": "x"}, "only one of clientCertificateData and clientKeyData"),
         ({"clientCertificateData": "x", "clientKeyData": "y"}, "a client certificate that cannot be used"),
-        ({"token": "secret", "expirationTimestamp": "soon"}, "an expirationTimestamp that is no time: soon"),
+        (
+            {"token": "secret", "expirationTimestamp": "soon"},
+            "an expirationTimestamp that is not a time: soon",
+        ),
     ],
 )
 def test_a_wrong_part_of_the_credentials_is_named(

@@ -22,8 +22,6 @@ TOPOLOGY = NodeResourceTopology(
             "node-0",
             resources=(ZoneResource("cpu", 8000, 7000, 3500),),
             costs=(("node-0", 10), ("node-1", 21)),
-            attributes=(("a", "b"),),
-            parent="socket-0",
         ),
     ),
     (("topologyManagerPolicy", "restricted"), ("topologyManagerPolicy", "none")),
@@ -34,13 +32,6 @@ TOPOLOGY = NodeResourceTopology(
 
 def test_what_is_published_reads_back_equal():
     assert from_object(to_object(TOPOLOGY)) == TOPOLOGY
-
-
-def test_the_older_version_has_no_attributes_and_always_policies():
-    obj = to_object(NodeResourceTopology("n", attributes=(("a", "b"),)), "v1alpha1")
-    assert obj["apiVersion"] == "topology.node.k8s.io/v1alpha1"
-    assert obj["topologyPolicies"] == []
-    assert "attributes" not in obj
 
 
 @pytest.mark.parametrize(
@@ -135,8 +126,8 @@ def hostile(**zone):
 @pytest.mark.parametrize(
     ("obj", "told"),
     [
-        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is no distance"),
-        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is no distance"),
+        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is not a distance"),
+        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is not a distance"),
         (hostile(resources=[{"name": f"a/{n}", "available": "1"} for n in range(257)]), "257, at most 256"),
         ({"metadata": {"name": "n"}, "zones": hostile()["zones"] * 257}, "zones: 257, at most 256"),
     ],

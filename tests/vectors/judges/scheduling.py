@@ -8,7 +8,6 @@ from nri_plugin.extender import nodes
 from nri_plugin.extender.cluster import PASS, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
 from nri_plugin.extender.nodes import NUMAZone, Zones, node_policy
-from nri_plugin.extender.table import ClusterRow
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, fingerprint, from_object, parse_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
 from tests.oracles import one_node
@@ -79,7 +78,7 @@ def cluster_of(topology: NodeResourceTopology | None, scoring: Scoring) -> Clust
     """A cluster of one node, as the extender asks it."""
     cluster = ClusterAnswers(scoring, sidecars_stay=False)
     if topology is not None:
-        cluster.put("n", ClusterRow(node_policy(topology), nodes.numa_zones(topology)))
+        cluster.put("n", node_policy(topology), nodes.numa_zones(topology))
     return cluster
 
 

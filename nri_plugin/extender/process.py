@@ -1,7 +1,7 @@
-"""`nri-pin extender`: watches of the cluster on one side, an HTTP server for kube-scheduler on the other.
+"""The process of `nri-pin extender`: watches of the cluster, and an HTTP server for kube-scheduler.
 
 Two threads follow NodeResourceTopology objects and pods that have a node, and feed the cache. Requests are answered
-under the lock that also guards the cache; objects are decoded before the lock is taken.
+under the lock of the cache. Objects are decoded before the lock is taken.
 """
 
 import gc
@@ -11,14 +11,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
-from nri_plugin.extender.cache import Accounting, ExtenderCache, LockedCache, Object, read_pod, read_topology
+from nri_plugin.extender.cache import Accounting, ExtenderCache, Object, read_pod, read_topology
 from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
+from nri_plugin.extender.forms import BindingArgs
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
     NOTHING,
@@ -42,82 +44,95 @@ from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
 
 WATCH_STOP_S = 0.1
-"""A watch waits for the API server nearly all the time, and nothing is lost if its thread is left behind."""
+"""How long to wait for the thread of a watch at the end. It nearly always waits for the API server, and no data is lost
+if it does not end."""
 
 
-@dataclass(slots=True)
-class FollowState:
-    """Logs when following a kind of object fails and when it works again, not at every attempt."""
+class _CacheSink:
+    """Feeds the cache under its lock; logs when watching begins to fail and when it works again, not every attempt.
 
-    log: logging.Logger
-    what: str
-    trouble: str = ""
+    Args:
+        cache: is fed.
+        lock: guards the cache; objects are read before it is taken.
+        log: for failures and their end.
+        what: the kind of object.
+    """
 
-    def well(self) -> None:
-        """It works."""
-        if self.trouble:
-            say(self.log, logging.INFO, "followed again", what=self.what)
-        self.trouble = ""
+    def __init__(
+        self,
+        cache: ExtenderCache,
+        lock: AbstractContextManager[object],
+        log: logging.Logger,
+        what: APIResource,
+    ) -> None:
+        self._cache, self._lock, self._log, self._what = cache, lock, log, str(what)
+        self._trouble = ""
 
-    def failing(self, trouble: str, level: int = logging.WARNING) -> None:
-        """It does not."""
-        if trouble != self.trouble:
-            say(self.log, level, "cannot be followed", what=self.what, err=trouble)
-        self.trouble = trouble
+    def _works(self) -> None:
+        if self._trouble:
+            say(self._log, logging.INFO, "followed again", what=self._what)
+        self._trouble = ""
+
+    def _fails(self, trouble: str, level: int = logging.WARNING) -> None:
+        if trouble != self._trouble:
+            say(self._log, level, "cannot be followed", what=self._what, err=trouble)
+        self._trouble = trouble
 
 
-class TopologySink:
-    """Hands NodeResourceTopology objects on. A cluster that does not know the kind has none: that is no fault."""
-
-    def __init__(self, cache: LockedCache, state: FollowState) -> None:
-        self._cache, self._state = cache, state
+class TopologySink(_CacheSink):
+    """Receives NodeResourceTopology objects. A cluster that does not know the kind has none, which is no failure."""
 
     def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
-        """Take the whole list, already read."""
-        self._state.well()
-        self._cache.on_topologies_listed(objects)
+        """Take the whole list, as `read_topology` returns it."""
+        self._works()
+        with self._lock:
+            self._cache.on_topologies_listed(objects)
 
     def changed(self, obj: Object) -> None:
-        """New or changed."""
-        self._cache.on_nrt(obj)
+        """Take a new or changed object."""
+        topology = read_topology(obj)
+        with self._lock:
+            self._cache.on_topology(topology)
 
     def deleted(self, obj: Object) -> None:
-        """Gone."""
-        self._cache.on_nrt_deleted(str((obj.get("metadata") or {}).get("name") or ""))
+        """Take a deletion."""
+        with self._lock:
+            self._cache.on_topology_deleted(str((obj.get("metadata") or {}).get("name") or ""))
 
     def failed(self, error: KubeAPIError) -> None:
-        """Not now; without the kind every node passes."""
-        if error.status == NOT_FOUND:
-            self._state.failing(
-                "no such kind in this cluster; every node passes until there is", logging.INFO
-            )
+        """Log the failure; without the kind every node passes."""
+        if error.status != NOT_FOUND:
+            self._fails(str(error))
+            return
+        self._fails("no such kind in this cluster; every node passes until there is", logging.INFO)
+        with self._lock:
             self._cache.on_topologies_listed(())
-        else:
-            self._state.failing(str(error))
 
 
-class PodSink:
-    """Hands pods that have a node on."""
-
-    def __init__(self, cache: LockedCache, state: FollowState) -> None:
-        self._cache, self._state = cache, state
+class PodSink(_CacheSink):
+    """Receives pods that have a node."""
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
-        """Take the whole list, already read."""
-        self._state.well()
-        self._cache.on_pods_read(objects)
+        """Take the whole list, as `read_pod` returns it."""
+        self._works()
+        with self._lock:
+            self._cache.on_pods_listed(objects)
 
     def changed(self, obj: Object) -> None:
-        """New or changed."""
-        self._cache.on_pod(obj)
+        """Take a new or changed pod."""
+        pod = read_pod(obj)
+        with self._lock:
+            self._cache.on_pod(pod)
 
     def deleted(self, obj: Object) -> None:
-        """Gone."""
-        self._cache.on_pod_deleted(obj)
+        """Take a deletion."""
+        pod = read_pod(obj)
+        with self._lock:
+            self._cache.on_pod_deleted(pod)
 
     def failed(self, error: KubeAPIError) -> None:
-        """Not now."""
-        self._state.failing(str(error))
+        """Log the failure."""
+        self._fails(str(error))
 
 
 class ClusterFeed:
@@ -127,7 +142,7 @@ class ClusterFeed:
         client: may list and watch both kinds.
         log: for failures of following, and their end.
         with_pods: whether pods are charged.
-        backoff: how long to wait after a failure; also how late a kind defined later is noticed.
+        backoff: makes the pauses after failures, which also delay the detection of a kind that is defined later.
     """
 
     def __init__(
@@ -142,15 +157,14 @@ class ClusterFeed:
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    def start(self, cache: LockedCache) -> None:
-        """Begin."""
-        topologies = TopologySink(cache, FollowState(self._log, str(NODE_RESOURCE_TOPOLOGIES)))
+    def start(self, topologies: TopologySink, pods: PodSink) -> None:
+        """Start both watches."""
         self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
         if self._with_pods:
-            self._follow(PODS, PodSink(cache, FollowState(self._log, str(PODS))), BOUND_PODS, read_pod)
+            self._follow(PODS, pods, BOUND_PODS, read_pod)
 
     def stop(self) -> None:
-        """End; a thread that waits for the API server is not waited for long."""
+        """End. Threads that wait for the API server get a short time to end."""
         self._done.set()
         for thread in self._threads:
             thread.join(WATCH_STOP_S)
@@ -174,83 +188,82 @@ class ClusterFeed:
         self._threads.append(thread)
 
     def _keep_following(self, follower: Follower, resource: APIResource) -> None:
-        """Begin again after an internal error: if the thread ended, the cache would grow stale unnoticed."""
+        """Start again after an internal error: if the thread ended, the cache would become stale unnoticed."""
         backoff = self._backoff()
         while not self._done.is_set():
             try:
                 follower.run()
-            except Exception:  # noqa: BLE001 - said, with where it happened
+            except Exception:  # noqa: BLE001 - logged with its trace
                 say_trace(self._log, "following failed, beginning anew", what=str(resource))
                 follower.forget()
                 self._done.wait(backoff.next_s())
 
 
-class KubeBinder:
-    """Creates bindings; the API server copies their annotations to the pod.
+def api_binder(client: KubeClient) -> Binder:
+    """Return a function that creates bindings; the API server copies their annotations to the pod.
 
-    Args:
-        client: may create `pods/binding`.
+    The function raises `KubeAPIError` if the pod is gone, already bound, or another pod of the name, or if there was no
+    answer. The client must have the right to create `pods/binding`.
     """
 
-    def __init__(self, client: KubeClient) -> None:
-        self._client = client
-
-    def bind(self, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
-        """Bind the pod of this uid.
-
-        Raises:
-            KubeAPIError: the pod is gone, bound already or another of the name, or there was no answer.
-        """
-        metadata: dict[str, object] = {"name": name, "namespace": namespace, "uid": uid}
+    def bind(args: BindingArgs, annotations: Mapping[str, str]) -> None:
+        metadata: dict[str, object] = {
+            "name": args.pod_name,
+            "namespace": args.pod_namespace,
+            "uid": args.pod_uid,
+        }
         if annotations:
             metadata["annotations"] = dict(annotations)
         binding = {
             "apiVersion": "v1",
             "kind": "Binding",
             "metadata": metadata,
-            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": args.node},
         }
-        self._client.send("POST", PODS.path(name, namespace, "binding"), body=binding)
+        client.send("POST", PODS.path(args.pod_name, args.pod_namespace, "binding"), body=binding)
+
+    return bind
 
 
 # The process
 
 
 SWITCH_INTERVAL_S = 0.001
-"""A request waits at most this long for a thread that reads an object; the interpreter's default is five times as long."""
+"""Longest time that a request waits for a thread that reads an object. The interpreter's default is five times as long."""
 
 YOUNG_ONLY = (50_000, 20, 10_000)
-"""Objects of a thousand nodes are a million Python objects without cycles; a full collection would delay every answer."""
+"""Thresholds of the garbage collector. Objects of a thousand nodes are a million Python objects without cycles, and a full
+collection would delay every answer."""
 
 
 NODES = 5_000
 """Source: Kubernetes, "Considerations for large clusters": no more than 5,000 nodes."""
 
 NAME_BYTES = 256
-"""Of a node in a request: a DNS subdomain of at most 253 characters, two quotes, a comma."""
+"""A node's name in a request: a DNS subdomain of at most 253 characters, two quotes, a comma."""
 
 POD_BYTES = 9 << 19
-"""4.5 MiB: etcd takes objects of 1.5 MiB, and their JSON is up to three times as long (many short fields)."""
+"""4.5 MiB: etcd accepts objects of 1.5 MiB, and their JSON is up to three times as long (many short fields)."""
 
 NAMES_BODY_BYTES = NODES * NAME_BYTES + POD_BYTES
 """Longest request of a scheduler that sends names of nodes (`nodeCacheCapable: true`)."""
 
 OBJECTS_BODY_BYTES = 128 << 20
-"""Longest request of one that sends whole Node objects: 5,000 of 25 KiB."""
+"""Longest request of a scheduler that sends whole Node objects: 5,000 of 25 KiB."""
 
 BINDING_BODY_BYTES = 4 << 10
 """Names of pod, namespace and node, and a uid."""
 
 BODIES = 4
-"""Longest requests in memory at once. A scheduler asks one thing at a time, and scores and binds beside it."""
+"""Longest requests in memory at once. A scheduler filters and scores one pod at a time, and binds others meanwhile."""
 
 STRANGERS = 32
-"""kube-scheduler keeps one or two connections, and opens more to bind pods at once."""
+"""Connections of unknown clients. kube-scheduler keeps one or two, and opens more to bind pods at the same time."""
 
 STRANGERS_OF_ONE = 16
 
 IDLE_S = 120.0
-"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into one we just closed."""
+"""Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into a closed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,9 +271,9 @@ class ExtenderOptions:
     """The options of the command; see `nri-pin extender --help`.
 
     Attributes:
-        body_bytes: longest request; None for what the form needs.
+        body_bytes: longest request; None for the default of the form.
         takes_node_objects: requests may carry whole Node objects.
-        healthz_address: where probes ask; None for nowhere.
+        healthz_address: of the probes; None for none.
     """
 
     address: tuple[str, int] = ("", 8888)
@@ -279,37 +292,37 @@ class ExtenderOptions:
 
     @property
     def longest_body(self) -> int:
-        """Bytes of the longest request that is read."""
+        """Bytes of the longest accepted request."""
         return self.body_bytes or (OBJECTS_BODY_BYTES if self.takes_node_objects else NAMES_BODY_BYTES)
 
     @property
     def limits(self) -> Limits:
-        """Limits of all clients together; of requests with whole Node objects, two at once."""
+        """Limits of all clients together; at most two requests with whole Node objects at once."""
         bodies = 2 if self.takes_node_objects else BODIES
         return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
 
 STOP_S = 5.0
-"""Requests that are being answered when the process ends have so long."""
+"""Time for open requests when the process ends."""
 
 NEEDS_CERTIFICATES = (
-    "who may ask for a binding decides where pods run, so TLS and a client CA are needed; "
+    "a client that may request a binding decides where pods run, so TLS and a client CA are needed; "
     "give --tls-cert, --tls-key and --tls-client-ca, or leave binding to kube-scheduler"
 )
 
 
 class ClusterSource(Protocol):
-    """What brings objects: a client that lists, watches and reconnects, in threads of its own."""
+    """Lists and watches objects in threads."""
 
-    def start(self, cache: LockedCache) -> None:
-        """Start the watches that feed `cache`."""
+    def start(self, topologies: TopologySink, pods: PodSink) -> None:
+        """Start the watches that feed the sinks."""
 
     def stop(self) -> None:
         """End."""
 
 
 class ExtenderProcess:
-    """The parts, put together; `serve` answers until `stop`.
+    """The parts of the process; `serve` answers until `stop`.
 
     Raises:
         ConfigError: the address or the certificates are wrong, or binding is offered without client certificates.
@@ -335,11 +348,12 @@ class ExtenderProcess:
             sends_to_numa_node=options.sends_to_numa_node,
             takes_node_objects=options.takes_node_objects,
         )
-        self.cache = LockedCache(self._cache, self._lock)
         self._feed = feed
         self._stopping = threading.Event()
         self._stopped = threading.Event()
         self._log = log or logging.getLogger(LOGGER_NAME)
+        self.topologies = TopologySink(self._cache, self._lock, self._log, NODE_RESOURCE_TOPOLOGIES)
+        self.pods = PodSink(self._cache, self._lock, self._log, PODS)
         probes = {"/healthz": lambda: Page(b"ok\n"), "/readyz": self._ready}
         place = ListenAddress("--listen", options.address, "extender")
         routes = Routes({"/metrics": self._metrics, **probes}, self._posts(options.longest_body))
@@ -351,20 +365,21 @@ class ExtenderProcess:
             self.probes = Server(place, Routes(probes), self._log, keeps_trying=True)
 
     def warn(self) -> None:
-        """Log a warning if the port is open to anyone."""
+        """Log a warning if any client may use the port."""
         if self._certificates is None:
-            trouble = "plain HTTP: anyone on the way can read and change answers"
+            trouble = "plain HTTP: others on the network can read and change answers"
         elif not self._certificates.ask_clients:
-            trouble = "no certificate is asked of clients"
+            trouble = "clients need no certificate"
         else:
             return
-        advice = f"{trouble}, and anyone who reaches the port can ask; give --tls-cert, --tls-key and --tls-client-ca"
+        advice = f"{trouble}, and every client that reaches the port may ask; give --tls-cert, --tls-key and --tls-client-ca"
         say(self._log, logging.WARNING, "the port is open", err=advice)
 
     def serve(self) -> None:
         """Answer until `stop`."""
-        self._feed.start(self.cache)
+        self._feed.start(self.topologies, self.pods)
         self._stopping.wait()
+        # Open requests need the cache, so the server ends before the watches; probes report until the end.
         self.server.close(STOP_S)
         self._feed.stop()
         if self.probes is not None:
@@ -372,7 +387,7 @@ class ExtenderProcess:
         self._stopped.set()
 
     def end(self) -> None:
-        """Report not ready, answer open requests, and end; `serve` returns after that."""
+        """Report not ready, answer open requests, and end; then `serve` returns."""
         self._stopping.set()
 
     def stop(self) -> None:
