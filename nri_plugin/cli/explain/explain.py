@@ -8,16 +8,15 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from nri_plugin.checkpoint.file import DEFAULT_DIR
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
 from nri_plugin.cli.explain.sentences import as_dict, sentence
 from nri_plugin.cli.explain.source import (
     Created,
-    Ground,
     NamedContainer,
     checkpoint_path,
     checkpoint_state,
@@ -32,33 +31,26 @@ from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.options import REGISTRY
 from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.recording.file import DIRECTORY
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
-CHANGES = ("policy", "scope", "memory_policy", "given", "machine")
-WHAT_IF = (*REQUESTS, *CHANGES)
+POLICY_OPTIONS = {
+    "policy": REGISTRY["topology_manager_policy"].name,
+    "scope": REGISTRY["topology_manager_scope"].name,
+    "memory_policy": REGISTRY["memory_manager_policy"].name,
+}
+"""Options of the command line that stand for one of the configuration."""
+
+WHAT_IF = (*REQUESTS, *POLICY_OPTIONS, "given", "machine")
 """Options that only a what-if has."""
 
 
 class NotOneError(NriPinError):
     """The name matches no container and no pod, or several."""
-
-
-class ExplainAnswer(Protocol):
-    """What the command prints."""
-
-    @property
-    def is_refused_what_if(self) -> bool:
-        """Whether the exit code reports a refusal."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The answer as JSON."""
-
-    def text(self, width: int) -> str:
-        """The answer on one screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ class PodListed:
         rows = [{"container": one.path, "id": one.id, "what": self._what(one)} for one in self.containers]
         return {"containers": rows}
 
-    def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
+    def text(self, width: int) -> str:  # noqa: ARG002 - as of an explanation
         """A line for each, and the next command."""
         widest = max(len(one.path) for one in self.containers)
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
@@ -115,6 +107,9 @@ class PodListed:
         return f"exclusive CPUs {allocation.cpus}"
 
 
+ExplainAnswer = DecisionExplained | PodListed
+
+
 def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
     """The decision about a container with these requests.
 
@@ -123,24 +118,18 @@ def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
     """
     found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
 
-    words = {
-        "topologyManagerPolicy": asked["policy"],
-        "topologyManagerScope": asked["scope"],
-        "memoryManagerPolicy": asked["memory_policy"],
-    }
-    named = [f"{name}={value}" for name, value in words.items() if value]
+    named = [f"{name}={asked[key]}" for key, name in POLICY_OPTIONS.items() if asked[key]]
     node = changed(found.node, (*named, *asked["given"]))
-    wish = WhatIf(
+    pages = {"2Mi": asked["small_pages"], "1Gi": asked["large_pages"]}
+    wanted = WhatIf(
         asked["cpu"],
         asked["memory"],
-        tuple(
-            (size, asked[key]) for size, key in (("2Mi", "small_pages"), ("1Gi", "large_pages")) if asked[key]
-        ),
+        tuple((size, text) for size, text in pages.items() if text),
         asked["devices"],
         asked["qos"],
         asked["namespace"],
     )
-    told = explain(node, found.state, event_of(wish, node, found.description))
+    told = explain(node, found.state, event_of(wanted, node, found.description))
     return DecisionExplained(told, found.notes, is_what_if=True)
 
 
@@ -208,8 +197,7 @@ def _explained(
         told = explain(created.node, created.state, created.event)
         return DecisionExplained(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None
-    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
-
+    found = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
     before, event = created_by_today(state, named.record)
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
@@ -276,7 +264,9 @@ Examples:
 A name is NAMESPACE/POD/CONTAINER, the end of that, or the beginning of a
 container's id.
 
-Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for a wrong question.
+Exit code: 0, also for a container that was refused; 1 when a what-if would be refused, or
+the checkpoint or the history cannot be read; 2 when the options are wrong, or the name
+matches nothing that the agent remembers, or several containers.
 """
 
 
@@ -368,13 +358,8 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
 
 def _checkpoint(context: click.Context, asked: Mapping[str, Any]) -> str | None:
     """The checkpoint that is named: by --state, which may be its directory, or by --state-dir beside --machine."""
-    from nri_plugin.checkpoint.file import FILE_NAME
-
     named: str | None = asked["state_file"]
-    if named is None and asked["machine"] and _is_given(context, "state_dir"):
+    is_given = context.get_parameter_source("state_dir") is ParameterSource.COMMANDLINE
+    if named is None and asked["machine"] and is_given:
         named = asked["state_dir"]
     return os.path.join(named, FILE_NAME) if named is not None and os.path.isdir(named) else named
-
-
-def _is_given(context: click.Context, parameter: str) -> bool:
-    return context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE

@@ -25,7 +25,7 @@ from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import RuntimeRow
+    from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -264,17 +264,23 @@ class AgentNow:
         return {"answers": self.answers, "runtime": runtime_facts(self.runtime)}
 
 
-def agent_now(state_dir: str) -> AgentNow:
-    """The agent of a state directory; one that does not answer in time is none."""
+def read_agent(state_dir: str) -> "AgentStatus | None":
+    """The status of the agent of a state directory; None where none answers in time."""
     path = os.path.join(state_dir, SOCKET)
     if not os.path.exists(path):
-        return AgentNow()
+        return None
     from nri_plugin.agent.status_client import read_status
 
     try:
-        return AgentNow(answers=True, runtime=read_status(path, ANSWER_S).runtime)
+        return read_status(path, ANSWER_S)
     except HostError:
-        return AgentNow()
+        return None
+
+
+def agent_now(state_dir: str) -> AgentNow:
+    """The agent of a state directory; one that does not answer in time is none."""
+    status = read_agent(state_dir)
+    return AgentNow() if status is None else AgentNow(answers=True, runtime=status.runtime)
 
 
 def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:

@@ -8,8 +8,8 @@ import yaml
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain import source
-from nri_plugin.cli.explain.source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
-from nri_plugin.cli.state.source import NO_RUNTIME
+from nri_plugin.cli.explain.source import checkpoint_path, created_by_today, ground, known_containers
+from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
 from nri_plugin.core.engine import decide, wanted
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.model.errors import CheckpointError, ConfigError
