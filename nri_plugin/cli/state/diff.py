@@ -15,15 +15,16 @@ import click
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import ObservedCpuset, cgroup_root_here, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     Seen,
     WrongUsageError,
+    cgroup_root_here,
     cgroup_root_option,
     load_checkpoint,
     path_of,
     state_dir_option,
 )
+from nri_plugin.cli.state.verify import ObservedCpuset, judging_node, look, need_visible
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (

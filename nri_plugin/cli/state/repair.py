@@ -17,11 +17,11 @@ from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.checkpoint.repair import RepairEvidence, RepairPlan, Salvage, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import cgroup_root_here, contradictions, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     Seen,
     WrongUsageError,
+    cgroup_root_here,
     cgroup_root_option,
     fits,
     locked,
@@ -32,6 +32,7 @@ from nri_plugin.cli.state.source import (
     state_dir_option,
     this_machine,
 )
+from nri_plugin.cli.state.verify import contradictions, judging_node, look, need_visible
 from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State

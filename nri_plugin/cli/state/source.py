@@ -67,6 +67,15 @@ cgroup_root_option = click.option(
 )
 
 
+HOST_TREE = "/host/sys/fs/cgroup"
+OWN_TREE = "/sys/fs/cgroup"
+
+
+def cgroup_root_here() -> str:
+    """The host's cgroup tree as a container of ours sees it, else this system's."""
+    return HOST_TREE if os.path.isdir(HOST_TREE) else OWN_TREE
+
+
 class FailedError(click.ClickException):
     """The command is correct and has failed."""
 
