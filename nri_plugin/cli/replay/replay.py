@@ -180,6 +180,7 @@ def _verify(course: _Course, width: int) -> tuple[_ReplayAnswer, int]:
 def _compare(course: _Course, config_path: str, width: int) -> _ReplayAnswer:
     from nri_plugin.cli.replay import tally as text
     from nri_plugin.cli.replay.tally import ReplayComparison
+    from nri_plugin.cli.state.diff import node_changes
     from nri_plugin.config.loading import load
     from nri_plugin.recording.other_life import OtherLife
 
@@ -192,7 +193,7 @@ def _compare(course: _Course, config_path: str, width: int) -> _ReplayAnswer:
         comparison.add(met)
     recorded, replayed = comparison.recorded.as_dict(), comparison.replayed.as_dict()
     found = list(comparison.differences.values())
-    chosen = list(text.options_of(*nodes)) if nodes else []
+    chosen = list(node_changes(*nodes)) if nodes else []
     notes = [NOTE_ANEW] if other.restarts else []
     data = {
         **course.data(),

@@ -14,8 +14,7 @@ from typing import Any
 from nri_plugin.cli.output import table
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
-from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.options import Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
 from nri_plugin.recording.other_life import Met
@@ -302,16 +301,6 @@ def verified(changes: Sequence[RecordedChange], width: int) -> Iterator[str]:
     yield "what comes after the first difference may follow from it"
 
 
-def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
-    """What the two configurations differ in, by the names of the configuration."""
-    for one in REGISTRY.values():
-        before, after = one.value(recorded.options), one.value(replayed.options)
-        if before != after:
-            yield f"{one.name}: {_value(before)} -> {_value(after)}"
-    if recorded.reserved != replayed.reserved:
-        yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
-
-
 def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
     """The table of changes under another configuration, losses first."""
     if not found:
@@ -366,16 +355,6 @@ def _got(verdict: ReplayVerdict) -> str:
 def _more(count: int) -> Iterator[str]:
     if count > MOST_ROWS:
         yield f"... and {count - MOST_ROWS} more; all are in -o json"
-
-
-def _value(value: object) -> str:
-    if isinstance(value, tuple) and value and isinstance(value[0], ReservedMemory):
-        return ", ".join(
-            f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
-        )
-    if isinstance(value, frozenset | tuple):
-        return ",".join(sorted(map(str, value))) or NOTHING
-    return str(value)
 
 
 def _clock(times: Sequence[datetime]) -> str:

@@ -26,6 +26,8 @@ from nri_plugin.cli.state.source import (
 )
 from nri_plugin.cli.state.verify import ObservedCpuset, judging_node, look, need_visible
 from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
+from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (
     Allocation,
@@ -101,6 +103,24 @@ def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[S
     if before is None or after is None or before == after:
         return []
     return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
+
+
+def node_changes(before: Node, after: Node) -> Iterator[str]:
+    """The options that differ, by their names in the configuration, and the reserved CPUs; a line each."""
+    for one in REGISTRY.values():
+        old, new = one.value(before.options), one.value(after.options)
+        if old != new:
+            yield f"{one.name}: {_option_words(old)} -> {_option_words(new)}"
+    if before.reserved != after.reserved:
+        yield f"reserved CPUs: {before.reserved or '-'} -> {after.reserved or '-'}"
+
+
+def _option_words(value: object) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], ReservedMemory):
+        return ", ".join(
+            f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
+        )
+    return ",".join(sorted(map(str, value))) or "-" if isinstance(value, frozenset | tuple) else str(value)
 
 
 def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:

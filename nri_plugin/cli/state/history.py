@@ -5,13 +5,15 @@ more entries. Below them stand the present checkpoint, the generation before it 
 """
 
 import fnmatch
+import glob
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -20,7 +22,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
-from nri_plugin.cli.state.diff import StateChange, changes
+from nri_plugin.cli.state.diff import StateChange, changes, node_changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved
@@ -135,7 +137,9 @@ KINDS = (
     "started",
     "gap",
 )
-STARTS = {"start": "started", "gap": "gap"}
+BEGINS = ("start", "gap")
+"""Why a recording has the whole state: the agent started, or events before it were not recorded."""
+
 WORDS = {"lost": "released", "grew": "resized", "shrank": "resized", "moved": "moved", "gained": "placed"}
 
 
@@ -171,7 +175,7 @@ def happened(recording: Recording) -> Iterator[Happened]:
     node: Node | None = None
     for entry, moment in recording.lived():
         if entry.state is not None:
-            if entry.why in STARTS:
+            if entry.why in BEGINS:
                 yield _began(entry, entry.state)
         elif entry.node is not None and node is not None:
             yield Happened(entry.at, "machine", "", f"another one: {_difference(node, entry.node)}")
@@ -183,27 +187,16 @@ def happened(recording: Recording) -> Iterator[Happened]:
 def _began(entry: RecordedEntry, state: State) -> Happened:
     if entry.why == "gap":
         return Happened(entry.at, "gap", "", "events before this were not recorded")
+    counts = f"{len(state.allocations)} allocations and {len(state.containers)} containers"
     observing = ", only observing" if entry.observing else ""
-    return Happened(
-        entry.at,
-        "started",
-        "",
-        f"the agent, with {len(state.allocations)} allocations and {len(state.containers)} containers{observing}",
-    )
+    return Happened(entry.at, "started", "", f"the agent, with {counts}{observing}")
 
 
 def _difference(before: Node, after: Node) -> str:
     """The differences between two nodes in one line."""
-    found = []
+    found = list(node_changes(before, after))
     if before.topology.online != after.topology.online:
-        found.append(f"online CPUs {before.topology.online} -> {after.topology.online}")
-    if before.reserved != after.reserved:
-        found.append(f"reserved {before.reserved or '-'} -> {after.reserved or '-'}")
-    found += [
-        f"{field.name} {getattr(before.options, field.name)} -> {getattr(after.options, field.name)}"
-        for field in fields(before.options)
-        if getattr(before.options, field.name) != getattr(after.options, field.name)
-    ]
+        found.insert(0, f"online CPUs {before.topology.online} -> {after.topology.online}")
     return "; ".join(found) or "its memory or devices"
 
 
@@ -264,9 +257,8 @@ def _words(change: StateChange) -> str:
 
 def _drifted(entry: RecordedEntry, event: CpusetsObserved, state: State) -> Iterator[Happened]:
     steps = entry.outcome.steps if entry.outcome else ()
-    cause = ", ".join(
-        dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
-    )
+    causes = dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
+    cause = ", ".join(causes)
     if not cause:
         return
     for one in event.observed:
@@ -275,10 +267,9 @@ def _drifted(entry: RecordedEntry, event: CpusetsObserved, state: State) -> Iter
         where = one.target.cgroup.path or one.target.cgroup.parent
         name = f"{pod.namespace}/{pod.name}/{record.name}" if pod and record else where
         found = "no cpuset files" if one.cpus is None else f"CPUs {one.cpus or 'none'}"
-        runs_on = (
-            f", ran on {one.effective}" if one.effective is not None and one.effective != one.cpus else ""
-        )
-        yield _line(entry, "drift", name, f"found {found}{runs_on} ({cause}), put right")
+        is_elsewhere = one.effective is not None and one.effective != one.cpus
+        ran_on = f", ran on {one.effective}" if is_elsewhere else ""
+        yield _line(entry, "drift", name, f"found {found}{ran_on} ({cause}), put right")
 
 
 def _event_name(event: Any) -> str:
@@ -365,7 +356,8 @@ def command(
     Below stand the checkpoints of the state directory: the present one, the generation before, and damaged ones that
     were kept. -o json writes one line for each entry and each checkpoint.
 
-    Exit code: 0; 1 when there is neither a recording nor a checkpoint, or it cannot be read; 2 when the options are wrong.
+    Exit code: 0; 1 when the recording cannot be read and no checkpoint is there; 2 when the options are wrong, or the
+    directory or the recording is not there.
     """
     after = _time(since) if since else None
     if not os.path.exists(recording or state_dir):
@@ -476,20 +468,10 @@ def _follow(
 
 
 def _size(path: str) -> Size:
-    """What is another value whenever there is more to read."""
-    paths = [path] if os.path.isfile(path) else [os.path.join(path, name) for name in _names(path)]
+    """A value that changes whenever there is more to read."""
     found = []
-    for one in paths:
-        try:
+    for one in [path] if os.path.isfile(path) else sorted(glob.glob(f"{glob.escape(path)}/*")):
+        with suppress(OSError):
             status = os.stat(one)
-        except OSError:
-            continue
-        found.append((one, status.st_ino, status.st_size))
+            found.append((one, status.st_ino, status.st_size))
     return tuple(found)
-
-
-def _names(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []

@@ -148,7 +148,7 @@ def test_another_node_is_told_by_its_difference(site: Site) -> None:
     site.file.write_bytes(
         lived(LIFE[:1])[0] + node_line(a_node(reserved="0-3"), START + timedelta(minutes=9))
     )
-    assert site.told()[-1] == ("machine", "", "another one: reserved 0-1 -> 0-3")
+    assert site.told()[-1] == ("machine", "", "another one: reserved CPUs: 0-1 -> 0-3")
 
 
 def test_both_segments_are_told_and_a_full_one_is_no_restart(site: Site) -> None:
