@@ -14,7 +14,6 @@ import click
 from click.core import ParameterSource
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
-from nri_plugin.cli.explain.sentences import as_dict, sentence
 from nri_plugin.cli.explain.source import (
     Created,
     NamedContainer,
@@ -24,7 +23,7 @@ from nri_plugin.cli.explain.source import (
     ground,
     known_containers,
 )
-from nri_plugin.cli.explain.text import explanation_text
+from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state.source import NO_RUNTIME, agent_now

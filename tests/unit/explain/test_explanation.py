@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cli.explain.sentences import as_dict, fit_text, lead_text, sentence, whys
+from nri_plugin.cli.explain.text import as_dict, fit_text, lead_text, sentence, whys
 from nri_plugin.core.engine import decide
 from nri_plugin.explain.explanation import ContainerOutcome, explain, settings
 from nri_plugin.model.bounds import DEVICES
