@@ -43,7 +43,7 @@ RESIZE_DONE = "resize done instead of refused"
 
 @dataclass(frozen=True, slots=True)
 class ReplayVerdict:
-    """What one container got.
+    """The outcome of one container.
 
     Attributes:
         refused: the reason word; empty when it was admitted.
@@ -150,7 +150,7 @@ class ReplayComparison:
             self._resize(met, event, recorded)
             return
         self.recorded.count(key, recorded)
-        # A further try of what runs here already: it has what it has.
+        # A further try of a container that runs here already: it keeps its CPUs.
         replayed = (
             _held(met.node, met.before, key)
             if met.decision is None
@@ -225,7 +225,7 @@ def _refused(moment: Moment) -> str:
 
 
 def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> ReplayVerdict:
-    """What was decided; `refused` is what was recorded of that, where something was."""
+    """The decision; `refused` is the recorded reason, empty for none, and None where nothing was recorded."""
     error = decision.refusal
     reason = refused if refused is not None else error.reason if error else ""
     if reason:
@@ -276,7 +276,7 @@ SUMS = (
 
 
 def span(path: str, events: int, first: datetime | None, last: datetime | None) -> str:
-    """What was replayed."""
+    """The recording, the number of its events, and its first and last time."""
     counted = f"{events} event{'' if events == 1 else 's'}"
     if first is None or last is None:
         return f"recording  {path}: {counted}"
@@ -285,7 +285,7 @@ def span(path: str, events: int, first: datetime | None, last: datetime | None) 
 
 
 def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
-    """What is decided otherwise today."""
+    """The decisions that differ today."""
     if not found:
         yield "today's program decides the same"
         return
@@ -546,14 +546,14 @@ def _compare(course: _Course, config_path: str, width: int) -> tuple[dict[str, A
     return data, lines, 0
 
 
-OBSERVED = "observed   the agent only observed: what is recorded was decided and not carried out"
+OBSERVED = "observed   the agent only observed: the recorded decisions were not carried out"
 NOTE_ANEW = (
     "lines or the checkpoint were lost on the way: from there on both begin with the recorded placements"
 )
 
 
 def _node(config: Config, recorded: Node, former: Node | None) -> Node:
-    """The recorded machine under the other configuration; what is reserved stays when the machine changes."""
+    """The recorded machine under the other configuration; reserved CPUs stay when the machine changes."""
     if former is not None:
         return replace(former, topology=recorded.topology)
     node = config.node(recorded.topology)

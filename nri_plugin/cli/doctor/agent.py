@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the agent itself; pure."""
+"""The checks of `nri-pin doctor` on the agent; pure."""
 
 import posixpath
 import shlex
@@ -17,7 +17,7 @@ MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True)
 class AgentEvidence:
-    """What was seen.
+    """The evidence about the agent.
 
     Attributes:
         path: of the configuration.

@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the kubelet; pure.
+"""The checks of `nri-pin doctor` on the kubelet; pure.
 
 A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
 hold the steps that move the node from the kubelet's static managers to the agent. The node works at every step, or the
@@ -57,7 +57,7 @@ OR_NOT = "where it is refused, do what it says before you go on: nothing has cha
 POLICIES = {
     "cpu-manager": (CPU_POLICY, "it would pin CPUs, too, and each would undo the other's work"),
     "memory-manager": (MEMORY_POLICY, "it would bind memory, too"),
-    "topology-manager": (TOPOLOGY_POLICY, "it would refuse pods by hints of its own"),
+    "topology-manager": (TOPOLOGY_POLICY, "it would refuse pods by other hints"),
 }
 HAND_OVER = "hand this node over to the agent; each step only after the one before it succeeded"
 SEE_STEPS = "the steps above do it: {}"
@@ -66,7 +66,7 @@ GUIDE = "deploy/guide/migrate.md has the steps"
 
 @dataclass(frozen=True, slots=True)
 class KubeletEvidence:
-    """What was seen.
+    """The evidence about the kubelet.
 
     Attributes:
         settings: None when there is no kubelet.
@@ -330,7 +330,7 @@ def _allocations_first(seen: KubeletEvidence, settings: KubeletSettings) -> Iter
             yield from _first_configuration(seen, settings)
         if seen.must_import:
             yield NextStep(
-                f"rehearse the import, into a directory of its own, while the kubelet runs; {OR_NOT}",
+                f"rehearse the import, into another directory, while the kubelet runs; {OR_NOT}",
                 f'{_import(seen)} --state-dir "$(mktemp -d)"',
             )
 

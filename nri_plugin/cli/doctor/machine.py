@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the kernel, the machine and the cgroup tree; pure."""
+"""The checks of `nri-pin doctor` on the machine, the kernel and the cgroup tree; pure."""
 
 import re
 import shlex
@@ -18,7 +18,7 @@ FIRST_V2_CPUSET = (5, 0)
 
 @dataclass(frozen=True, slots=True)
 class KernelEvidence:
-    """What was seen.
+    """The evidence about machine and kernel.
 
     Attributes:
         topology: a text when the machine's files make no sense.
@@ -167,15 +167,15 @@ BOOT_WITH_V2 = "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarc
 
 @dataclass(frozen=True, slots=True)
 class CgroupEvidence:
-    """What was seen.
+    """The evidence about cgroups.
 
     Attributes:
-        tree: a text when what is there is no cpuset tree.
+        tree: a text when there is no cpuset tree, and why.
         online: the machine's CPUs; None where they cannot be seen.
         kubelet_driver: `systemd` or `cgroupfs` of the kubelet's configuration; empty where it is not set or not visible.
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
-        is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
+        is_ours: whether an agent of ours keeps the cpusets, or has left a checkpoint.
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
         culprits: programs on this node that are known to pin.
@@ -317,7 +317,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         group = broken[0]
         return to_do(
             f"{group.path} wants to be a partition and is none: {group.partition}",
-            "end it, or give it CPUs of its own",
+            "end it, or give it exclusive CPUs",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
     others = [group for group in found if not group.effective or group.effective - seen.allowed]

@@ -46,7 +46,7 @@ class Kernel:
 
 
 def read_kernel(view: NodeView) -> Kernel | Hidden:
-    """The kernel of the node; every kernel has a command line and a release, so what has none is no evidence."""
+    """The kernel of the node; every kernel has a command line and a release, so files without them are no evidence."""
     line = view.kernel_text("/proc/cmdline")
     if line is None:
         return Hidden("/proc/cmdline", why=NOT_COPIED)
@@ -66,7 +66,7 @@ def read_kernel(view: NodeView) -> Kernel | Hidden:
 
 
 def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
-    """CPUs by option, and what cannot be read as a list (`isolcpus=managed_irq,2-5` has flags before it)."""
+    """CPUs by option, and values that are no CPU list, by option (`isolcpus=managed_irq,2-5` has flags before it)."""
     known: dict[str, CPUSet] = {}
     unread: dict[str, str] = {}
     for word in line.split():
@@ -91,7 +91,7 @@ def is_admin(view: NodeView, pid: int) -> bool | None:
 
 
 def free_bytes(path: str) -> int | None:
-    """What is left where `path` is; None when that cannot be told."""
+    """The free bytes of the file system of `path`; None when they cannot be read."""
     try:
         found = os.statvfs(path)
     except OSError:
@@ -104,7 +104,7 @@ TOPS = ("kubepods.slice", "kubepods")
 """As the systemd and the cgroupfs driver name it."""
 
 LEVELS = 3
-"""Below the top: the QoS slices, the pods, their containers; Guaranteed pods have no slice of their own above them."""
+"""Below the top: the QoS slices, the pods, their containers; Guaranteed pods are directly below the top."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Tree:
 
 
 def read_tree(view: NodeView, path: str = "") -> Tree | Hidden | str:
-    """The tree that carries cpusets; a text says what is wrong with what is there instead."""
+    """The tree that carries cpusets; a text says why there is none."""
     place = path or view.find(TREE)
     if isinstance(place, Hidden):
         return place

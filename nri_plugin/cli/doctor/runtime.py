@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the container runtime; pure."""
+"""The checks of `nri-pin doctor` on the container runtime; pure."""
 
 import re
 import shlex
@@ -54,7 +54,7 @@ LIMITS: dict[str, tuple[tuple[Version, str], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class RuntimeEvidence:
-    """What was seen.
+    """The evidence about the container runtime.
 
     Attributes:
         name: `containerd` or `CRI-O`; empty when the node has neither.

@@ -58,7 +58,7 @@ NOWHERE = FileLine()
 
 @dataclass(frozen=True, slots=True)
 class NRISettings:
-    """How the runtime's NRI is set; what is not written has the runtime's default.
+    """How the runtime's NRI is set; settings that are not written have the runtime's default.
 
     Attributes:
         runtime: `containerd` or `CRI-O`.
@@ -153,7 +153,7 @@ def find_name(view: NodeView, process: Process | None, main: str = "") -> str | 
 
 
 def read_version(view: NodeView, process: Process | None, runtime: str) -> str | Hidden:
-    """What the runtime's program says of its version; empty when nothing. Only asked where it can be run."""
+    """The version that the runtime's program prints; empty for none. It is asked only where it can be run."""
     name = UNITS[runtime]
     if not view.is_whole or view.is_copy:
         return view.hidden(f"/usr/bin/{name}")
@@ -185,7 +185,7 @@ def read_settings(
         view: the node.
         runtime: which.
         process: says by its command line where its files are.
-        path: of the main file, instead of what is found.
+        path: of the main file; empty to look for it.
         merges_keys: False for containerd before 2.0, where an imported table of a plugin replaces the former one.
     """
     try:

@@ -24,7 +24,7 @@ FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the node's own process namespace. Source: Linux, include/linux/proc_ns.h."""
 
 OF_EVERY_CONTAINER = ("/proc", "/sys", "/dev", "/run", "/etc", "/var", "/var/run")
-"""Mount points that a container has of its own, or that show nothing of the node by themselves."""
+"""Mount points that every container has, or that by themselves show nothing of the node."""
 
 FOLDERS = (
     "/etc/containerd",
@@ -40,7 +40,7 @@ FOLDERS = (
     "/sys",
     "/proc",
 )
-"""What is mounted as a whole: a mounted file stays the old one when its node replaces it."""
+"""Directories that are mounted as a whole: a mounted file stays the old one when the node replaces it."""
 
 NOT_COPIED = "not among the files that were copied"
 
@@ -95,7 +95,7 @@ class NodeView:
         in_pod: whether `/` is a container's own and not the node's.
 
     Attributes:
-        is_whole: whether everything below the root is the node's, and not only what is mounted there.
+        is_whole: whether everything below the root is the node's, and not only some mounts.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class NodeView:
     def find(self, path: str) -> str | Hidden:
         """Where the node's `path` is from here, whether or not it exists.
 
-        Links are followed as on the node: below the root, and not out of it. A copy tells nothing of what is below
+        Links are followed as on the node: below the root, and not out of it. A copy tells nothing of files below
         a folder of the root that it does not have.
         """
         real = self._resolved(path)
@@ -140,7 +140,7 @@ class NodeView:
         return path if self._is_mounted_as_it_is(path) else self.hidden(path)
 
     def hidden(self, path: str) -> Hidden:
-        """What to say of a path that cannot be seen."""
+        """A path that cannot be seen, with the mount that would show it."""
         top = "/host" if self.root == "/" else self.root
         folder = next((name for name in FOLDERS if _is_in(path, name)), path)
         return Hidden(folder, top + folder)
@@ -157,7 +157,7 @@ class NodeView:
             return None if error.errno in _PASSED_OVER else Hidden(path, why=_why(error))
 
     def names(self, path: str) -> tuple[str, ...] | Hidden | None:
-        """What a directory holds, sorted; None when the node has none of that name."""
+        """The names in a directory, sorted; None when the node has none of that name."""
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
@@ -177,7 +177,7 @@ class NodeView:
             return found
 
     def processes(self) -> tuple[Process, ...] | Hidden:
-        """What runs on the node; without the kernel's threads and those that have ended and wait for their parents."""
+        """The processes of the node, without kernel threads and zombies."""
         proc = self.find("/proc") if self.root != "/" or not self.in_pod else self.hidden("/proc")
         if self.in_pod and (isinstance(proc, Hidden) or self.root == "/") and _sees_all_processes():
             proc = "/proc"

@@ -140,7 +140,7 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
         HostError, CheckpointError: the history and the checkpoint cannot be read.
     """
     state_dir = asked["state_dir"]
-    state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
+    state, damaged = _allocated(state_dir, asked["state_file"] or checkpoint_path(state_dir))
     containers, missing = known_containers(state_dir, state)
     is_alone = asked["state_file"] is None and agent_now(state_dir).has_no_runtime
     notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
@@ -154,7 +154,7 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     raise NotOneError(_not_one(word, meant or of_pod, containers))
 
 
-def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
+def _allocated(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     """The state in the checkpoint; an empty one and the reason where it is damaged and there is a history.
 
     Raises:
@@ -253,7 +253,7 @@ Examples:
   nri-pin explain default/train-0/worker      why it has these CPUs, or was refused
   nri-pin explain worker                      the same, where only one is called so
   nri-pin explain default/train-0             the containers of a pod
-  nri-pin explain --cpu 3 --memory 4Gi        what would become of such a container here
+  nri-pin explain --cpu 3 --memory 4Gi        what such a container would get here
   nri-pin explain --cpu 3 --policy restricted --option full-pcpus-only=true
   nri-pin explain --cpu 16 --device nvidia.com/gpu=2@0,1 --policy single-numa-node
   nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
@@ -316,7 +316,7 @@ class WrongQuestionError(click.ClickException):
     help="... under this option, by its name in the configuration?",
 )
 @click.option(
-    "--machine", metavar="NAME|FILE", help="On this machine with nothing promised, not on this node."
+    "--machine", metavar="NAME|FILE", help="On this machine with nothing allocated, not on this node."
 )
 @click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
 @click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
@@ -324,7 +324,7 @@ class WrongQuestionError(click.ClickException):
     "--state",
     "state_file",
     metavar="FILE",
-    help="Beside the promises of this checkpoint, or of that in this directory.",
+    help="Beside the allocations of this checkpoint, or of that in this directory.",
 )
 @click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
@@ -332,10 +332,10 @@ class WrongQuestionError(click.ClickException):
 @format_option()
 @click.pass_context
 def command(context: click.Context, /, name: str | None, output_format: str, **asked: Any) -> None:
-    """Explain why a container got its CPUs and memory or was refused, or what would become of another.
+    """Explain why a container got its CPUs and memory or was refused, or what another one would get.
 
-    With a CONTAINER it is explained what was decided, by the state at that time. With --cpu, --memory and the like
-    it is explained what would be decided now; nothing is changed.
+    With a CONTAINER, the decision is explained by the state at that time. With --cpu, --memory and the like, the
+    decision that would be made now is explained; nothing is changed.
     """
     asked["state_file"] = _checkpoint(context, asked)
     is_what_if = any(asked[key] for key in WHAT_IF)

@@ -1,6 +1,6 @@
 """The sources of `nri-pin explain`: a node, its state, and the containers that are known by name.
 
-The agent's history tells what was decided, the checkpoint what is allocated. What would be decided now follows from the
+The agent's history tells what was decided, the checkpoint what is allocated. A decision of now follows from the
 running agent, a configuration, the history, or a described machine, whichever comes first in that order.
 """
 
@@ -245,7 +245,7 @@ def _beside_checkpoint(node: Node, by: str, state_dir: str, state_file: str | No
     state = checkpoint_state(path)
     if state is None and state_file is not None:
         raise CheckpointError(path, NO_CHECKPOINT)
-    where = f"the checkpoint {path}" if state else "nothing promised"
+    where = f"the checkpoint {path}" if state else "nothing allocated"
     return Ground(node, state or State(), (f"{by} and {where}",))
 
 
@@ -285,7 +285,7 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
     place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:
         kept = "" if config else f" and the first core ({reserved}) reserved"
-        return Ground(node, State(), (f"{place}{kept}, nothing promised",), found.description)
+        return Ground(node, State(), (f"{place}{kept}, nothing allocated",), found.description)
     checkpoint = read_checkpoint(state_file)
     if checkpoint is None:
         raise CheckpointError(state_file, NO_CHECKPOINT)
@@ -297,7 +297,9 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
         )
     if facts is not None and not config:
         node = Node(found.topology, node.options, facts.reserved)
-    return Ground(node, checkpoint.state, (f"{place}, with the promises of {state_file}",), found.description)
+    return Ground(
+        node, checkpoint.state, (f"{place}, with the allocations of {state_file}",), found.description
+    )
 
 
 def _pod(pod: PodRecord) -> Pod:

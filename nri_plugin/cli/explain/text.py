@@ -39,11 +39,11 @@ NAMED_PODS = 4
 """Pods that have to end together; the others are counted."""
 
 _PLAIN = {
-    WhyKind.POLICY_NONE: "shared: cpuManagerPolicy none gives nobody exclusive CPUs",
+    WhyKind.POLICY_NONE: "shared: cpuManagerPolicy none gives no container exclusive CPUs",
     WhyKind.POD_LEVEL: "shared: its pod sets resources for the pod as a whole (spec.resources)",
     WhyKind.NO_CPUS: "shared: it asks for no CPUs",
     WhyKind.MEMORY_POLICY_NONE: "memory: from any NUMA node, memoryManagerPolicy is None",
-    WhyKind.MEMORY_NOT_GUARANTEED: "memory: from any NUMA node, only Guaranteed containers are promised some",
+    WhyKind.MEMORY_NOT_GUARANTEED: "memory: from any NUMA node, only Guaranteed containers are allocated some",
     WhyKind.MEMORY_NOT_ASKED: "memory: from any NUMA node, it asks for none",
     WhyKind.DEVICES_NOT_COUNTED: (
         f"devices: not counted, it has more than {bounds.DEVICES}, or more than {bounds.DEVICE_RESOURCES} "
@@ -53,7 +53,7 @@ _PLAIN = {
 
 _LEADS = {
     DecidedBy.PREFERRED: "all prefer it, not so the other",
-    DecidedBy.ANNOTATION: "the pod's annotation wishes for it",
+    DecidedBy.ANNOTATION: "the pod's annotation asks for it",
     DecidedBy.NUMBER: "as good, and lower in number",
 }
 
@@ -88,7 +88,7 @@ def sentence(told: Explanation) -> str:
 
 
 def in_the_way(told: Explanation) -> str:
-    """What stands in the way of a refused request; empty where the refusal gives no advice."""
+    """The obstacle of a refused request; empty where the refusal gives no advice."""
     advice = told.refusal.advice if told.refusal else None
     if advice is None:
         return ""
@@ -121,7 +121,7 @@ def _why(subject: Subject, why: Why) -> str:
         case WhyKind.FRACTION:
             return f"shared: {subject.cpu_milli}m is no whole number of CPUs"
     it = "it" if why.ids.isdigit() else "them"
-    return f"memory: promised on {numa(why.ids)}, and bound to {it}"
+    return f"memory: allocated on {numa(why.ids)}, and bound to {it}"
 
 
 def rule_text(resource: str, rule: ExplainedRule) -> str:
@@ -161,7 +161,7 @@ def lead_text(lead: Lead) -> str:
 
 
 def fit_text(fit: Fit) -> str:
-    """What would have fitted."""
+    """A request that would have fitted, or a change after which it would."""
     match fit.kind:
         case FitKind.CPUS:
             return f"{fit.amount} CPUs"
@@ -300,13 +300,13 @@ def _pool(told: Explanation) -> Iterator[str]:
         return
     others = number(told.pool_containers, "other container") if told.pool_containers else ""
     if told.outcome is ContainerOutcome.EXCLUSIVE:
-        yield f"CPUs {told.shared_pool} stay shared, by {others or 'nobody yet'}"
+        yield f"CPUs {told.shared_pool} stay shared, by {others or 'no container yet'}"
     else:
-        yield f"{number(len_of(told.shared_pool), 'CPU')}, shared with {others or 'nobody else'}"
+        yield f"{number(len_of(told.shared_pool), 'CPU')}, shared with {others or 'no other container'}"
 
 
 def _reason(told: Explanation) -> str:
-    """The refusal without the numbers of the hints and the advice, which the screen has in sections of their own."""
+    """The refusal without the numbers of the hints and the advice, which have other sections on the screen."""
     return told.refusal.text_without(frozenset(one.numbers for one in told.hints)) if told.refusal else ""
 
 

@@ -77,8 +77,8 @@ class WhatIf:
 def changed(node: Node, given: Iterable[str]) -> Node:
     """The node with options `NAME=VALUE` over its own, by their names in the configuration.
 
-    Values are read and checked as those of the configuration, with feature gates on. A Memory Manager that nobody
-    reserves memory for gets the smallest reservation, as in a simulation.
+    Values are read and checked as those of the configuration, with feature gates on. A Memory Manager without
+    reserved memory gets the smallest reservation, as in a simulation.
 
     Raises:
         ConfigError: an unknown name, a value it does not take, or options that exclude each other.

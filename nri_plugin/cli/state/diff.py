@@ -227,7 +227,7 @@ def _words(value: object) -> str:
 
 
 def _what(before: CPUSet, after: CPUSet) -> str:
-    """What happened to exclusive CPUs; empty for nothing."""
+    """The change of exclusive CPUs; empty for none."""
     if before == after:
         return ""
     if not before:
@@ -393,7 +393,7 @@ def change_line(change: StateChange) -> str:
 
 
 def _field_words(what: str, field: FieldChange) -> str:
-    """A container that came with its CPUs goes without saying."""
+    """Empty for a container that came with its CPUs: these say it."""
     if field.name != "container":
         return f"{field.name} {field.before} -> {field.after}"
     if field.after == "none":

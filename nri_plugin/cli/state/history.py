@@ -1,4 +1,4 @@
-"""`nri-pin state history`: what was decided for each container, and the checkpoints that are kept.
+"""`nri-pin state history`: the decisions for each container, and the checkpoints that are kept.
 
 Decisions come from the agent's bounded recording: each event is decided again, and the change of the state becomes one or
 more entries. Below them stand the present checkpoint, the generation before it and damaged ones.
@@ -47,7 +47,7 @@ class Kept:
         size: bytes.
         generation: None when it cannot be read.
         checksum: as it stands in the file; None when there is none.
-        verdict: `sound`, or what is wrong with it.
+        verdict: `sound`, or the error.
     """
 
     file: str
@@ -97,7 +97,7 @@ def _checksum(path: str) -> str | None:
 
 
 def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
-    """What `state history` says of them."""
+    """The lines about them."""
     if output_format == "json":
         return [json.dumps({"what": "checkpoint"} | asdict(one)) for one in kept]
     if not kept:
@@ -167,7 +167,7 @@ class Happened:
 
 
 def happened(recording: Recording) -> Iterator[Happened]:
-    """All of it, in order.
+    """All entries, in order.
 
     Raises:
         HostError: a file can no longer be read.
@@ -286,7 +286,7 @@ INDENT = 36
 LOOK_S = 0.5
 """Between two looks for more."""
 RESTS = 4
-"""Times as long as a look took: a full history is decided again at each, on a node that has better to do."""
+"""The pause is so many times as long as the last look, because a look decides the whole history again on a busy node."""
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 EXAMPLES = """\b
@@ -367,7 +367,7 @@ def command(
     kept = [] if recording or pattern or kinds or follow else checkpoints(state_dir)
     problems: list[str] = []
     path = recording or os.path.join(state_dir, DIRECTORY)
-    size = _size(path)  # before it is read, so that nothing is missed that comes meanwhile
+    size = _size(path)  # before the read, so that no line of meanwhile is missed
     found = _found(path, problems)
     chosen = [one for one in found if _is_wanted(one, pattern, kinds, after)]
     if problems and not kept and not chosen:
@@ -381,7 +381,7 @@ def command(
     for text in problems:
         echo(f"nri-pin: {text}", err=True)
     if found and not chosen and not follow and output_format == "text":
-        echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
+        echo(f"nri-pin: none of the {len(found)} entries matches; leave an option out", err=True)
     if follow:
         _follow(path, size, found, (pattern, kinds, after), output_format)
 
@@ -450,7 +450,7 @@ def _follow(
     wanted: tuple[str, Sequence[str], datetime | None],
     output_format: str,
 ) -> None:
-    """Tell what is new whenever the recording grew."""
+    """Print new entries whenever the recording grew."""
     sys.stdout.flush()
     known_ones, pause_s = set(known), LOOK_S
     while True:

@@ -1,4 +1,4 @@
-"""`nri-pin state repair`: save what is certain of a damaged checkpoint, inventing nothing.
+"""`nri-pin state repair`: save the certain allocations of a damaged checkpoint, and invent none.
 
 The command reads the damaged file, the generation before it and the cgroups, plans a state from them
 (`nri_plugin.checkpoint.repair`), shows the plan, and writes it when that is asked for.
@@ -213,7 +213,7 @@ def _case(
 
 
 def _read(path: str) -> tuple[Checkpoint | None, Salvage | None, str]:
-    """The checkpoint when it is whole, else what can be read of it and what is wrong."""
+    """The checkpoint when it is whole, else its readable part and the error."""
     try:
         found = read_checkpoint(path)
     except CheckpointError as error:
@@ -230,7 +230,7 @@ def _read(path: str) -> tuple[Checkpoint | None, Salvage | None, str]:
 
 
 def _merged(found: State, former: Checkpoint | None) -> State:
-    """All containers that are known of: where they run is looked up."""
+    """All known containers, for a look at their cgroups."""
     before = former.state if former else State()
     return State({**found.pods, **before.pods}, {**found.containers, **before.containers})
 

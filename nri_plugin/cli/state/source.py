@@ -1,4 +1,4 @@
-"""What the `state` commands share: which checkpoint they read, which machine it is about, and whether an agent works on it."""
+"""Shared by the `state` commands: the checkpoint that they read, its machine, and the agent that works on it."""
 
 import fcntl
 import os

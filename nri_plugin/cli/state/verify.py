@@ -118,7 +118,7 @@ def _look_at(cgroups: Cgroups, row: StateRow) -> ObservedCpuset:
 
 
 def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
-    """What its processes run on; in a stand-in, where nothing keeps effective sets in step, what it was given."""
+    """The CPUs of its processes; in a stand-in, which has no kernel to compute effective sets, those that were written."""
     own = None if cgroups.tree.is_kernel else cgroups.read_cpus(ref)
     return cgroups.read_effective(ref) if own is None else own
 
@@ -301,7 +301,7 @@ def anything_goes(state: State) -> NodeFacts:
 EXAMPLES = """\b
 Examples:
   nri-pin state verify
-  nri-pin state verify --live || echo look at it
+  nri-pin state verify --live || echo see above
   nri-pin state verify --root /host --cgroup-root /host/sys/fs/cgroup
   nri-pin state verify --file ./checkpoint-of-another-node
   nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
@@ -373,10 +373,10 @@ def command(
 def _checked(
     checkpoint: Checkpoint, machine: str | None, root: str | None, cgroup_root: str | None, live: bool | None
 ) -> tuple[list[str], str]:
-    """What was found, and in words how the cgroups were looked at.
+    """The findings, and a sentence on how the cgroups were read.
 
     Args:
-        checkpoint: what is checked.
+        checkpoint: is checked.
         machine: a named one.
         root: of the machine.
         cgroup_root: a named one.
@@ -405,7 +405,7 @@ def _by_configurations(
     machine: str | None,
     root: str | None,
 ) -> list[str]:
-    """What other options would say, on the machine that is named, else on this one.
+    """The findings under other options, on the machine that is named, else on this one.
 
     Raises:
         WrongUsageError: the checkpoint is about another machine.

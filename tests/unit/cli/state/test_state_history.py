@@ -249,7 +249,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path, words: list[str], code: int
 def test_nothing_found_is_said(site: Site) -> None:
     result = site.history("--container", "nobody")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "none of the 7 entries is such a one" in result.stderr
+    assert "none of the 7 entries matches" in result.stderr
 
 
 def test_what_happens_is_of_a_known_kind(site: Site) -> None:
