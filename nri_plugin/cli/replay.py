@@ -17,11 +17,10 @@ import click
 
 from nri_plugin.cli.output import echo, format_option, table, told
 from nri_plugin.cli.state.diff import node_changes
-from nri_plugin.cli.state.source import WrongUsageError
+from nri_plugin.cli.state.source import usage_errors
 from nri_plugin.config.loading import Config, load, load_hint_providers
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
@@ -406,10 +405,8 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     """Decide recorded events again: with the recorded configuration, or with another one."""
     if only and only.count("/") != 1:
         raise click.UsageError(f"--only needs NAMESPACE/POD such as default/web-0, found {only}")
-    try:
+    with usage_errors():
         recording = read(file, load_hint_providers())
-    except HostError as error:
-        raise WrongUsageError(str(error)) from error
     course = _Course(recording, until, only)
     width = shutil.get_terminal_size().columns
     if config_path is None:

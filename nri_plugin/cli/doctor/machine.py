@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, named, not_visible, to_do
+from nri_plugin.cli.doctor.kubelet_files import RESERVED_CPUS
 from nri_plugin.cli.doctor.machine_files import TREE, CgroupDir, Kernel, Tree
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.host.cgroup import MENDED
+from nri_plugin.model.options import REGISTRY, IsolatedCPUs, Isolation
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
 
+ON_REQUEST = f"{REGISTRY['isolated_cpus'].name}: {IsolatedCPUs.ON_REQUEST}"
 FIRST_V2_CPUSET = (5, 0)
 """Source: Linux 5.0, the cpuset controller of cgroup v2."""
 
@@ -95,7 +98,7 @@ def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Finding | No
     return advice(
         f"CPUs {reserved} are kept for the system and CPUs {whole - reserved} are the other threads of their cores: "
         "these can never be given as whole cores, and share their core with the system",
-        f'write reservedSystemCPUs: "{whole}" into the configurations of the agent and of the kubelet',
+        f'write {RESERVED_CPUS}: "{whole}" into the configurations of the agent and of the kubelet',
     )
 
 
@@ -141,7 +144,7 @@ def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
     return advice(
         f"{words}: on isolated CPUs the kernel balances no load, so that the threads of a container with several of "
         "them stay where they start",
-        "nothing, where only containers run there that pin their threads; else isolatedCPUs: on-request gives them only "
+        f"nothing, where only containers run there that pin their threads; else {ON_REQUEST} gives them only "
         "to those that ask, or boot without isolcpus: exclusive CPUs need none",
     )
 
@@ -162,6 +165,7 @@ def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
 FREE_PARTITIONS = ("", "member")
 QOS_ENDINGS = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 MOST_NAMED = 3
+NOT_ISOLATED = f"{REGISTRY['isolation'].name}: {Isolation.NONE}"
 BOOT_WITH_V2 = "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1"
 
 
@@ -350,17 +354,17 @@ def _can_partition(seen: CgroupEvidence, tree: Tree) -> Finding:
     if tree.version == 1:
         return to_do(
             "asked for, and cgroup v1 has no partitions: containers have ordinary cpusets",
-            "boot with cgroup v2, or set isolation: none",
+            f"boot with cgroup v2, or set {NOT_ISOLATED}",
             BOOT_WITH_V2,
         )
     if tree.nests_partitions is False:
         return to_do(
             "asked for, and this kernel has no partitions below the root: containers have ordinary cpusets",
-            "use Linux 6.7 or later, or set isolation: none",
+            f"use Linux 6.7 or later, or set {NOT_ISOLATED}",
         )
     if seen.may_partition is False:
         return to_do(
             "asked for, and the agent lacks the capability SYS_ADMIN, without which the kernel grants no partition",
-            "give it (chart: agent.partitions: true), or set isolation: none",
+            f"give it (chart: agent.partitions: true), or set {NOT_ISOLATED}",
         )
     return fine("asked for, and nothing that is seen here is in its way")

@@ -349,7 +349,7 @@ def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, 
     source = _path(files[0]) if files else path_of(state_dir, None)
     checkpoint = load_checkpoint(source)
     root = root or cgroup_root_here()
-    looked = look(Seen(checkpoint.state, judging_node(checkpoint), has_parts=False, machine=""), root)
+    looked = look(Seen(checkpoint.state, judging_node(checkpoint)), root)
     need_visible(looked, root)
     return f"{source}, generation {checkpoint.generation}", f"cgroups below {root}", live_changes(looked)
 

@@ -24,10 +24,10 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.convert import named_allocations
-from nri_plugin.cli.state.source import FailedError, WrongUsageError, root_option
+from nri_plugin.cli.state.source import FailedError, root_option, usage_errors
 from nri_plugin.cli.state.verify import awaiting_agent
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
-from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
@@ -106,15 +106,13 @@ def import_command(
 
     Exit code: 0, 1 when the allocations cannot be kept, 2 when a file or the machine cannot be read.
     """
-    try:
+    with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
         _check_memory(allocations, node, config, without_memory=without_memory)
         state = imported(node, allocations)
         _refuse([str(one) for one in state.violations(node)])
         _save(config, node, state)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 
 
@@ -141,7 +139,7 @@ def export_command(
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """
-    try:
+    with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         _check_static(config, kubelet_dir)
         state = _saved(config)
@@ -149,8 +147,6 @@ def export_command(
         files = _files(node, state)
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     path = os.path.join(config.state_dir, FILE_NAME)
     where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
     _told(state, where, output_format, {"stays": path, "retire": _retire(path)})

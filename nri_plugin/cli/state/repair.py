@@ -31,9 +31,10 @@ from nri_plugin.cli.state.source import (
     root_option,
     state_dir_option,
     this_machine,
+    usage_errors,
 )
 from nri_plugin.cli.state.verify import contradictions, judging_node, look, need_visible
-from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
+from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
@@ -168,13 +169,10 @@ def command(
         raise click.UsageError("--yes and --dry-run exclude each other; give one")
     if not os.path.isdir(state_dir):
         raise WrongUsageError(f"{state_dir}: no such directory; name the agent's --state-dir")
-    with locked(state_dir):
-        try:
-            case = _case(os.path.join(state_dir, FILE_NAME), given_up, machine, root, cgroup_root)
-            is_done = yes and case.is_wrong and not case.planned.undecided
-            aside = _write(case) if is_done else ""
-        except NriPinError as error:
-            raise WrongUsageError(str(error)) from error
+    with locked(state_dir), usage_errors():
+        case = _case(os.path.join(state_dir, FILE_NAME), given_up, machine, root, cgroup_root)
+        is_done = yes and case.is_wrong and not case.planned.undecided
+        aside = _write(case) if is_done else ""
     answer = repair_json if output_format == "json" else repair_text
     echo(answer(case, aside, is_done=is_done))
     context.exit(EXIT_FAILED if case.is_wrong and not is_done else 0)
@@ -252,7 +250,7 @@ def _live(state: State, cgroup_root: str | None) -> tuple[dict[str, CPUSet] | No
     """CPUs by container id, and in words how they were found."""
     root = cgroup_root or cgroup_root_here()
     try:
-        looked = look(Seen(state, None, has_parts=False, machine=""), root)
+        looked = look(Seen(state, None), root)
         need_visible(looked, root)
     except HostError as error:
         if cgroup_root is not None:

@@ -32,8 +32,8 @@ from nri_plugin.cli.state.source import (
     root_option,
     seen,
     state_dir_option,
+    usage_errors,
 )
-from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
 from nri_plugin.policy.alignment import CPUAlignment
@@ -397,10 +397,8 @@ def command(
     if now is not None and now.has_no_runtime and not os.path.exists(source):
         raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
     checkpoint = load_checkpoint(source)
-    try:
+    with usage_errors():
         found = seen(checkpoint, machine, root)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     wanted = Wanted(namespace, pod, container)
     rows = rows_of(found, wanted)
     if output_format == "json":

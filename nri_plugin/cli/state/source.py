@@ -18,7 +18,7 @@ from nri_plugin.checkpoint.file import (
 )
 from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.model.errors import CheckpointError, ConfigError, HostError, NriPinError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
@@ -88,6 +88,19 @@ class WrongUsageError(click.ClickException):
     exit_code = EXIT_USAGE
 
 
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Errors of files, machines and trees are wrong usage here: the command line names another one than it should.
+
+    Raises:
+        WrongUsageError: in place of an error of ours.
+    """
+    try:
+        yield
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """A state and its machine.
@@ -101,8 +114,8 @@ class Seen:
 
     state: State
     node: Node | None
-    has_parts: bool
-    machine: str
+    has_parts: bool = False
+    machine: str = ""
 
 
 def load_checkpoint(path: str) -> Checkpoint:

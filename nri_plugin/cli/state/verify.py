@@ -19,7 +19,6 @@ from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     HERE,
     Seen,
-    WrongUsageError,
     cgroup_root_here,
     cgroup_root_option,
     file_option,
@@ -32,10 +31,11 @@ from nri_plugin.cli.state.source import (
     path_of,
     root_option,
     state_dir_option,
+    usage_errors,
 )
 from nri_plugin.core.outdated import overcommitted
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
-from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef, Phase, State, named, pod_of
@@ -177,7 +177,7 @@ def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = Fa
     Raises:
         HostError: there is no cpuset tree, or it is another one's.
     """
-    looked = look(Seen(state, node, has_parts=False, machine=""), root)
+    looked = look(Seen(state, node), root)
     if not is_own_tree:
         need_visible(looked, root)
     found = [text for one in looked for text in differences(one)]
@@ -359,13 +359,11 @@ def command(
     checkpoint = load_checkpoint(source)
     wants_live = live if live is not None else None if path is None or cgroup_root else False
     is_only_observed = is_observed(source) and wants_live is None and cgroup_root is None
-    try:
+    with usage_errors():
         found, told = _checked(
             checkpoint, machine, root, cgroup_root, False if is_only_observed else wants_live
         )
         found += _by_configurations(checkpoint, as_kubelet, config_path, machine, root)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     _report(source, checkpoint, found, OBSERVED if is_only_observed else told, output_format)
     context.exit(EXIT_FAILED if found else 0)
 
