@@ -15,7 +15,7 @@ from nri_plugin.checkpoint.kubelet_state import cpus_by_id
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import Allocation, State, named
 from nri_plugin.model.topology import Topology
 
 CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
@@ -108,13 +108,16 @@ def _newer(state: State, facts: NodeFacts | None) -> Iterator[str]:
     for record in state.containers.values():
         has_hint = record.affinity is not None or not record.affinity_preferred
         yield from _named(
-            (record.limit_milli, f"the CPU limit of container {record.key}"),
-            (has_hint, f"the hint of container {record.key}"),
+            (record.limit_milli, f"the CPU limit of container {named(state.pods, record.key)}"),
+            (has_hint, f"the hint of container {named(state.pods, record.key)}"),
         )
     for key, one in state.allocations.items():
         yield from _named(
-            (one.grown, f"which CPUs of {key} came with a resize"),
-            (one.returned, f"which memory of {key} later containers of its pod may still have"),
+            (one.grown, f"which CPUs of {named(state.pods, key)} came with a resize"),
+            (
+                one.returned,
+                f"which memory of {named(state.pods, key)} later containers of its pod may still have",
+            ),
         )
     if facts is not None and facts.memory:
         yield "how much memory each NUMA node has: it follows from the machine and the configuration"
@@ -128,21 +131,25 @@ def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losse
     """What a `cpu_manager_state` of that version does not hold, beside a `memory_manager_state` or alone."""
     lost = list(_resizes(state)) + list(_unsized(state))
     if not has_memory_file:
-        lost += [f"memory of {key}" for key, one in state.allocations.items() if one.memory]
+        lost += [
+            f"memory of {named(state.pods, key)}" for key, one in state.allocations.items() if one.memory
+        ]
     if version == 1:
         held = set(cpus_by_id(state))
-        named = {record.key for number, record in state.containers.items() if number in held}
+        known = {record.key for number, record in state.containers.items() if number in held}
         lost += [
-            f"CPUs {one.cpus} of {key}, for version 1 goes by container ids and no such container is there"
+            f"CPUs {one.cpus} of {named(state.pods, key)}, for version 1 goes by container ids and no such container is there"
             for key, one in state.allocations.items()
-            if one.cpus and key not in named
+            if one.cpus and key not in known
         ]
     return Losses(tuple(lost), tuple(_records(state)))
 
 
 def losses_to_memory(state: State) -> Losses:
     """What a `memory_manager_state` alone does not hold."""
-    lost = [f"CPUs {one.cpus} of {key}" for key, one in state.allocations.items() if one.cpus]
+    lost = [
+        f"CPUs {one.cpus} of {named(state.pods, key)}" for key, one in state.allocations.items() if one.cpus
+    ]
     return Losses((*lost, *_resizes(state), *_unsized(state)), tuple(_records(state)))
 
 
@@ -172,7 +179,7 @@ def _resizes(state: State) -> Iterable[str]:
     for key, one in state.allocations.items():
         if one.resize is not None:
             yield (
-                f"the resize of {key} under way, from CPUs {one.resize.before.cpus or '-'} "
+                f"the resize of {named(state.pods, key)} under way, from CPUs {one.resize.before.cpus or '-'} "
                 f"to {one.resize.after.cpus or '-'}"
             )
 
@@ -181,7 +188,8 @@ def _unsized(state: State) -> Iterable[str]:
     """Memory nodes without an amount: the kubelet's file has nothing else."""
     for key, one in state.allocations.items():
         if _nodes(one) != one.mems:
-            yield f"that {key} is bound to NUMA nodes {one.mems or 'none'}, which are not those of its memory"
+            name = named(state.pods, key)
+            yield f"that {name} is bound to NUMA nodes {one.mems or 'none'}, which are not those of its memory"
 
 
 def _nodes(held: Allocation) -> NodeMask:

@@ -23,10 +23,8 @@ import click
 
 import nri_plugin
 from nri_plugin.agent.supervisor import PLUGIN
-from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, is_in_pod
 from nri_plugin.cli.doctor.runtime import version_of
-from nri_plugin.cli.doctor.service_evidence import (
-    CONTAINERD,
+from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,
     find_name,
     find_runtime,
@@ -34,6 +32,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     read_settings,
     read_version,
 )
+from nri_plugin.cli.doctor.view import Hidden, NodeView, is_in_pod
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.config import loading
 from nri_plugin.model.errors import HostError
@@ -223,10 +222,9 @@ def require_way_back(settings: NRISettings, nri_socket: str, drop_in: Path) -> N
         HostError: the runtime takes no connections, or at another socket than the configuration says.
     """
     if not settings.takes_connections:
-        key = "disable_connections" if settings.runtime == CONTAINERD else "nri_disable_connections"
         raise HostError(
-            settings.closed_by,
-            f"{key} is true, so an agent that was killed or dropped could never connect again; set it to false, then "
+            str(settings.closed_by),
+            f"{settings.closing_key} is true, so an agent that was killed or dropped could never connect again; set it to false, then "
             "install",
         )
     if is_other_socket(settings.socket, nri_socket):

@@ -240,13 +240,13 @@ OWN_FLAGS: Mapping[str, str] = {
 }
 
 
-def _flag_of(name: str) -> str:
+def flag_of(name: str) -> str:
     """The flag that the kubelet has for a key: `--cpu-manager-policy` for `cpuManagerPolicy`."""
     return "--" + re.sub(r"([A-Z]+)", r"-\1", name).lower()
 
 
 KUBELET_FLAGS: Mapping[str, str] = {
-    _flag_of(name): name
+    flag_of(name): name
     for name in (*(name for name, one in options_of(None).items() if one.has_flag), *SECTION_KEYS)
 }
 FLAGS: Mapping[str, str] = {**OWN_FLAGS, **KUBELET_FLAGS}

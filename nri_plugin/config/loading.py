@@ -177,17 +177,21 @@ class NothingConfiguredError(ConfigError):
     """There is no configuration."""
 
 
-def nothing_configured(where: str, reserved: str = "") -> NothingConfiguredError:
-    """The error for no configuration, with the lines of a good first one.
+def first_lines(reserved: str = "") -> str:
+    """The lines of a good first configuration.
 
     Args:
-        where: the place where it was expected.
         reserved: the CPUs to keep for the system; by default the first core of this machine.
     """
-    lines = LINES_TO_ADD.format(reserved or first_core(machine_root()))
+    return LINES_TO_ADD.format(reserved or first_core(machine_root()))
+
+
+def nothing_configured(where: str) -> NothingConfiguredError:
+    """The error for no configuration at that place, with the lines of a good first one."""
     return NothingConfiguredError(
         where,
-        f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{lines}",
+        "no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n"
+        + first_lines(),
     )
 
 

@@ -4,7 +4,7 @@
 the hints, the merge and the steps between. Nothing is computed in a second way, so the explanation cannot differ from
 the decision. For a container that is started again, the explanation is that of an allocation made now.
 
-`nri_plugin.cli.explain.sentences` has the words for these values.
+`nri_plugin.cli.explain.text` has the words for these values.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """What each hint provider answered, what the merge made of it, and in which steps the CPUs were taken, as values.
 
 Nothing is decided here. The hints are those of the providers, the candidates those of the merge, and the steps are what
-the assignment reported while it took the CPUs. `nri_plugin.cli.explain.sentences` has the words for them.
+the assignment reported while it took the CPUs. `nri_plugin.cli.explain.text` has the words for them.
 """
 
 from collections.abc import Iterable

@@ -7,7 +7,7 @@ from hypothesis import event as seen
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cli.explain.sentences import sentence
+from nri_plugin.cli.explain.text import sentence
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain

@@ -21,7 +21,7 @@ from nri_plugin.cli.completion import scenario_names
 from nri_plugin.cli.demo.day import day
 from nri_plugin.cli.demo.report import JSONReport, Report, TextReport
 from nri_plugin.cli.output import columns, format_option, wants_colour
-from nri_plugin.cli.state.findings import findings
+from nri_plugin.cli.state.verify import findings
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import SMTOddCounts

@@ -1,29 +1,28 @@
-"""What `nri-pin doctor` says of the agent itself; pure."""
+"""The checks of `nri-pin doctor` on the agent; pure."""
 
 import posixpath
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.agent.other_owners import IN_A_ROW
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import Hidden
+from nri_plugin.cli.doctor.view import Hidden
 
 ENOUGH_BYTES = 16 << 20
 """A checkpoint of 3,000 containers is below one MiB; three generations and a history fit."""
 
 MOST_NAMED = 3
-NO_CONFIGURATION = "no configuration"
-"""What `nri_plugin.config.loading` calls it; the lines after it are a good first one."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentEvidence:
-    """What was seen.
+    """The evidence about the agent.
 
     Attributes:
         path: of the configuration.
-        config_error: why it cannot be used, empty when it can.
+        config_error: why it cannot be used, an error a line; empty when it can.
+        first_lines: the lines of a first configuration; empty when there is one.
         state_dir: where the checkpoint is kept.
         trouble: why the running agent does not answer; empty when it does.
         version: of the running agent.
@@ -64,6 +63,7 @@ class AgentEvidence:
     must_hand_over: bool = False
     plugin: str = ""
     unit: str = "containerd"
+    first_lines: Sequence[str] = ()
 
     @property
     def restart(self) -> str:
@@ -76,30 +76,12 @@ class AgentEvidence:
         return f"journalctl {'-t' if self.plugin else '-u'} nri-pin"
 
 
-def judge(seen: AgentEvidence) -> Iterator[Finding]:
-    """The findings."""
-    yield _configuration(seen)
-    yield from _running(seen)
-    yield from _directory(seen)
-    yield _checkpoint(seen)
-    yield from _exporter(seen)
-    yield _rivals(seen)
-    if seen.failed_creations >= IN_A_ROW:
-        yield _failed_creations(seen)
-    if seen.fights:
-        yield to_do(
-            "fights",
-            f"another program overwrites the cpusets of {', '.join(seen.fights[:MOST_NAMED])} after each repair by the agent",
-            "find the writer (systemctl set-property, another agent); the agent's log has the values it wrote",
-            f"{seen.journal} -g drift -n 20",
-        )
-
-
-def _failed_creations(seen: AgentEvidence) -> Finding:
+def _failed_creations(seen: AgentEvidence) -> Finding | None:
     """The runtime fails a creation where two plugins set the same field, and reports neither to the other."""
+    if seen.failed_creations < IN_A_ROW:
+        return None
     who = f"{', '.join(seen.suspects)} may be it" if seen.suspects else "that plugin is not visible from here"
     return to_do(
-        "failed-creations",
         f"the last {seen.failed_creations} creations failed after the agent had answered, which looks like another NRI "
         f"plugin that sets cpusets, too; {who}",
         "see whether the runtime says that both tried to set CPUSetCPUs, and let only one of them pin; "
@@ -110,36 +92,32 @@ def _failed_creations(seen: AgentEvidence) -> Finding:
 
 def _configuration(seen: AgentEvidence) -> Finding:
     if isinstance(seen.config_error, Hidden):
-        return not_visible("configuration", seen.config_error, "the agent's configuration cannot be seen")
+        return not_visible(seen.config_error, "the agent's configuration cannot be seen")
     if not seen.config_error:
-        return fine("configuration", f"{seen.path} is right, and fits this machine")
+        return fine(f"{seen.path} is right, and fits this machine")
+    if seen.first_lines:
+        return _no_configuration(seen)
     first, *others = seen.config_error.splitlines()
-    if NO_CONFIGURATION in first and seen.must_hand_over:
+    says = first + (f" (and {len(others)} more)" if others else "")
+    if seen.plugin:
+        do = "mend it; then restart the runtime, which hands it over"
+        return to_do(says, do, seen.restart)
+    look_again = f"nri-pin doctor --config {shlex.quote(seen.path)}"
+    return to_do(says, "mend it; then look again", look_again)
+
+
+def _no_configuration(seen: AgentEvidence) -> Finding:
+    says = f"{seen.path}: there is none"
+    if seen.must_hand_over:
+        return to_do(says, "the steps for the kubelet above write one")
+    if seen.plugin:
         return to_do(
-            "configuration", f"{seen.path}: there is none", "the steps for the kubelet above write one"
-        )
-    if NO_CONFIGURATION in first and seen.plugin:
-        return to_do(
-            "configuration",
-            f"{seen.path}: there is none, and the runtime starts the agent from {seen.plugin}",
+            f"{says}, and the runtime starts the agent from {seen.plugin}",
             "install it again with a configuration, and restart the runtime",
             f"nri-pin install --plugin-dir {shlex.quote(posixpath.dirname(seen.plugin))} "
             f"--index {posixpath.basename(seen.plugin)[:2]} --config ./config.yaml && {seen.restart}",
         )
-    if NO_CONFIGURATION in first:
-        return to_do(
-            "configuration", f"{seen.path}: there is none", "write a first one", _write(seen.path, others)
-        )
-    more = f" (and {len(others)} more)" if others else ""
-    if seen.plugin:
-        return to_do(
-            "configuration",
-            first + more,
-            "mend it; then restart the runtime, which hands it over",
-            seen.restart,
-        )
-    look_again = f"nri-pin doctor --config {shlex.quote(seen.path)}"
-    return to_do("configuration", first + more, "mend it; then look again", look_again)
+    return to_do(says, "write a first one", _write(seen.path, seen.first_lines))
 
 
 def _write(path: str, lines: Sequence[str]) -> str:
@@ -148,128 +126,136 @@ def _write(path: str, lines: Sequence[str]) -> str:
     return f"mkdir -p {shlex.quote(posixpath.dirname(path) or '.')} && printf '{text}' > {shlex.quote(path)}"
 
 
-def _running(seen: AgentEvidence) -> Iterator[Finding]:
+def _running(seen: AgentEvidence) -> Finding:
     if isinstance(seen.trouble, Hidden):
-        yield not_visible("agent", seen.trouble, "whether the agent runs cannot be seen")
-        return
-    if seen.trouble and seen.must_hand_over:
-        yield to_do(
-            "agent",
-            f"no agent answers: {seen.trouble}",
-            "the steps for the kubelet above start it; not before, or both would pin",
-        )
-        return
-    if seen.trouble and seen.plugin:
-        yield to_do(
-            "agent",
-            f"no agent answers: {seen.trouble}; the runtime starts it from {seen.plugin}, once, at its own start",
-            "restart the runtime; containers go on running",
-            seen.restart,
-        )
-        return
+        return not_visible(seen.trouble, "whether the agent runs cannot be seen")
     if seen.trouble:
-        yield to_do(
-            "agent",
-            f"no agent answers: {seen.trouble}",
-            "start it, or name its configuration with --config",
-            f"nri-pin run --config {seen.path}",
-        )
-        return
+        return _not_running(seen)
     if seen.version == seen.own_version:
-        yield fine("agent", f"runs, version {seen.version}, as this command")
-    else:
-        yield to_do(
-            "agent",
-            f"runs as version {seen.version}, and this command is {seen.own_version}",
-            "restart the agent, so that it is the program that is installed",
-            seen.restart,
-        )
-    if seen.observing:
-        yield advice(
-            "observing",
-            "the agent only observes: it decides, and pins, refuses and writes nothing",
-            "when its log says what you like, take observe out of the configuration, or --observe away, and restart it",
-        )
+        return fine(f"runs, version {seen.version}, as this command")
+    return to_do(
+        f"runs as version {seen.version}, and this command is {seen.own_version}",
+        "restart the agent, so that it is the program that is installed",
+        seen.restart,
+    )
+
+
+def _observing(seen: AgentEvidence) -> Finding | None:
+    if seen.trouble or not seen.observing:
+        return None
+    return advice(
+        "the agent only observes: it decides, and pins, refuses and writes nothing",
+        "when its log says what you like, take observe out of the configuration, or --observe away, and restart it",
+    )
+
+
+def _asked(seen: AgentEvidence) -> Finding | None:
+    if seen.trouble:
+        return None
     if seen.runtime:
-        yield fine("agent-runtime", f"answers {seen.runtime}")
-    else:
-        yield to_do(
-            "agent-runtime",
-            "the agent runs and no runtime asks it",
-            "look for its latest warning; NRI and its socket are judged above",
-            f"{seen.journal} -n 20",
-        )
+        return fine(f"answers {seen.runtime}")
+    return to_do(
+        "the agent runs and no runtime asks it",
+        "look for its latest warning; NRI and its socket are judged above",
+        f"{seen.journal} -n 20",
+    )
 
 
-def _directory(seen: AgentEvidence) -> Iterator[Finding]:
+def _directory(seen: AgentEvidence) -> Finding | None:
     if seen.in_memory is None:
-        return
+        return None
     if seen.in_memory:
-        yield fine(
-            "state-directory", f"{seen.state_dir} is in memory, as containers are gone after a reboot, too"
-        )
-    else:
-        yield advice(
-            "state-directory",
-            f"{seen.state_dir} is on a disk: every decision waits for it",
-            "leave stateDir at /run/nri-pin, unless a checkpoint has to outlive a reboot",
-        )
-    if seen.free_bytes is not None and seen.free_bytes < ENOUGH_BYTES:
-        yield to_do(
-            "free-space",
-            f"{seen.free_bytes >> 10} KiB are left in {seen.state_dir}, and containers are refused when nothing is",
-            "make room",
-            f"df -h {seen.state_dir}",
-        )
-    elif seen.free_bytes is not None:
-        yield fine("free-space", f"{seen.free_bytes >> 20} MiB")
+        return fine(f"{seen.state_dir} is in memory, as containers are gone after a reboot, too")
+    return advice(
+        f"{seen.state_dir} is on a disk: every decision waits for it",
+        "leave stateDir at /run/nri-pin, unless a checkpoint has to outlive a reboot",
+    )
+
+
+def _space(seen: AgentEvidence) -> Finding | None:
+    if seen.in_memory is None or seen.free_bytes is None:
+        return None
+    if seen.free_bytes >= ENOUGH_BYTES:
+        return fine(f"{seen.free_bytes >> 20} MiB")
+    return to_do(
+        f"{seen.free_bytes >> 10} KiB are left in {seen.state_dir}, and containers are refused when nothing is",
+        "make room",
+        f"df -h {seen.state_dir}",
+    )
+
+
+def _not_running(seen: AgentEvidence) -> Finding:
+    says = f"no agent answers: {seen.trouble}"
+    if seen.must_hand_over:
+        do = "the steps for the kubelet above start it; not before, or both would pin"
+        return to_do(says, do)
+    if seen.plugin:
+        says = f"{says}; the runtime starts it from {seen.plugin}, once, at its own start"
+        return to_do(says, "restart the runtime; containers go on running", seen.restart)
+    do = "start it, or name its configuration with --config"
+    return to_do(says, do, f"nri-pin run --config {seen.path}")
 
 
 def _checkpoint(seen: AgentEvidence) -> Finding:
     found = seen.checkpoint
     if isinstance(found, Hidden):
-        return not_visible("checkpoint", found, "the checkpoint cannot be seen")
+        return not_visible(found, "the checkpoint cannot be seen")
     if found is None:
-        return fine(
-            "checkpoint", "none yet; the agent writes one when the runtime first tells it of a container"
-        )
+        return fine("none yet; the agent writes one when the runtime first tells it of a container")
     if not found:
-        return fine("checkpoint", f"sound, {seen.containers} container{'s' * (seen.containers != 1)}")
+        return fine(f"sound, {seen.containers} container{'s' * (seen.containers != 1)}")
+    more = f"; {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     return to_do(
-        "checkpoint",
-        "; ".join(found[:MOST_NAMED])
-        + (f"; {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""),
+        "; ".join(found[:MOST_NAMED]) + more,
         "see what there is",
         f"nri-pin state verify --state-dir {seen.state_dir}",
     )
 
 
-def _exporter(seen: AgentEvidence) -> Iterator[Finding]:
+def _exporter(seen: AgentEvidence) -> Finding | None:
     if seen.exporter is None:
-        return
+        return None
     if isinstance(seen.exporter, Hidden):
-        yield not_visible("exporter", seen.exporter, "whether the exporter answers cannot be seen")
-    elif seen.exporter:
-        yield to_do(
-            "exporter",
-            f"{seen.exporter}, so nothing is published to the cluster",
-            "start it",
-            "nri-pin export",
-        )
-    else:
-        yield fine("exporter", "takes connections")
+        return not_visible(seen.exporter, "whether the exporter answers cannot be seen")
+    if seen.exporter:
+        says = f"{seen.exporter}, so nothing is published to the cluster"
+        return to_do(says, "start it", "nri-pin export")
+    return fine("takes connections")
 
 
 def _rivals(seen: AgentEvidence) -> Finding:
     found = seen.rivals
     if isinstance(found, Hidden):
-        return not_visible("rivals", found, "which other programs give CPUs to containers cannot be seen")
-    if found and seen.observing:
-        return fine("rivals", f"{', '.join(found)} gives CPUs to containers, and the agent only observes")
-    if found:
-        return to_do(
-            "rivals",
-            f"{', '.join(found)} gives CPUs to containers, too",
-            "let only one of them pin: stop it, or take this agent away",
-        )
-    return fine("rivals", "no other program that is known to give CPUs to containers runs here")
+        return not_visible(found, "which other programs give CPUs to containers cannot be seen")
+    if not found:
+        return fine("no other program that is known to give CPUs to containers runs here")
+    says = f"{', '.join(found)} gives CPUs to containers"
+    if seen.observing:
+        return fine(f"{says}, and the agent only observes")
+    return to_do(f"{says}, too", "let only one of them pin: stop it, or take this agent away")
+
+
+def _fights(seen: AgentEvidence) -> Finding | None:
+    if not seen.fights:
+        return None
+    names = ", ".join(seen.fights[:MOST_NAMED])
+    return to_do(
+        f"another program overwrites the cpusets of {names} after each repair by the agent",
+        "find the writer (systemctl set-property, another agent); the agent's log has the values it wrote",
+        f"{seen.journal} -g drift -n 20",
+    )
+
+
+CHECKS: Mapping[str, Callable[[AgentEvidence], Finding | None]] = {
+    "configuration": _configuration,
+    "agent": _running,
+    "observing": _observing,
+    "agent-runtime": _asked,
+    "state-directory": _directory,
+    "free-space": _space,
+    "checkpoint": _checkpoint,
+    "exporter": _exporter,
+    "rivals": _rivals,
+    "failed-creations": _failed_creations,
+    "fights": _fights,
+}

@@ -1,18 +1,11 @@
 """`nri-pin doctor`: whether this node meets the requirements of placements, and how to correct it."""
 
-import json
 import os
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 
 import click
 
-from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict
+from nri_plugin.cli.doctor.findings import Groups, as_json, as_text, exit_code, judged
 from nri_plugin.cli.output import columns, echo, format_option, waiting, wants_colour
-from nri_plugin.model.bounds import visible
-
-Groups = Mapping[str, Sequence[Finding]]
 
 EXAMPLES = """\b
 Examples:
@@ -28,24 +21,6 @@ Verdicts:
   ADVICE       correct; something could be better
   not visible  the evidence cannot be seen from here; names the mount that would show it; never OK
 """
-
-LABELS = {Verdict.OK: "OK", Verdict.TO_DO: "TO DO", Verdict.ADVICE: "ADVICE", Verdict.NOT_VISIBLE: "?"}
-COLOURS = {
-    Verdict.OK: "green",
-    Verdict.TO_DO: "red",
-    Verdict.ADVICE: "yellow",
-    Verdict.NOT_VISIBLE: "magenta",
-}
-WORDS = {
-    Verdict.OK: "OK",
-    Verdict.TO_DO: "to do",
-    Verdict.ADVICE: "with advice",
-    Verdict.NOT_VISIBLE: "not visible",
-}
-INDENT = " " * 9
-STEP_INDENT = INDENT + " " * 4
-WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
-"""A temporary pod that has the whole node below /host."""
 
 
 @click.command(name="doctor", epilog=EXAMPLES)
@@ -99,7 +74,7 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
     """Collect the evidence and judge it."""
     from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
     from nri_plugin.cli.doctor.evidence import Asked, collect
-    from nri_plugin.cli.doctor.node_evidence import NodeView, is_in_pod
+    from nri_plugin.cli.doctor.view import NodeView, is_in_pod
     from nri_plugin.config.checks import HOST_MOUNT, present
 
     place = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
@@ -114,88 +89,5 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
         "kubelet": tuple(kubelet.judge(seen.kubelet)),
         "cgroups": tuple(machine.judge_cgroups(seen.cgroups)),
         "kernel and machine": tuple(machine.judge_kernel(seen.kernel)),
-        "agent": tuple(agent.judge(seen.agent)),
+        "agent": tuple(judged(agent.CHECKS, seen.agent)),
     }
-
-
-def exit_code(groups: Groups, *, strict: bool) -> int:
-    """0 when there is nothing to do; evidence that is not visible counts only with `strict`."""
-    bad = {Verdict.TO_DO, Verdict.ADVICE, Verdict.NOT_VISIBLE} if strict else {Verdict.TO_DO}
-    return int(any(finding.verdict in bad for found in groups.values() for finding in found))
-
-
-def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]:
-    """A paragraph for each group, and a line that sums up. Commands are never broken, so that they can be pasted."""
-    for group, found in groups.items():
-        yield group
-        for finding in found:
-            yield from _lines(finding, width, colour=colour)
-        yield ""
-    yield summary(groups)
-    mounts = sorted({finding.mount for found in groups.values() for finding in found if finding.mount})
-    if mounts:
-        yield from _wrapped(
-            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width, indent=0
-        )
-        yield f"  {WHOLE_NODE}"
-
-
-def summary(groups: Groups) -> str:
-    """How many of each."""
-    counts = count(groups)
-    words = [f"{number} {WORDS[verdict]}" for verdict, number in counts.items() if number]
-    return f"{sum(counts.values())} checks: {', '.join(words)}"
-
-
-def count(groups: Groups) -> dict[Verdict, int]:
-    """How many findings have each verdict."""
-    verdicts = [finding.verdict for found in groups.values() for finding in found]
-    return {verdict: verdicts.count(verdict) for verdict in Verdict}
-
-
-def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str]:
-    label = f"{LABELS[finding.verdict]:<6}"
-    if colour:
-        label = click.style(label, fg=COLOURS[finding.verdict], bold=finding.verdict is Verdict.TO_DO)
-    if finding.verdict is Verdict.NOT_VISIBLE:
-        text = f"{finding.check}: not visible: {finding.do} ({finding.says})"
-    else:
-        text = f"{finding.check}: {finding.says}"
-    first, *rest = map(visible, _wrapped(text, width))
-    yield f"  {label} {first}"
-    yield from (INDENT + line for line in rest)
-    if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
-        return
-    follows = ":" if finding.command or finding.steps else ""
-    yield from (INDENT + visible(line) for line in _wrapped(f"-> {finding.do}{follows}", width))
-    if finding.command:
-        yield f"{INDENT}   {visible(finding.command)}"
-    for number, step in enumerate(finding.steps, 1):
-        yield from _step(number, step, width)
-
-
-def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
-    label = f"{number}."
-    first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
-    yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"
-    yield from (STEP_INDENT + visible(line) for line in rest)
-    if step.command:
-        yield f"{STEP_INDENT}   {visible(step.command)}"
-    if step.undo:
-        yield f"{STEP_INDENT}if it fails:"
-        yield f"{STEP_INDENT}   {visible(step.undo)}"
-
-
-def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
-    if width is None:
-        return [text]
-    return textwrap.wrap(text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
-
-
-def as_json(groups: Groups, *, strict: bool) -> str:
-    """Everything, for programs."""
-    checks = [{"group": group} | asdict(finding) for group, found in groups.items() for finding in found]
-    counts = {verdict.value: number for verdict, number in count(groups).items()}
-    return json.dumps(
-        {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2
-    )

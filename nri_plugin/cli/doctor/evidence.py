@@ -1,32 +1,28 @@
 """Collects the evidence that `nri-pin doctor` judges: all reads of the node happen here, once."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from nri_plugin import __version__
 from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
-from nri_plugin.cli.doctor import node_evidence, service_evidence
-from nri_plugin.cli.doctor.agent import NO_CONFIGURATION, AgentEvidence
+from nri_plugin.cli.doctor import kubelet_files, machine_files, runtime_files
+from nri_plugin.cli.doctor.agent import AgentEvidence
 from nri_plugin.cli.doctor.kubelet import KubeletEvidence
+from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
 from nri_plugin.cli.doctor.machine import CgroupEvidence, KernelEvidence
-from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process, read_tree
-from nri_plugin.cli.doctor.runtime import (
-    OURS,
-    RuntimeEvidence,
-    other_plugins,
-    restart_of,
-    starts_agent,
-    version_of,
-)
+from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
+from nri_plugin.cli.doctor.runtime_files import CONTAINERD, CRIO, UNITS, BrokenFile, NRISettings
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.loading import Config
 from nri_plugin.core.kernel_settings import partitions
 from nri_plugin.host.mounts import is_in_memory
-from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
 from nri_plugin.model.sets import CPUSet
@@ -73,329 +69,332 @@ class Asked:
 
 def collect(view: NodeView, asked: Asked) -> DoctorEvidence:
     """Read the node."""
-    processes = view.processes()
-    running = () if isinstance(processes, Hidden) else processes
-    topology = read_topology(view)
-    found = _find_runtime(view, asked, processes)
-    plugin = _plugin(view, found.settings)
-    config, path, config_error = _configuration(view, asked, running, topology, plugin)
-    state_dir = asked.state_dir or (config.state_dir if config else DEFAULT_DIR)
-    status, trouble = _status(view, state_dir)
-    reserved = _reserved(config, status, topology)
-    checkpoint = _checkpoint(
-        view, state_dir, OBSERVED_FILE_NAME if status and status.observing else FILE_NAME
-    )
-    told = service_evidence.read_kubelet(view, service_evidence.find_kubelet(running))
-    seen = _runtime(view, found, config, status)
-    theirs = replace(
-        _kubelet(view, told, processes, status),
-        reserved=reserved,
-        topology=topology if isinstance(topology, Topology) else None,
-        config_path=path,
-        restart_runtime=restart_of(seen) if starts_agent(seen) else "",
-        has_configuration=not (isinstance(config_error, str) and NO_CONFIGURATION in config_error),
-    )
-    ours = _agent(view, (path, config_error), state_dir, status, trouble, checkpoint, config, processes)
-    return DoctorEvidence(
-        seen,
-        theirs,
-        replace(
-            _cgroups(view, told, seen, topology, status, checkpoint),
-            asks_partitions=_asks_partitions(config, status),
-            may_partition=_may_partition(view, _find_agent(running)),
-            culprits=tuple(filter(None, (theirs.culprit, *_rivals(running)))),
-        ),
-        KernelEvidence(node_evidence.read_kernel(view), topology, reserved, _runs(processes, "irqbalance")),
-        replace(
-            ours,
-            plugin=plugin.file if plugin else "",
-            unit="crio" if found.name == service_evidence.CRIO else "containerd",
-            must_hand_over=theirs.must_hand_over,
-            failed_creations=status.failed_creations if status else 0,
-            suspects=(*other_plugins(seen), *_rivals(running)),
-        ),
-    )
+    return _Collector(view, asked).collect()
 
 
-def _kubelet(
-    view: NodeView,
-    told: service_evidence.KubeletSettings | Hidden | None,
-    processes: Sequence[Process] | Hidden,
-    status: AgentStatus | None,
-) -> KubeletEvidence:
-    states = {name: service_evidence.read_state_policy(view, name) for name in service_evidence.STATE_FILES}
-    return KubeletEvidence(
-        _if_none_seen(view, told, states, processes),
-        states,
-        view.connects(service_evidence.POD_RESOURCES),
-        is_only_observed=status is not None and status.observing,
-        agent_runs=status is not None and status.runtime is not None,
-        in_pod=view.in_pod,
-        root=view.root,
-    )
+class _FoundConfig(NamedTuple):
+    """The agent's configuration.
 
-
-def read_topology(view: NodeView) -> Topology | Hidden | str:
-    """The machine; a text when its files make no sense."""
-    place = view.find("/sys/devices/system/cpu")
-    root = "/" if isinstance(place, Hidden) and view.in_pod else view.root
-    if isinstance(place, Hidden) and root != "/":
-        return place
-    if not os.path.isdir(os.path.join(root, "sys/devices/system/cpu")):
-        return view.hidden("/sys")
-    try:
-        return discover(root)
-    except HostError as error:
-        return str(error)
-
-
-def _if_none_seen(
-    view: NodeView,
-    told: service_evidence.KubeletSettings | Hidden | None,
-    states: Mapping[str, str | Hidden | None],
-    processes: Sequence[Process] | Hidden,
-) -> service_evidence.KubeletSettings | Hidden | None:
-    """No file of the kubelet where it usually is says little: it may be a part of another program, as in k3s."""
-    if told is None and any(isinstance(policy, str) for policy in states.values()):
-        return Hidden(
-            service_evidence.CONFIG_FILE,
-            why="not there, and the kubelet has left state files: it is set elsewhere",
-        )
-    if told is None and isinstance(processes, Hidden) and not view.is_copy:
-        return processes
-    return told
-
-
-@dataclass(frozen=True, slots=True)
-class _Plugin:
-    """The agent as the runtime starts it: the executable, and the drop-in that the runtime hands over."""
-
-    file: str
-    drop_in: str
-
-
-def _plugin(
-    view: NodeView, settings: service_evidence.NRISettings | Hidden | service_evidence.BrokenFile | None
-) -> _Plugin | None:
-    """How the runtime starts the agent itself; None where it does not, or where that cannot be seen.
-
-    Source: NRI takes the drop-in of the plugin's whole name, else that of its name without the index.
+    Attributes:
+        path: on the node.
+        config: None where it cannot be used.
+        error: why it cannot be used, empty where it can.
+        first_lines: the lines of a first configuration, where there is none.
     """
-    known = (
-        settings
-        if isinstance(settings, service_evidence.NRISettings)
-        else service_evidence.NRISettings(service_evidence.CONTAINERD)
-    )
-    names, drop_ins = view.names(known.plugin_dir), view.names(known.config_dir)
-    ours = [name for name in names if OURS.match(name)] if isinstance(names, tuple) else []
-    if not ours:
+
+    path: str
+    config: Config | None = None
+    error: str | Hidden = ""
+    first_lines: tuple[str, ...] = ()
+
+
+class _Collector:
+    """A node, each part of which is read once, when another part or a check needs it."""
+
+    def __init__(self, view: NodeView, asked: Asked) -> None:
+        self.view, self.asked = view, asked
+        self.processes = view.processes()
+        self.running = () if isinstance(self.processes, Hidden) else self.processes
+
+    def collect(self) -> DoctorEvidence:
+        return DoctorEvidence(
+            self.runtime,
+            self.kubelet,
+            self._cgroups(),
+            KernelEvidence(
+                machine_files.read_kernel(self.view),
+                self.topology,
+                self.reserved,
+                None if isinstance(self.processes, Hidden) else self._runs("irqbalance"),
+            ),
+            self._agent(),
+        )
+
+    # ---- the machine
+
+    @cached_property
+    def topology(self) -> Topology | Hidden | str:
+        return machine_files.read_topology(self.view)
+
+    @cached_property
+    def known_topology(self) -> Topology | None:
+        return self.topology if isinstance(self.topology, Topology) else None
+
+    def _runs(self, name: str) -> bool:
+        return any(process.name == name for process in self.running)
+
+    @cached_property
+    def rivals(self) -> list[str]:
+        """Running programs that assign CPUs to containers."""
+        return sorted({RIVALS[process.name] for process in self.running if process.name in RIVALS})
+
+    # ---- the container runtime
+
+    @cached_property
+    def runtime_name(self) -> str | Hidden:
+        process = runtime_files.find_runtime(self.running)
+        name = runtime_files.find_name(self.view, process, self.asked.runtime_config)
+        return self.processes if name == "" and isinstance(self.processes, Hidden) else name
+
+    @cached_property
+    def runtime_version(self) -> str | Hidden:
+        process = runtime_files.find_runtime(self.running)
+        return runtime_files.read_version(self.view, process, self._files_of) if self.runtime_name else ""
+
+    @property
+    def _files_of(self) -> str:
+        """The runtime whose files are read: containerd where the name cannot be seen."""
+        name = self.runtime_name
+        return name if isinstance(name, str) and name else CONTAINERD
+
+    @cached_property
+    def nri(self) -> NRISettings | Hidden | BrokenFile | None:
+        if not self.runtime_name:
+            return None
+        version = version_of(self.runtime_version) if isinstance(self.runtime_version, str) else None
+        return runtime_files.read_settings(
+            self.view,
+            self._files_of,
+            runtime_files.find_runtime(self.running),
+            self.asked.runtime_config,
+            merges_keys=version is None or version >= (2, 0, 0),
+        )
+
+    @cached_property
+    def runtime(self) -> RuntimeEvidence:
+        known = self.nri if isinstance(self.nri, NRISettings) else None
+        default = known or NRISettings(CONTAINERD)
+        config, told = self.config.config, self.status.runtime if self.status else None
+        socket = known.socket if known else config.nri_socket if config else default.socket
+        return RuntimeEvidence(
+            self.runtime_name,
+            self.runtime_version,
+            self.nri,
+            told,
+            "" if told or not self.runtime_name else self.view.connects(socket),
+            config.nri_socket if config else "",
+            self.view.names(default.plugin_dir),
+            self.view.names(default.config_dir),
+            config.plugin_name if config else OUR_PROGRAM,
+        )
+
+    @cached_property
+    def plugin(self) -> tuple[str, str] | None:
+        """The executable by which the runtime starts the agent itself, and its drop-in; None where it does not.
+
+        Source: NRI takes the drop-in of the plugin's whole name, else that of its name without the index.
+        """
+        known = self.nri if isinstance(self.nri, NRISettings) else NRISettings(CONTAINERD)
+        names, drop_ins = self.view.names(known.plugin_dir), self.view.names(known.config_dir)
+        ours = [name for name in names if OURS.match(name)] if isinstance(names, tuple) else []
+        if not ours:
+            return None
+        candidates = [f"{ours[0]}.conf", f"{OUR_PROGRAM}.conf"]
+        there = [name for name in candidates if isinstance(drop_ins, tuple) and name in drop_ins]
+        drop_in = [*there, *candidates][0]
+        return os.path.join(known.plugin_dir, ours[0]), os.path.join(known.config_dir, drop_in)
+
+    # ---- the kubelet
+
+    @cached_property
+    def kubelet_settings(self) -> KubeletSettings | Hidden | None:
+        return kubelet_files.read_kubelet(self.view, kubelet_files.find_kubelet(self.running))
+
+    @cached_property
+    def kubelet(self) -> KubeletEvidence:
+        states = {
+            name: kubelet_files.read_state_policy(self.view, name) for name in kubelet_files.STATE_FILES
+        }
+        settings = self.kubelet_settings
+        # A kubelet without files where they usually are may be a part of another program, as in k3s.
+        if settings is None and any(isinstance(policy, str) for policy in states.values()):
+            why = "not there, and the kubelet has left state files: it is set elsewhere"
+            settings = Hidden(kubelet_files.CONFIG_FILE, why=why)
+        elif settings is None and isinstance(self.processes, Hidden) and not self.view.is_copy:
+            settings = self.processes
+        return KubeletEvidence(
+            settings,
+            states,
+            self.view.connects(kubelet_files.POD_RESOURCES),
+            self.reserved,
+            is_only_observed=self.status is not None and self.status.observing,
+            topology=self.known_topology,
+            config_path=self.config.path,
+            has_configuration=not self.config.first_lines,
+            agent_runs=self.status is not None and self.status.runtime is not None,
+            restart_runtime=self.runtime.restart if self.runtime.our_plugins else "",
+            in_pod=self.view.in_pod,
+            root=self.view.root,
+        )
+
+    # ---- the agent
+
+    @cached_property
+    def agent_process(self) -> Process | None:
+        for process in self.running:
+            words = [os.path.basename(word) for word in process.args[:3]]
+            if OUR_PROGRAM in words and "run" in process.args[:4]:
+                return process
+            if any(word.endswith(f"-{OUR_PROGRAM}") for word in words):
+                return process
         return None
-    candidates = [f"{ours[0]}.conf", f"{OUR_PROGRAM}.conf"]
-    there = [name for name in candidates if isinstance(drop_ins, tuple) and name in drop_ins]
-    return _Plugin(
-        os.path.join(known.plugin_dir, ours[0]), os.path.join(known.config_dir, [*there, *candidates][0])
-    )
 
+    @cached_property
+    def config(self) -> _FoundConfig:
+        agent, asked = self.agent_process, self.asked.config
+        if self.plugin is not None and not asked:
+            path = self.plugin[1]
+            place = self.view.find(path)
+        else:
+            path = asked or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
+            place = asked or self._place_of(path)
+        if isinstance(place, Hidden):
+            return _FoundConfig(path, error=place)
+        topology = self.known_topology
+        try:
+            config = configuration.load(place)
+            if topology is not None:
+                config.node(topology)
+        except configuration.NothingConfiguredError as error:
+            lines = configuration.first_lines(str(topology.first_core) if topology else "")
+            return _FoundConfig(path, None, str(error), tuple(lines.splitlines()))
+        except ConfigError as error:
+            return _FoundConfig(path, None, str(error))
+        return _FoundConfig(path, config)
 
-def _configuration(
-    view: NodeView,
-    asked: Asked,
-    running: Sequence[Process],
-    topology: Topology | Hidden | str,
-    plugin: _Plugin | None = None,
-) -> tuple[Config | None, str, str | Hidden]:
-    """The agent's configuration, its path, and why it cannot be used."""
-    agent = _find_agent(running)
-    if plugin is not None and not asked.config:
-        path, place = plugin.drop_in, view.find(plugin.drop_in)
-    else:
-        path = asked.config or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
-        place = asked.config or _place_of(view, agent, path)
-    if isinstance(place, Hidden):
-        return None, path, place
-    try:
-        config = configuration.load(place)
-        if isinstance(topology, Topology):
-            config.node(topology)
-    except configuration.NothingConfiguredError as error:
-        reserved = str(topology.first_core) if isinstance(topology, Topology) else ""
-        return None, path, str(configuration.nothing_configured(error.where, reserved))
-    except ConfigError as error:
-        return None, path, str(error)
-    return config, path, ""
+    def _place_of(self, path: str) -> str | Hidden:
+        """Where the agent's file is: as the agent's container has it, else as the node has it."""
+        if self.agent_process is not None and not self.view.is_copy:
+            inside = f"{self.view.proc}/{self.agent_process.pid}/root{path}"
+            if os.path.isfile(inside):
+                return inside
+        return self.view.find(path)
 
+    @cached_property
+    def state_dir(self) -> str:
+        config = self.config.config
+        return self.asked.state_dir or (config.state_dir if config else DEFAULT_DIR)
 
-def _place_of(view: NodeView, agent: Process | None, path: str) -> str | Hidden:
-    """Where the agent's file is: as the node has it, or as the agent's container has it."""
-    if agent is not None and not view.is_copy:
-        proc = "/proc" if view.root == "/" else f"{view.root}/proc"
-        inside = f"{proc}/{agent.pid}/root{path}"
-        if os.path.isfile(inside):
-            return inside
-    return view.find(path)
+    @property
+    def status(self) -> AgentStatus | None:
+        return self._status[0]
 
+    @cached_property
+    def _status(self) -> tuple[AgentStatus | None, str | Hidden]:
+        """The status of the running agent, or why it does not answer."""
+        path = os.path.join(self.state_dir, STATUS_SOCKET)
+        answer = self.view.connects(path)
+        if isinstance(answer, Hidden):
+            return None, answer
+        place = self.view.find(path)
+        if answer or isinstance(place, Hidden):
+            return None, f"{path}: {answer}"
+        try:
+            return read_status(place, ANSWER_S), ""
+        except HostError as error:
+            return None, str(error)
 
-def _find_agent(running: Sequence[Process]) -> Process | None:
-    for process in running:
-        words = [os.path.basename(word) for word in process.args[:3]]
-        if OUR_PROGRAM in words and "run" in process.args[:4]:
-            return process
-        if any(word.endswith(f"-{OUR_PROGRAM}") for word in words):
-            return process
-    return None
+    @cached_property
+    def reserved(self) -> CPUSet | None:
+        config, topology = self.config.config, self.known_topology
+        if self.status is not None:
+            return self.status.node.reserved
+        if config is None or topology is None:
+            return None
+        try:
+            return config.reserved(topology)
+        except ConfigError:
+            return None
 
+    @cached_property
+    def checkpoint(self) -> Checkpoint | Hidden | str | None:
+        """The checkpoint; a text says why it cannot be used, None that there is none."""
+        observing = self.status is not None and self.status.observing
+        place = self.view.find(os.path.join(self.state_dir, OBSERVED_FILE_NAME if observing else FILE_NAME))
+        if isinstance(place, Hidden):
+            return place
+        try:
+            return read_checkpoint(place)
+        except CheckpointError as error:
+            if isinstance(error.__cause__, PermissionError):
+                return Hidden(place, why="permission denied; run as root")
+            return str(error)
 
-def _status(view: NodeView, state_dir: str) -> tuple[AgentStatus | None, str | Hidden]:
-    path = os.path.join(state_dir, STATUS_SOCKET)
-    answer = view.connects(path)
-    if isinstance(answer, Hidden):
-        return None, answer
-    place = view.find(path)
-    if answer or isinstance(place, Hidden):
-        return None, f"{path}: {answer}"
-    try:
-        return read_status(place, ANSWER_S), ""
-    except HostError as error:
-        return None, str(error)
+    def _agent(self) -> AgentEvidence:
+        status, checkpoint = self.status, self.checkpoint
+        place = self.view.find(self.state_dir)
+        there = isinstance(place, str) and os.path.isdir(place)
+        runtime = status.runtime if status else None
+        return AgentEvidence(
+            path=self.config.path,
+            config_error=self.config.error,
+            first_lines=self.config.first_lines,
+            state_dir=self.state_dir,
+            trouble=self._status[1],
+            version=status.agent if status else "",
+            runtime=f"{runtime.name} {runtime.version}" if runtime else "",
+            own_version=__version__,
+            checkpoint=_judged(checkpoint),
+            containers=len(checkpoint.state.containers) if isinstance(checkpoint, Checkpoint) else 0,
+            in_memory=is_in_memory(str(place)) if there else None,
+            free_bytes=machine_files.free_bytes(str(place)) if there else None,
+            exporter=self._exporter(),
+            fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
+            rivals=self.processes if isinstance(self.processes, Hidden) else self.rivals,
+            observing=status is not None and status.observing,
+            failed_creations=status.failed_creations if status else 0,
+            suspects=(*self.runtime.other_plugins, *self.rivals),
+            must_hand_over=self.kubelet.must_hand_over,
+            plugin=self.plugin[0] if self.plugin else "",
+            unit=UNITS[CRIO if self.runtime_name == CRIO else CONTAINERD],
+        )
 
+    def _exporter(self) -> str | Hidden | None:
+        """Whether it answers; None where none was set up."""
+        config = self.config.config
+        default = os.path.join(self.state_dir, configuration.EXPORTER_SOCKET)
+        path = config.exporter_socket if config else default
+        place = self.view.find(path)
+        if isinstance(place, Hidden) or not os.path.lexists(place):
+            return None
+        answer = self.view.connects(path)
+        return f"{path}: {answer}" if isinstance(answer, str) and answer else answer
 
-def _reserved(
-    config: Config | None, status: AgentStatus | None, topology: Topology | Hidden | str
-) -> CPUSet | None:
-    if status is not None:
-        return status.node.reserved
-    if config is None or not isinstance(topology, Topology):
-        return None
-    try:
-        return config.reserved(topology)
-    except ConfigError:
-        return None
+    # ---- cgroups
 
+    def _cgroups(self) -> CgroupEvidence:
+        told, status, agent = self.kubelet_settings, self.status, self.agent_process
+        driver = told.by_key.get(kubelet_files.CGROUP_DRIVER) if isinstance(told, KubeletSettings) else None
+        state = self.checkpoint.state if isinstance(self.checkpoint, Checkpoint) else None
+        if status is not None:
+            # An agent that only observes carries nothing of its state out.
+            state = None if status.observing else status.state
+        return CgroupEvidence(
+            machine_files.read_tree(self.view),
+            self.known_topology.online if self.known_topology else None,
+            driver.value if driver else "",
+            self.nri.systemd_cgroup if isinstance(self.nri, NRISettings) else None,
+            state.exclusive if state else CPUSet(),
+            is_ours=state is not None,
+            asks_partitions=self._asks_partitions(),
+            # Of a copy no process runs here, so that its capabilities are not seen.
+            may_partition=machine_files.is_admin(self.view, agent.pid)
+            if agent and not self.view.is_copy
+            else None,
+            culprits=tuple(filter(None, (self.kubelet.culprit, *self.rivals))),
+        )
 
-def _checkpoint(view: NodeView, state_dir: str, name: str) -> Checkpoint | Hidden | str | None:
-    """The checkpoint; a text says why it cannot be used, None that there is none."""
-    place = view.find(os.path.join(state_dir, name))
-    if isinstance(place, Hidden):
-        return place
-    try:
-        return read_checkpoint(place)
-    except CheckpointError as error:
-        if isinstance(error.__cause__, PermissionError):
-            return Hidden(place, why="permission denied; run as root")
-        return str(error)
-
-
-@dataclass(frozen=True, slots=True)
-class _FoundRuntime:
-    """The runtime, before anything is known of the agent."""
-
-    name: str | Hidden
-    version: str | Hidden
-    settings: service_evidence.NRISettings | Hidden | service_evidence.BrokenFile | None
-
-
-def _find_runtime(view: NodeView, asked: Asked, processes: Sequence[Process] | Hidden) -> _FoundRuntime:
-    process = None if isinstance(processes, Hidden) else service_evidence.find_runtime(processes)
-    name = service_evidence.find_name(view, process, asked.runtime_config)
-    if name == "" and isinstance(processes, Hidden):
-        name = processes
-    name_for_files = name if isinstance(name, str) and name else service_evidence.CONTAINERD
-    version = service_evidence.read_version(view, process, name_for_files) if name else ""
-    known = version_of(version) if isinstance(version, str) else None
-    settings = service_evidence.read_settings(
-        view, name_for_files, process, asked.runtime_config, merges_keys=known is None or known >= (2, 0, 0)
-    )
-    return _FoundRuntime(name, version, settings if name else None)
-
-
-def _runtime(
-    view: NodeView, seen: _FoundRuntime, config: Config | None, status: AgentStatus | None
-) -> RuntimeEvidence:
-    found = seen.settings if isinstance(seen.settings, service_evidence.NRISettings) else None
-    path = found.socket if found else config.nri_socket if config else service_evidence.SOCKET
-    is_asked = status is not None and status.runtime is not None
-    return RuntimeEvidence(
-        seen.name,
-        seen.version,
-        seen.settings,
-        status.runtime if status else None,
-        "" if is_asked or not seen.name else view.connects(path),
-        config.nri_socket if config else "",
-        view.names(found.plugin_dir if found else "/opt/nri/plugins"),
-        view.names(found.config_dir if found else "/etc/nri/conf.d"),
-        config.plugin_name if config else OUR_PROGRAM,
-    )
-
-
-def _cgroups(
-    view: NodeView,
-    told: service_evidence.KubeletSettings | Hidden | None,
-    seen: RuntimeEvidence,
-    topology: Topology | Hidden | str,
-    status: AgentStatus | None,
-    checkpoint: Checkpoint | Hidden | str | None,
-) -> CgroupEvidence:
-    driver = told.by_key.get("cgroupDriver") if isinstance(told, service_evidence.KubeletSettings) else None
-    settings = seen.settings if isinstance(seen.settings, service_evidence.NRISettings) else None
-    state = status.state if status else checkpoint.state if isinstance(checkpoint, Checkpoint) else None
-    if status is not None and status.observing:
-        state = None  # nothing of it was carried out
-    return CgroupEvidence(
-        read_tree(view),
-        topology.online if isinstance(topology, Topology) else None,
-        driver.value if driver else "",
-        settings.systemd_cgroup if settings else None,
-        state.exclusive if state else CPUSet(),
-        is_ours=state is not None,
-    )
-
-
-def _asks_partitions(config: Config | None, status: AgentStatus | None) -> bool:
-    """Whether any container should have one: by the configuration, or by its annotation."""
-    if status is None:
-        return config is not None and config.options.isolation is not Isolation.NONE
-    asked = status.node.options.isolation is not Isolation.NONE
-    return asked or any(partitions(status.node, status.state))
-
-
-def _may_partition(view: NodeView, agent: Process | None) -> bool | None:
-    """Whether that process has the capability; None where it is not seen."""
-    return None if agent is None or view.is_copy else node_evidence.is_admin(view, agent.pid)
-
-
-def _agent(
-    view: NodeView,
-    read: tuple[str, str | Hidden],
-    state_dir: str,
-    status: AgentStatus | None,
-    trouble: str | Hidden,
-    checkpoint: Checkpoint | Hidden | str | None,
-    config: Config | None,
-    processes: Sequence[Process] | Hidden,
-) -> AgentEvidence:
-    place = view.find(state_dir)
-    there = isinstance(place, str) and os.path.isdir(place)
-    return AgentEvidence(
-        path=read[0],
-        config_error=read[1],
-        state_dir=state_dir,
-        trouble=trouble,
-        version=status.agent if status else "",
-        runtime=f"{status.runtime.name} {status.runtime.version}" if status and status.runtime else "",
-        own_version=__version__,
-        checkpoint=_judged(checkpoint),
-        containers=len(checkpoint.state.containers) if isinstance(checkpoint, Checkpoint) else 0,
-        in_memory=is_in_memory(str(place)) if there else None,
-        free_bytes=node_evidence.free_bytes(str(place)) if there else None,
-        exporter=_exporter(view, config, state_dir),
-        fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
-        rivals=processes if isinstance(processes, Hidden) else _rivals(processes),
-        observing=status is not None and status.observing,
-    )
+    def _asks_partitions(self) -> bool:
+        """Whether any container should have one: by the configuration, or by its annotation."""
+        config, status = self.config.config, self.status
+        if status is None:
+            return config is not None and config.options.isolation is not Isolation.NONE
+        asked = status.node.options.isolation is not Isolation.NONE
+        return asked or any(partitions(status.node, status.state))
 
 
 def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hidden | None:
-    """What is wrong with it, by the machine and options it was written for."""
+    """The errors of a checkpoint, by the machine and options it was written for."""
     if isinstance(checkpoint, str):
         return (checkpoint,)
     if not isinstance(checkpoint, Checkpoint):
@@ -403,21 +402,3 @@ def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hid
     if checkpoint.facts is None:
         return ()
     return tuple(map(str, checkpoint.state.violations(checkpoint.facts.as_node())))
-
-
-def _exporter(view: NodeView, config: Config | None, state_dir: str) -> str | Hidden | None:
-    """Whether it answers; None where none was set up."""
-    path = config.exporter_socket if config else os.path.join(state_dir, configuration.EXPORTER_SOCKET)
-    place = view.find(path)
-    if isinstance(place, Hidden) or not os.path.lexists(place):
-        return None
-    answer = view.connects(path)
-    return f"{path}: {answer}" if isinstance(answer, str) and answer else answer
-
-
-def _rivals(processes: Sequence[Process]) -> tuple[str, ...]:
-    return tuple(sorted({RIVALS[found.name] for found in processes if found.name in RIVALS}))
-
-
-def _runs(processes: Sequence[Process] | Hidden, name: str) -> bool | None:
-    return None if isinstance(processes, Hidden) else any(process.name == name for process in processes)

@@ -1,10 +1,18 @@
-"""The result of a check: a verdict, a sentence, and the next step."""
+"""The results of checks, each a verdict, a sentence and the next step; and how they are printed."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple, TypeVar
 
-from nri_plugin.cli.doctor.node_evidence import Hidden
+import click
+
+from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.model.bounds import visible
+
+Evidence = TypeVar("Evidence")
 
 
 class Verdict(StrEnum):
@@ -58,31 +66,146 @@ class Finding:
     steps: tuple[NextStep, ...] = ()
 
 
-def fine(check: str, says: str) -> Finding:
+def named(check: str, *found: Finding | None) -> Iterator[Finding]:
+    """The findings of a check, with its name."""
+    return (replace(one, check=check) for one in found if one is not None)
+
+
+def judged(checks: Mapping[str, Callable[[Evidence], Finding | None]], seen: Evidence) -> Iterator[Finding]:
+    """The findings of all checks, by name; a check without a finding has nothing to judge."""
+    for check, judge in checks.items():
+        yield from named(check, judge(seen))
+
+
+def fine(says: str) -> Finding:
     """Nothing to do."""
-    return Finding(check, Verdict.OK, says)
+    return Finding("", Verdict.OK, says)
 
 
-def to_do(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
+def to_do(says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
     """Something is wrong."""
-    return Finding(check, Verdict.TO_DO, says, do, command, steps=tuple(steps))
+    return Finding("", Verdict.TO_DO, says, do, command, steps=tuple(steps))
 
 
-def advice(check: str, says: str, do: str, command: str = "", steps: Sequence[NextStep] = ()) -> Finding:
+def advice(says: str, do: str, command: str = "") -> Finding:
     """Something could be better."""
-    return Finding(check, Verdict.ADVICE, says, do, command, steps=tuple(steps))
+    return Finding("", Verdict.ADVICE, says, do, command)
 
 
-def not_visible(check: str, what: Hidden, says: str, do: str = "") -> Finding:
+def not_visible(hidden: Hidden, says: str, do: str = "") -> Finding:
     """The evidence cannot be seen; never counted as OK.
 
     Args:
-        check: its name.
-        what: cannot be seen; the mount that would show it goes before `do`.
-        says: what is not known therefore.
+        hidden: the evidence; the mount that would show it goes before `do`.
+        says: the fact that is not known therefore.
         do: how to see it where no mount helps.
     """
-    if what.at:
-        step = f"mount {what.path} of the node at {what.at}"
-        return Finding(check, Verdict.NOT_VISIBLE, says, step, mount=what.path, mount_at=what.at)
-    return Finding(check, Verdict.NOT_VISIBLE, says, do or f"{what.path}: {what.why}")
+    if hidden.at:
+        step = f"mount {hidden.path} of the node at {hidden.at}"
+        return Finding("", Verdict.NOT_VISIBLE, says, step, mount=hidden.path, mount_at=hidden.at)
+    return Finding("", Verdict.NOT_VISIBLE, says, do or f"{hidden.path}: {hidden.why}")
+
+
+class _Mark(NamedTuple):
+    """How a verdict is shown before a finding, and counted at the end."""
+
+    label: str
+    colour: str
+    counted: str
+
+
+MARKS = {
+    Verdict.OK: _Mark("OK", "green", "OK"),
+    Verdict.TO_DO: _Mark("TO DO", "red", "to do"),
+    Verdict.ADVICE: _Mark("ADVICE", "yellow", "with advice"),
+    Verdict.NOT_VISIBLE: _Mark("?", "magenta", "not visible"),
+}
+INDENT = " " * 9
+STEP_INDENT = INDENT + " " * 4
+WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
+"""A temporary pod that has the whole node below /host."""
+
+Groups = Mapping[str, Sequence[Finding]]
+
+
+def exit_code(groups: Groups, *, strict: bool) -> int:
+    """0 when there is nothing to do; evidence that is not visible counts only with `strict`."""
+    bad = {Verdict.TO_DO, Verdict.ADVICE, Verdict.NOT_VISIBLE} if strict else {Verdict.TO_DO}
+    return int(any(finding.verdict in bad for found in groups.values() for finding in found))
+
+
+def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]:
+    """A paragraph for each group, and a line that sums up. Commands are never broken, so that they can be pasted."""
+    for group, found in groups.items():
+        yield group
+        for finding in found:
+            yield from _lines(finding, width, colour=colour)
+        yield ""
+    yield summary(groups)
+    mounts = sorted({finding.mount for found in groups.values() for finding in found if finding.mount})
+    if mounts:
+        yield from _wrapped(
+            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width, indent=0
+        )
+        yield f"  {WHOLE_NODE}"
+
+
+def summary(groups: Groups) -> str:
+    """How many of each."""
+    counts = count(groups)
+    words = [f"{number} {MARKS[verdict].counted}" for verdict, number in counts.items() if number]
+    return f"{sum(counts.values())} checks: {', '.join(words)}"
+
+
+def count(groups: Groups) -> dict[Verdict, int]:
+    """How many findings have each verdict."""
+    verdicts = [finding.verdict for found in groups.values() for finding in found]
+    return {verdict: verdicts.count(verdict) for verdict in Verdict}
+
+
+def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str]:
+    label = f"{MARKS[finding.verdict].label:<6}"
+    if colour:
+        label = click.style(label, fg=MARKS[finding.verdict].colour, bold=finding.verdict is Verdict.TO_DO)
+    if finding.verdict is Verdict.NOT_VISIBLE:
+        text = f"{finding.check}: not visible: {finding.do} ({finding.says})"
+    else:
+        text = f"{finding.check}: {finding.says}"
+    first, *rest = map(visible, _wrapped(text, width))
+    yield f"  {label} {first}"
+    yield from (INDENT + line for line in rest)
+    if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
+        return
+    follows = ":" if finding.command or finding.steps else ""
+    yield from (INDENT + visible(line) for line in _wrapped(f"-> {finding.do}{follows}", width))
+    if finding.command:
+        yield f"{INDENT}   {visible(finding.command)}"
+    for number, step in enumerate(finding.steps, 1):
+        yield from _step(number, step, width)
+
+
+def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
+    label = f"{number}."
+    first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
+    yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"
+    yield from (STEP_INDENT + visible(line) for line in rest)
+    if step.command:
+        yield f"{STEP_INDENT}   {visible(step.command)}"
+    if step.undo:
+        yield f"{STEP_INDENT}if it fails:"
+        yield f"{STEP_INDENT}   {visible(step.undo)}"
+
+
+def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
+
+
+def as_json(groups: Groups, *, strict: bool) -> str:
+    """Everything, for programs."""
+    checks = [{"group": group} | asdict(finding) for group, found in groups.items() for finding in found]
+    counts = {verdict.value: number for verdict, number in count(groups).items()}
+    return json.dumps(
+        {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2
+    )

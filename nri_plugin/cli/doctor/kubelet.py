@@ -1,4 +1,4 @@
-"""What `nri-pin doctor` says of the kubelet; pure.
+"""The checks of `nri-pin doctor` on the kubelet; pure.
 
 A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
 hold the steps that move the node from the kubelet's static managers to the agent. The node works at every step, or the
@@ -18,16 +18,23 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import Hidden
-from nri_plugin.cli.doctor.service_evidence import (
+from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, named, not_visible, to_do
+from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
+    CPU_OPTIONS,
+    CPU_POLICY,
     FOLDER,
+    MEMORY_POLICY,
     POD_RESOURCES,
+    RESERVED_AMOUNTS,
+    RESERVED_CPUS,
     STATE_FILES,
+    TOPOLOGY_POLICY,
     KubeletSettings,
     Setting,
 )
+from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
@@ -37,9 +44,9 @@ ASIDE = "before-nri-pin"
 
 NEXT = "nri-pin-next"
 OFF: Mapping[str, str] = {
-    "cpuManagerPolicy": "none",
-    "memoryManagerPolicy": "None",
-    "topologyManagerPolicy": "none",
+    CPU_POLICY: CPUManagerPolicy.NONE,
+    MEMORY_POLICY: MemoryManagerPolicy.NONE,
+    TOPOLOGY_POLICY: TopologyManagerPolicy.NONE,
 }
 """The value that switches each manager of the kubelet off."""
 
@@ -47,217 +54,19 @@ START = "systemctl start kubelet"
 OR_NOT = "where it is refused, do what it says before you go on: nothing has changed"
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    """A node on its way from the kubelet's static managers to the agent.
-
-    Attributes:
-        settings: of the kubelet.
-        state_files: those of a static policy that are there.
-        config_path: of the agent's configuration.
-        has_configuration: whether it is there.
-        agent_runs: the agent has placed the running containers, so nothing has to be imported.
-        restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
-        in_pod: the agent is to come from a DaemonSet, and this is a pod with the node's root below `root`.
-        root: of the node.
-    """
-
-    settings: KubeletSettings
-    state_files: Sequence[str]
-    config_path: str
-    has_configuration: bool = True
-    agent_runs: bool = False
-    restart_runtime: str = ""
-    in_pod: bool = False
-    root: str = "/"
-
-    @property
-    def must_import(self) -> bool:
-        """Whether the kubelet has allocations that no agent knows."""
-        return bool(self.state_files) and not self.agent_runs
-
-
-def steps(node: Migration) -> tuple[NextStep, ...]:
-    """The steps of the migration, in order."""
-    before = (*(_cordon() if node.in_pod else ()), *_promises_first(node), *_next_configuration(node))
-    inner = tuple(_hand_over(node))
-    last = len(before) + 1 + len(inner)
-    stop = NextStep(
-        f"stop the kubelet; containers go on running, and no pod starts or ends until step {last}",
-        "systemctl stop kubelet",
-        START,
-    )
-    return (*before, stop, *inner, *_afterwards(node))
-
-
-def _cordon() -> Iterator[NextStep]:
-    yield NextStep(
-        "keep new pods away, because the kubelet has to start before the agent can: NODE is this node",
-        "kubectl cordon NODE",
-    )
-
-
-def _promises_first(node: Migration) -> Iterator[NextStep]:
-    """Before the kubelet is stopped: check that its allocations can be kept."""
-    if node.agent_runs:
-        yield NextStep("see that the agent has placed what runs: it says sound", "nri-pin state verify")
-    elif node.in_pod and node.must_import:
-        yield NextStep(
-            f"import the kubelet's allocations, by its own options where the agent has no file here; {OR_NOT}",
-            f"nri-pin state import {node.root}{FOLDER} --state-dir {node.root}/run/nri-pin",
-        )
-    elif not node.in_pod:
-        if not node.has_configuration:
-            yield from _first_configuration(node)
-        if node.must_import:
-            yield NextStep(
-                f"rehearse the import, into a directory of its own, while the kubelet runs; {OR_NOT}",
-                f'{_import(node)} --state-dir "$(mktemp -d)"',
-            )
-
-
-def _first_configuration(node: Migration) -> Iterator[NextStep]:
-    theirs = node.settings.files[:1]
-    flags = [one.where.split()[0] for one in node.settings.by_key.values() if not one.path]
-    more = f"; add what the kubelet's command line says ({', '.join(flags)})" if flags else ""
-    if theirs:
-        yield NextStep(
-            f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
-            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(node.config_path)}",
-        )
-    else:
-        yield NextStep(
-            f"write {node.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
-        )
-
-
-def _import(node: Migration) -> str:
-    return f"nri-pin state import {FOLDER} --config {shlex.quote(node.config_path)}"
-
-
-def _next_configuration(node: Migration) -> Iterator[NextStep]:
-    """The kubelet's next configuration, beside the present one: what it reads at its start is not touched yet."""
-    for path, edits in _edits(node.settings).items():
-        name = shlex.quote(path)
-        words = " ".join(f"-e {shlex.quote(edit)}" for edit in edits)
-        where = ", on the node itself (ssh, console)" if node.in_pod else ""
-        yield NextStep(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
-        yield NextStep(
-            f"switch the managers off in the copy; compare with diff {name} {name}.{NEXT}",
-            f"sed -i {words} {name}.{NEXT}",
-        )
-
-
-def _hand_over(node: Migration) -> Iterator[NextStep]:
-    """From the kubelet's stop to its start; `undo` grows with what has been done."""
-    undo: list[str] = []
-    if not node.agent_runs and not node.in_pod:
-        if node.must_import:
-            yield NextStep("import the kubelet's allocations", _import(node), START)
-        undo += [] if node.restart_runtime else ["systemctl stop nri-pin"]
-        yield from _start_agent(node, _undone(undo))
-    by_hand = _by_hand(node.settings)
-    if by_hand:
-        yield NextStep(by_hand)
-    for path in _edits(node.settings):
-        name = shlex.quote(path)
-        yield NextStep(
-            "put the kubelet's configuration in place; the former one is kept",
-            f"mv -b -S .{ASIDE} {name}.{NEXT} {name}",
-            _undone(undo),
-        )
-        undo.append(f"mv {name}.{ASIDE} {name}")
-    for path in node.state_files:
-        yield NextStep(
-            "move its state file away: a kubelet does not start on that of another policy",
-            f"mv {path} {path}.{ASIDE}",
-            _undone(undo),
-        )
-        undo.append(f"mv {path}.{ASIDE} {path}")
-    yield NextStep("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
-
-
-def _undone(steps_back: Sequence[str]) -> str:
-    return "; ".join([*steps_back, START])
-
-
-def _start_agent(node: Migration, back: str) -> Iterator[NextStep]:
-    if node.restart_runtime:
-        yield NextStep(
-            "start the agent with the runtime; containers go on running", node.restart_runtime, back
-        )
-    else:
-        yield NextStep(
-            "start the agent, by its unit where it has one; this unit is gone after a reboot",
-            "systemd-run --unit nri-pin --property Restart=always "
-            f"nri-pin run --config {shlex.quote(node.config_path)}",
-            back,
-        )
-    yield NextStep(
-        "check that it knows its containers: the output says sound, and names no allocations that wait",
-        "nri-pin state verify",
-        back,
-    )
-
-
-def _afterwards(node: Migration) -> Iterator[NextStep]:
-    if not node.in_pod:
-        return
-    if not node.agent_runs:
-        yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
-        yield NextStep(
-            "wait for the agent; ask again where there is no such pod yet",
-            "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
-        )
-    yield NextStep("let pods come again", "kubectl uncordon NODE")
-
-
-def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
-    """By file: the expressions for sed that switch the managers off."""
-    found: dict[str, list[str]] = {}
-    for key, one in _on(settings):
-        if one.lines is not None:
-            found.setdefault(one.path, []).append(f"{one.lines[0]}s/:.*/: {OFF[key]}/")
-    for one in settings.cpu_options:
-        if one.lines is not None:
-            first, last = one.lines
-            found.setdefault(one.path, []).append(f"{first}d" if first == last else f"{first},{last}d")
-    return found
-
-
-def _by_hand(settings: KubeletSettings) -> str:
-    """Settings that cannot be edited line by line; empty for none."""
-    words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if one.lines is None]
-    words += [
-        f"no cpuManagerPolicyOptions ({one.where})" for one in settings.cpu_options if one.lines is None
-    ]
-    if not words:
-        return ""
-    return f"set by hand: {'; '.join(words)}; systemctl cat kubelet shows its command line; put it back where a later step fails"
-
-
-def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
-    """The managers of the kubelet that are not off."""
-    for key, off in OFF.items():
-        one = settings.by_key.get(key)
-        if one is not None and one.value.lower() != off.lower():
-            yield key, one
-
-
 POLICIES = {
-    "cpu-manager": ("cpuManagerPolicy", "it would pin CPUs, too, and each would undo the other's work"),
-    "memory-manager": ("memoryManagerPolicy", "it would bind memory, too"),
-    "topology-manager": ("topologyManagerPolicy", "it would refuse pods by hints of its own"),
+    "cpu-manager": (CPU_POLICY, "it would pin CPUs, too, and each would undo the other's work"),
+    "memory-manager": (MEMORY_POLICY, "it would bind memory, too"),
+    "topology-manager": (TOPOLOGY_POLICY, "it would refuse pods by other hints"),
 }
 HAND_OVER = "hand this node over to the agent; each step only after the one before it succeeded"
 SEE_STEPS = "the steps above do it: {}"
 GUIDE = "deploy/guide/migrate.md has the steps"
-KEPT = ("kubeReserved", "systemReserved")
 
 
 @dataclass(frozen=True, slots=True)
 class KubeletEvidence:
-    """What was seen.
+    """The evidence about the kubelet.
 
     Attributes:
         settings: None when there is no kubelet.
@@ -288,14 +97,28 @@ class KubeletEvidence:
     root: str = "/"
 
     @property
+    def static_files(self) -> list[str]:
+        """State files that are, or may be, those of a manager with a policy that allocates."""
+        return [
+            path
+            for path, policy in self.states.items()
+            if isinstance(policy, Hidden) or (policy and policy.lower() != "none")
+        ]
+
+    @property
+    def must_import(self) -> bool:
+        """Whether the kubelet has allocations that no agent knows."""
+        return bool(self.static_files) and not self.agent_runs
+
+    @property
     def culprit(self) -> str:
         """Which setting has the kubelet pin containers; empty for none."""
         if isinstance(self.settings, KubeletSettings):
-            found = self.settings.by_key.get("cpuManagerPolicy")
+            found = self.settings.by_key.get(CPU_POLICY)
             is_static = found is not None and found.value.lower() == "static"
-            return f"cpuManagerPolicy static, {found.where}" if found and is_static else ""
+            return f"{CPU_POLICY} static, {found.where}" if found and is_static else ""
         by_file = self.states.get(STATE_FILES[0])
-        return f"cpuManagerPolicy static, {STATE_FILES[0]}" if by_file == "static" else ""
+        return f"{CPU_POLICY} static, {STATE_FILES[0]}" if by_file == "static" else ""
 
     @property
     def must_hand_over(self) -> bool:
@@ -303,46 +126,61 @@ class KubeletEvidence:
         settings = self.settings
         if not isinstance(settings, KubeletSettings) or self.is_only_observed:
             return False
-        managers = [_policy(check, settings, is_only_observed=False) for check in POLICIES]
-        return any(finding.verdict is Verdict.TO_DO for finding in (*managers, *_left_over(self, settings)))
+        return any(finding.verdict is Verdict.TO_DO for finding in _managers(self, settings))
 
 
 def judge(seen: KubeletEvidence) -> Iterator[Finding]:
     """The findings."""
     settings = seen.settings
     if settings is None:
-        yield fine("kubelet", "there is none here, so none pins CPUs")
+        yield from named("kubelet", fine("there is none here, so none pins CPUs"))
         return
     if isinstance(settings, Hidden):
         for check in POLICIES:
-            yield _by_state(check, seen, settings)
+            yield from named(check, _by_state(check, seen, settings))
     elif settings.broken:
-        yield to_do("kubelet", f"{settings.broken}; the kubelet cannot read it either", "mend it")
+        says = f"{settings.broken}; the kubelet cannot read it either"
+        yield from named("kubelet", to_do(says, "mend it"))
     else:
-        managers = [_policy(check, settings, is_only_observed=seen.is_only_observed) for check in POLICIES]
-        yield from _with_steps([*managers, *_left_over(seen, settings)], seen, settings)
-        yield _reserved(settings, seen)
-    yield _pod_resources(seen.pod_resources, seen)
+        yield from _with_steps(list(_managers(seen, settings)), seen, settings)
+        yield from named("reserved-cpus", _reserved(settings, seen))
+    yield from named("pod-resources", _pod_resources(seen.pod_resources, seen))
 
 
-def _policy(check: str, settings: KubeletSettings, *, is_only_observed: bool) -> Finding:
+def _managers(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
+    for check in POLICIES:
+        yield from named(check, _policy(check, seen, settings))
+    for check, path in zip(POLICIES, STATE_FILES, strict=False):
+        yield from named(f"{check}-state", _left_over(check, path, seen, settings))
+
+
+def _policy(check: str, seen: KubeletEvidence, settings: KubeletSettings) -> Finding:
     key, harm = POLICIES[check]
-    off = OFF[key]
     found = settings.by_key.get(key)
     if found is not None and found.value.lower() != "none":
-        if is_only_observed:
-            return fine(check, f"{found.value}, by {found.where}: stays so while the agent only observes")
-        return to_do(check, f"{found.value}, by {found.where}: {harm}", f"set {key} to {off}")
-    if check == "cpu-manager" and settings.cpu_options and not is_only_observed:
-        return to_do(
-            check,
-            f"none, and cpuManagerPolicyOptions are set ({settings.cpu_options[0].where}): the kubelet does not "
-            "start with both",
-            "remove cpuManagerPolicyOptions",
-        )
+        if seen.is_only_observed:
+            return fine(f"{found.value}, by {found.where}: stays so while the agent only observes")
+        return to_do(f"{found.value}, by {found.where}: {harm}", f"set {key} to {OFF[key]}")
+    if key == CPU_POLICY and settings.cpu_options and not seen.is_only_observed:
+        where = settings.cpu_options[0].where
+        says = f"none, and {CPU_OPTIONS} are set ({where}): the kubelet does not start with both"
+        return to_do(says, f"remove {CPU_OPTIONS}")
     if found is None:
-        return fine(check, f"{off}, the default: no file and no option of the kubelet says otherwise")
-    return fine(check, f"{found.value}, by {found.where}")
+        return fine(f"{OFF[key]}, the default: no file and no option of the kubelet says otherwise")
+    return fine(f"{found.value}, by {found.where}")
+
+
+def _left_over(check: str, path: str, seen: KubeletEvidence, settings: KubeletSettings) -> Finding | None:
+    """A state file of another policy than the one configured: the kubelet refuses to start on it."""
+    policy, now = seen.states.get(path), settings.by_key.get(POLICIES[check][0])
+    if not isinstance(policy, str) or policy in ("", "none", "None"):
+        return None
+    if now is not None and now.value.lower() != "none":
+        return None
+    return to_do(
+        f"{path} is of policy {policy}, and the kubelet is configured with none: it does not start on that",
+        "import its allocations and move it away",
+    )
 
 
 def _with_steps(found: list[Finding], seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
@@ -350,30 +188,11 @@ def _with_steps(found: list[Finding], seen: KubeletEvidence, settings: KubeletSe
     first = next((finding for finding in found if finding.verdict is Verdict.TO_DO), None)
     for finding in found:
         if finding is first:
-            plan = steps(_migration(seen, settings))
-            yield replace(finding, do=f"{finding.do}: {HAND_OVER}", steps=plan)
+            yield replace(finding, do=f"{finding.do}: {HAND_OVER}", steps=steps(seen, settings))
         elif finding.verdict is Verdict.TO_DO:
             yield replace(finding, do=SEE_STEPS.format(finding.do))
         else:
             yield finding
-
-
-def _migration(seen: KubeletEvidence, settings: KubeletSettings) -> Migration:
-    return Migration(
-        settings,
-        tuple(path for path, policy in seen.states.items() if _is_static(policy)),
-        seen.config_path,
-        has_configuration=seen.has_configuration,
-        agent_runs=seen.agent_runs,
-        restart_runtime=seen.restart_runtime,
-        in_pod=seen.in_pod,
-        root=seen.root,
-    )
-
-
-def _is_static(policy: str | Hidden | None) -> bool:
-    """Whether a state file is, or may be, that of a manager that keeps promises."""
-    return isinstance(policy, Hidden) or bool(policy and policy.lower() != "none")
 
 
 def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
@@ -383,57 +202,36 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
     policy = seen.states.get(path)
     if isinstance(policy, str) and policy and policy.lower() != "none":
         if seen.is_only_observed:
-            return fine(check, f"{policy}, by {path}: stays so while the agent only observes")
-        options = " and remove cpuManagerPolicyOptions" if check == "cpu-manager" else ""
+            return fine(f"{policy}, by {path}: stays so while the agent only observes")
+        options = f" and remove {CPU_OPTIONS}" if check == "cpu-manager" else ""
         return to_do(
-            check,
             f"{policy}, by {path}: {harm}",
             f"set {key} to {OFF[key]}{options} in the kubelet's configuration, which is not seen here; {GUIDE}",
         )
     if isinstance(policy, str) and policy:
-        return fine(check, f"{policy}, by {path}: a kubelet does not start on a file of another policy")
-    return not_visible(check, hidden, f"the kubelet's {key} cannot be seen")
-
-
-def _left_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
-    """A state file of another policy than the one configured: the kubelet refuses to start on it."""
-    for path, check in zip(STATE_FILES, POLICIES, strict=False):
-        policy, key = seen.states.get(path), POLICIES[check][0]
-        now = settings.by_key.get(key)
-        if (
-            isinstance(policy, str)
-            and policy not in ("", "none", "None")
-            and (now is None or now.value.lower() == "none")
-        ):
-            yield to_do(
-                f"{check}-state",
-                f"{path} is of policy {policy}, and the kubelet is configured with none: it does not start on that",
-                "import its allocations and move it away",
-            )
+        return fine(f"{policy}, by {path}: a kubelet does not start on a file of another policy")
+    return not_visible(hidden, f"the kubelet's {key} cannot be seen")
 
 
 def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
     ours, topology = seen.reserved, seen.topology
-    theirs = settings.by_key.get("reservedSystemCPUs")
+    theirs = settings.by_key.get(RESERVED_CPUS)
     if theirs is None or not theirs.value:
         return _reserved_by_amount(settings, seen)
     try:
         kept = CPUSet.parse(theirs.value)
     except ValueError:
-        return to_do(
-            "reserved-cpus", f"{theirs.where}: {theirs.value!r} is no list of CPUs", "write one such as 0-1"
-        )
+        return to_do(f"{theirs.where}: {theirs.value!r} is no list of CPUs", "write one such as 0-1")
     if ours is None:
-        return fine("reserved-cpus", f"{kept} by the kubelet; the agent's configuration is not known here")
+        return fine(f"{kept} by the kubelet; the agent's configuration is not known here")
     if kept == ours:
-        return fine("reserved-cpus", f"{ours}, for the kubelet and the agent alike")
+        return fine(f"{ours}, for the kubelet and the agent alike")
     whole = topology.whole_cores(kept) if topology else kept
     both = "both configurations" if whole != kept else "the agent's configuration"
     return to_do(
-        "reserved-cpus",
         f"the kubelet keeps CPUs {kept or 'none'} ({theirs.where}), the agent {ours or 'none'}: the scheduler counts "
         "CPUs that are not there, or leaves some unused",
-        f'write reservedSystemCPUs: "{whole}" into {both}',
+        f'write {RESERVED_CPUS}: "{whole}" into {both}',
     )
 
 
@@ -445,7 +243,7 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
     """
     ours, topology = seen.reserved, seen.topology
     milli, where = 0, []
-    for key in KEPT:
+    for key in RESERVED_AMOUNTS:
         found = settings.by_key.get(key)
         amounts = dict(part.partition("=")[::2] for part in found.value.split(",")) if found else {}
         if found is None or "cpu" not in amounts:
@@ -453,16 +251,16 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
         try:
             milli += parse_cpu_milli(amounts["cpu"])
         except ValueError as error:
-            return to_do("reserved-cpus", f"{found.where}: {key}: {error}", "write an amount such as 500m")
+            return to_do(f"{found.where}: {key}: {error}", "write an amount such as 500m")
         where.append(f"{key} {amounts['cpu']}, {found.where}")
     count = math.ceil(milli / 1000)
     said = f"{count} ({'; '.join(where)})" if where else "none"
     if ours is None:
-        return fine("reserved-cpus", f"{said} by the kubelet; the agent's configuration is not known here")
+        return fine(f"{said} by the kubelet; the agent's configuration is not known here")
     if count == len(ours):
-        return fine("reserved-cpus", f"{ours or 'none'} by the agent; as many by the kubelet: {said}")
+        return fine(f"{ours or 'none'} by the agent; as many by the kubelet: {said}")
     wanted = ours if topology is None else topology.whole_cores(ours) or topology.first_core
-    line = f'reservedSystemCPUs: "{wanted}"'
+    line = f'{RESERVED_CPUS}: "{wanted}"'
     harm = (
         "the scheduler counts CPUs that no container can have, and sends pods that are refused"
         if count < len(ours)
@@ -470,7 +268,6 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
     )
     into = "the copy that the steps above make" if seen.must_hand_over else "the kubelet's configuration"
     return to_do(
-        "reserved-cpus",
         f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}",
         f"let both reserve the same: write {line} into {into}, and into the agent's where it says otherwise",
         steps=() if seen.must_hand_over else tuple(_reserve(settings, line)),
@@ -486,10 +283,179 @@ def _reserve(settings: KubeletSettings, line: str) -> Iterator[NextStep]:
 
 def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
     if isinstance(socket, Hidden):
-        return not_visible("pod-resources", socket, "whether the kubelet tells of devices cannot be seen")
+        return not_visible(socket, "whether the kubelet tells of devices cannot be seen")
     if socket:
         says = f"{POD_RESOURCES}: {socket}, so devices are known by their device nodes only"
         if seen.must_hand_over:
-            return to_do("pod-resources", says, "the steps above end with the kubelet's start")
-        return to_do("pod-resources", says, "start the kubelet", "systemctl start kubelet")
-    return fine("pod-resources", f"{POD_RESOURCES} takes connections")
+            return to_do(says, "the steps above end with the kubelet's start")
+        return to_do(says, "start the kubelet", "systemctl start kubelet")
+    return fine(f"{POD_RESOURCES} takes connections")
+
+
+def steps(seen: KubeletEvidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
+    """The steps from the kubelet's static managers to the agent, in order."""
+    before = (
+        *(_cordon() if seen.in_pod else ()),
+        *_allocations_first(seen, settings),
+        *_next_configuration(seen, settings),
+    )
+    inner = tuple(_hand_over(seen, settings))
+    last = len(before) + 1 + len(inner)
+    stop = NextStep(
+        f"stop the kubelet; containers go on running, and no pod starts or ends until step {last}",
+        "systemctl stop kubelet",
+        START,
+    )
+    return (*before, stop, *inner, *_afterwards(seen))
+
+
+def _cordon() -> Iterator[NextStep]:
+    yield NextStep(
+        "keep new pods away, because the kubelet has to start before the agent can: NODE is this node",
+        "kubectl cordon NODE",
+    )
+
+
+def _allocations_first(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+    """Before the kubelet is stopped: check that its allocations can be kept."""
+    if seen.agent_runs:
+        yield NextStep("see that the agent has placed what runs: it says sound", "nri-pin state verify")
+    elif seen.in_pod and seen.must_import:
+        yield NextStep(
+            f"import the kubelet's allocations, by its own options where the agent has no file here; {OR_NOT}",
+            f"nri-pin state import {seen.root}{FOLDER} --state-dir {seen.root}/run/nri-pin",
+        )
+    elif not seen.in_pod:
+        if not seen.has_configuration:
+            yield from _first_configuration(seen, settings)
+        if seen.must_import:
+            yield NextStep(
+                f"rehearse the import, into another directory, while the kubelet runs; {OR_NOT}",
+                f'{_import(seen)} --state-dir "$(mktemp -d)"',
+            )
+
+
+def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+    theirs = settings.files[:1]
+    flags = [one.flag for one in settings.by_key.values() if one.flag]
+    more = f"; add what the kubelet's command line says ({', '.join(flags)})" if flags else ""
+    if theirs:
+        yield NextStep(
+            f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
+            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(seen.config_path)}",
+        )
+    else:
+        yield NextStep(
+            f"write {seen.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
+        )
+
+
+def _import(seen: KubeletEvidence) -> str:
+    return f"nri-pin state import {FOLDER} --config {shlex.quote(seen.config_path)}"
+
+
+def _next_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+    """The kubelet's next configuration, beside the present one: what it reads at its start is not touched yet."""
+    for path, edits in _edits(settings).items():
+        name = shlex.quote(path)
+        words = " ".join(f"-e {shlex.quote(edit)}" for edit in edits)
+        where = ", on the node itself (ssh, console)" if seen.in_pod else ""
+        yield NextStep(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
+        yield NextStep(
+            f"switch the managers off in the copy; compare with diff {name} {name}.{NEXT}",
+            f"sed -i {words} {name}.{NEXT}",
+        )
+
+
+def _hand_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+    """From the kubelet's stop to its start; `undo` grows with what has been done."""
+    undo: list[str] = []
+    if not seen.agent_runs and not seen.in_pod:
+        if seen.must_import:
+            yield NextStep("import the kubelet's allocations", _import(seen), START)
+        undo += [] if seen.restart_runtime else ["systemctl stop nri-pin"]
+        yield from _start_agent(seen, _undone(undo))
+    by_hand = _by_hand(settings)
+    if by_hand:
+        yield NextStep(by_hand)
+    for path in _edits(settings):
+        name = shlex.quote(path)
+        yield NextStep(
+            "put the kubelet's configuration in place; the former one is kept",
+            f"mv -b -S .{ASIDE} {name}.{NEXT} {name}",
+            _undone(undo),
+        )
+        undo.append(f"mv {name}.{ASIDE} {name}")
+    for path in seen.static_files:
+        yield NextStep(
+            "move its state file away: a kubelet does not start on that of another policy",
+            f"mv {path} {path}.{ASIDE}",
+            _undone(undo),
+        )
+        undo.append(f"mv {path}.{ASIDE} {path}")
+    yield NextStep("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
+
+
+def _undone(steps_back: Sequence[str]) -> str:
+    return "; ".join([*steps_back, START])
+
+
+def _start_agent(seen: KubeletEvidence, back: str) -> Iterator[NextStep]:
+    if seen.restart_runtime:
+        yield NextStep(
+            "start the agent with the runtime; containers go on running", seen.restart_runtime, back
+        )
+    else:
+        yield NextStep(
+            "start the agent, by its unit where it has one; this unit is gone after a reboot",
+            "systemd-run --unit nri-pin --property Restart=always "
+            f"nri-pin run --config {shlex.quote(seen.config_path)}",
+            back,
+        )
+    yield NextStep(
+        "check that it knows its containers: the output says sound, and names no allocations that wait",
+        "nri-pin state verify",
+        back,
+    )
+
+
+def _afterwards(seen: KubeletEvidence) -> Iterator[NextStep]:
+    if not seen.in_pod:
+        return
+    if not seen.agent_runs:
+        yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
+        yield NextStep(
+            "wait for the agent; ask again where there is no such pod yet",
+            "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
+        )
+    yield NextStep("let pods come again", "kubectl uncordon NODE")
+
+
+def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
+    """By file: the expressions for sed that switch the managers off."""
+    found: dict[str, list[str]] = {}
+    for key, one in _on(settings):
+        if one.last_line:
+            found.setdefault(one.path, []).append(f"{one.line}s/:.*/: {OFF[key]}/")
+    for one in settings.cpu_options:
+        if one.last_line:
+            lines = f"{one.line}" if one.line == one.last_line else f"{one.line},{one.last_line}"
+            found.setdefault(one.path, []).append(f"{lines}d")
+    return found
+
+
+def _by_hand(settings: KubeletSettings) -> str:
+    """Settings that cannot be edited line by line; empty for none."""
+    words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if not one.last_line]
+    words += [f"no {CPU_OPTIONS} ({one.where})" for one in settings.cpu_options if not one.last_line]
+    if not words:
+        return ""
+    return f"set by hand: {'; '.join(words)}; systemctl cat kubelet shows its command line; put it back where a later step fails"
+
+
+def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
+    """The managers of the kubelet that are not off."""
+    for key, off in OFF.items():
+        one = settings.by_key.get(key)
+        if one is not None and one.value.lower() != off.lower():
+            yield key, one

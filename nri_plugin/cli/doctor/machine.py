@@ -1,23 +1,27 @@
-"""What `nri-pin doctor` says of the kernel, the machine and the cgroup tree; pure."""
+"""The checks of `nri-pin doctor` on the machine, the kernel and the cgroup tree; pure."""
 
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import TREE, CgroupDir, Hidden, Kernel, Tree
+from nri_plugin.cli.doctor.findings import Finding, advice, fine, named, not_visible, to_do
+from nri_plugin.cli.doctor.kubelet_files import RESERVED_CPUS
+from nri_plugin.cli.doctor.machine_files import TREE, CgroupDir, Kernel, Tree
+from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.host.cgroup import MENDED
+from nri_plugin.model.options import REGISTRY, IsolatedCPUs, Isolation
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
 
+ON_REQUEST = f"{REGISTRY['isolated_cpus'].name}: {IsolatedCPUs.ON_REQUEST}"
 FIRST_V2_CPUSET = (5, 0)
 """Source: Linux 5.0, the cpuset controller of cgroup v2."""
 
 
 @dataclass(frozen=True, slots=True)
 class KernelEvidence:
-    """What was seen.
+    """The evidence about machine and kernel.
 
     Attributes:
         topology: a text when the machine's files make no sense.
@@ -33,43 +37,38 @@ class KernelEvidence:
 
 def judge_kernel(seen: KernelEvidence) -> Iterator[Finding]:
     """The findings."""
-    yield _machine(seen.topology)
-    topology = seen.topology if isinstance(seen.topology, Topology) else None
+    kernel, topology = seen.kernel, seen.topology if isinstance(seen.topology, Topology) else None
+    yield from named("machine", _machine(seen.topology))
     if topology is not None:
-        yield _offline(topology)
-        yield _memory(topology)
-        yield from _reserved_cores(topology, seen.reserved)
-    if isinstance(seen.kernel, Hidden):
-        yield not_visible("kernel", seen.kernel, "the kernel's command line cannot be seen")
+        yield from named("offline-cpus", _offline(topology))
+        yield from named("numa-nodes", _memory(topology))
+        yield from named("reserved-cores", _reserved_cores(topology, seen.reserved))
+    if isinstance(kernel, Hidden):
+        yield from named("kernel", not_visible(kernel, "the kernel's command line cannot be seen"))
         return
-    yield _release(seen.kernel)
-    yield _isolation(seen.kernel, topology, seen.reserved)
-    yield _balancing(seen.kernel, topology)
+    yield from named("kernel", _release(kernel))
+    yield from named("isolated-cpus", _isolation(kernel, topology, seen.reserved))
+    yield from named("numa-balancing", _balancing(kernel, topology))
     if seen.irqbalance:
-        yield advice(
-            "irqbalance",
-            "irqbalance runs and sends interrupts to exclusive CPUs as well",
-            "name the CPUs to spare in IRQBALANCE_BANNED_CPULIST",
-        )
+        says = "irqbalance runs and sends interrupts to exclusive CPUs as well"
+        yield from named("irqbalance", advice(says, "name the CPUs to spare in IRQBALANCE_BANNED_CPULIST"))
 
 
 def _machine(topology: Topology | Hidden | str) -> Finding:
     if isinstance(topology, Hidden):
-        return not_visible("machine", topology, "the machine's CPUs and NUMA nodes cannot be seen")
+        return not_visible(topology, "the machine's CPUs and NUMA nodes cannot be seen")
     if isinstance(topology, str):
-        return to_do("machine", topology, "report it with the output of hack/record-machine")
+        return to_do(topology, "report it with the output of hack/record-machine")
     nodes, cpus = len(topology.nodes), len(topology.online)
     return fine(
-        "machine",
         f"{cpus} CPU{'s' * (cpus != 1)} ({topology.online}) on {nodes} NUMA node{'s' * (nodes != 1)}",
     )
 
 
 def _offline(topology: Topology) -> Finding:
     if not topology.offline:
-        return fine("offline-cpus", "none")
+        return fine("none")
     return advice(
-        "offline-cpus",
         f"CPUs {topology.offline} are offline and never allocated",
         "bring them online where that is not meant",
         f"for c in {' '.join(map(str, topology.offline))}; do echo 1 > /sys/devices/system/cpu/cpu$c/online; done",
@@ -81,28 +80,25 @@ def _memory(topology: Topology) -> Finding:
     without = [str(node.id) for node in topology.nodes if not node.cpus]
     if bare:
         return advice(
-            "numa-nodes",
             f"NUMA node {', '.join(bare)} has no memory: containers there use that of other nodes",
             "populate its memory slots, or leave it to containers that do not mind",
         )
     if without:
-        return fine("numa-nodes", f"all have memory; {', '.join(without)} has no CPUs")
-    return fine("numa-nodes", "all have memory")
+        return fine(f"all have memory; {', '.join(without)} has no CPUs")
+    return fine("all have memory")
 
 
-def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Iterator[Finding]:
+def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Finding | None:
     """Half a core that is kept for the system leaves a half that is never part of a whole core."""
     if not reserved:
-        return
+        return None
     whole = topology.whole_cores(reserved)
     if whole == reserved:
-        yield fine("reserved-cores", f"CPUs {reserved} are kept for the system, whole cores")
-        return
-    yield advice(
-        "reserved-cores",
+        return fine(f"CPUs {reserved} are kept for the system, whole cores")
+    return advice(
         f"CPUs {reserved} are kept for the system and CPUs {whole - reserved} are the other threads of their cores: "
         "these can never be given as whole cores, and share their core with the system",
-        f'write reservedSystemCPUs: "{whole}" into the configurations of the agent and of the kubelet',
+        f'write {RESERVED_CPUS}: "{whole}" into the configurations of the agent and of the kubelet',
     )
 
 
@@ -110,20 +106,17 @@ def _release(kernel: Kernel) -> Finding:
     found = re.match(r"(\d+)\.(\d+)", kernel.release)
     if found is None:
         return not_visible(
-            "kernel", Hidden("/proc/sys/kernel/osrelease", why="says no version"), "the kernel's version"
+            Hidden("/proc/sys/kernel/osrelease", why="says no version"), "the kernel's version"
         )
     if (int(found[1]), int(found[2])) < FIRST_V2_CPUSET:
-        return advice(
-            "kernel", f"Linux {kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later"
-        )
-    return fine("kernel", f"Linux {kernel.release}")
+        return advice(f"Linux {kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
+    return fine(f"Linux {kernel.release}")
 
 
 def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | None) -> Finding:
     if kernel.unread:
         name, value = next(iter(kernel.unread.items()))
         return not_visible(
-            "isolated-cpus",
             Hidden(""),
             f"{name}={value} of the kernel's command line is a form that is not read here",
             "compare with the shared pool by hand: cat /sys/devices/system/cpu/isolated",
@@ -134,12 +127,11 @@ def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | Non
         if topology.isolated - told:
             options["isolcpus"] = options.get("isolcpus", CPUSet()) | (topology.isolated - told)
     if not options:
-        return fine("isolated-cpus", "no CPU is kept from the kernel's scheduler")
+        return fine("no CPU is kept from the kernel's scheduler")
     words = ", ".join(f"{name}={cpus}" for name, cpus in options.items())
     isolated = options.get("isolcpus", CPUSet())
     if reserved is not None and reserved & isolated:
         return to_do(
-            "isolated-cpus",
             f"CPUs {reserved & isolated} are kept for the system and isolated from it ({words})",
             "reserve others, or take them out of isolcpus",
         )
@@ -148,12 +140,11 @@ def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | Non
 
 def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
     if not isolated:
-        return fine("isolated-cpus", f"{words}; none is isolated from the scheduler")
+        return fine(f"{words}; none is isolated from the scheduler")
     return advice(
-        "isolated-cpus",
         f"{words}: on isolated CPUs the kernel balances no load, so that the threads of a container with several of "
         "them stay where they start",
-        "nothing, where only containers run there that pin their threads; else isolatedCPUs: on-request gives them only "
+        f"nothing, where only containers run there that pin their threads; else {ON_REQUEST} gives them only "
         "to those that ask, or boot without isolcpus: exclusive CPUs need none",
     )
 
@@ -161,13 +152,10 @@ def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
 def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
     several = topology is not None and len(topology.nodes) > 1
     if several and isinstance(kernel.numa_balancing, Hidden):
-        return not_visible("numa-balancing", kernel.numa_balancing, "whether the kernel moves memory about")
+        return not_visible(kernel.numa_balancing, "whether the kernel moves memory about")
     if not kernel.numa_balancing or not several:
-        return fine(
-            "numa-balancing", "off" if several and kernel.numa_balancing is False else "moves nothing here"
-        )
+        return fine("off" if several and kernel.numa_balancing is False else "moves nothing here")
     return advice(
-        "numa-balancing",
         "on: the kernel samples memory of pinned containers, too, which costs page faults and moves nothing useful",
         "switch it off where containers are pinned",
         "sysctl -w kernel.numa_balancing=0",
@@ -177,20 +165,21 @@ def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
 FREE_PARTITIONS = ("", "member")
 QOS_ENDINGS = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 MOST_NAMED = 3
+NOT_ISOLATED = f"{REGISTRY['isolation'].name}: {Isolation.NONE}"
 BOOT_WITH_V2 = "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1"
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupEvidence:
-    """What was seen.
+    """The evidence about cgroups.
 
     Attributes:
-        tree: a text when what is there is no cpuset tree.
+        tree: a text when there is no cpuset tree, and why.
         online: the machine's CPUs; None where they cannot be seen.
         kubelet_driver: `systemd` or `cgroupfs` of the kubelet's configuration; empty where it is not set or not visible.
         runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
         allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
-        is_ours: whether an agent of ours looks after the cpusets, or has left a checkpoint.
+        is_ours: whether an agent of ours keeps the cpusets, or has left a checkpoint.
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
         culprits: programs on this node that are known to pin.
@@ -211,31 +200,24 @@ def judge_cgroups(seen: CgroupEvidence) -> Iterator[Finding]:
     """The findings."""
     tree = seen.tree
     if isinstance(tree, Hidden):
-        yield not_visible("cgroups", tree, "the node's cgroup tree cannot be seen")
-        return
-    if isinstance(tree, str):
-        yield to_do(
-            "cgroups",
-            f"{TREE}: {tree}",
-            "boot with cgroup v2",
-            BOOT_WITH_V2,
-        )
-        return
-    yield _version(tree)
-    yield _driver(seen, tree)
-    yield _delegation(tree)
-    yield _width(seen, tree)
-    yield _partitions(seen, tree)
-    yield from _cgroup_isolation(seen, tree)
-    yield from _pinned(seen, tree)
+        yield from named("cgroups", not_visible(tree, "the node's cgroup tree cannot be seen"))
+    elif isinstance(tree, str):
+        yield from named("cgroups", to_do(f"{TREE}: {tree}", "boot with cgroup v2", BOOT_WITH_V2))
+    else:
+        yield from named("cgroups", _version(tree))
+        yield from named("cgroup-driver", _driver(seen, tree))
+        yield from named("cpuset-delegation", _delegation(tree))
+        yield from named("cpuset-width", _width(seen, tree))
+        yield from named("partitions", _partitions(seen, tree))
+        yield from named("isolation", _cgroup_isolation(seen, tree))
+        yield from named("foreign-cpusets", _pinned(seen, tree))
 
 
 def _version(tree: Tree) -> Finding:
     if tree.version == 2:
         options = "" if tree.options is None else f", mounted with {','.join(tree.options)}"
-        return fine("cgroups", f"version 2{options}")
+        return fine(f"version 2{options}")
     return advice(
-        "cgroups",
         "version 1: placements hold, but there is no floor under the shared pool while the agent is away",
         "boot with cgroup v2, the kernel option systemd.unified_cgroup_hierarchy=1",
     )
@@ -250,13 +232,12 @@ def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
         words = [f"{who} uses {driver}" for who, driver in told.items() if driver]
         words += [f"{TREE}/{tree.top} is of {by_tree}"] if by_tree else []
         return to_do(
-            "cgroup-driver",
             " and ".join(words),
             "let the kubelet (cgroupDriver) and the runtime (SystemdCgroup, cgroup_manager) use the same, best systemd",
         )
     if different:
-        return fine("cgroup-driver", different.pop())
-    return fine("cgroup-driver", "no pod has run yet, and no cgroup driver is chosen")
+        return fine(different.pop())
+    return fine("no pod has run yet, and no cgroup driver is chosen")
 
 
 def _is_slice(group: CgroupDir) -> bool:
@@ -270,11 +251,10 @@ def _delegation(tree: Tree) -> Finding:
     lacking = [group for group in above if not group.passes_on]
     if not lacking:
         below = f"down to the pods of {tree.top}" if tree.top else "to those below the root"
-        return fine("cpuset-delegation", f"the cpuset controller is passed on {below}")
+        return fine(f"the cpuset controller is passed on {below}")
     path = f"{tree.directory}/{lacking[0].path}".rstrip("/")
     names = ", ".join(group.path or "the root" for group in lacking[:MOST_NAMED])
     return to_do(
-        "cpuset-delegation",
         f"the cpuset controller is not passed on by {names}, so that containers below have no cpuset",
         "pass it on; the agent does so where it runs",
         f"echo +cpuset > {shlex.quote(path)}/cgroup.subtree_control",
@@ -284,10 +264,9 @@ def _delegation(tree: Tree) -> Finding:
 def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
     """No group above containers may be narrower than the machine, but by CPUs that containers have to themselves."""
     if not tree.top:
-        return fine("cpuset-width", "no pod has run on this node yet")
+        return fine("no pod has run on this node yet")
     if seen.online is None:
         return not_visible(
-            "cpuset-width",
             Hidden("/sys/devices/system/cpu", "/host/sys/devices/system/cpu"),
             "the machine's CPUs cannot be seen",
         )
@@ -298,7 +277,7 @@ def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
         missing = wide - group.effective if group.effective is not None else CPUSet()
         if missing:
             return _narrow(group, missing, tree, seen.online)
-    return fine("cpuset-width", f"{tree.top} and its QoS groups reach all of {wide}")
+    return fine(f"{tree.top} and its QoS groups reach all of {wide}")
 
 
 def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
@@ -311,34 +290,28 @@ def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Fi
         else by_hand
     )
     return to_do(
-        "cpuset-width",
         f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} cannot be used below it",
         "widen it, and find the setting that narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )
 
 
-def _pinned(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
+def _pinned(seen: CgroupEvidence, tree: Tree) -> Finding | None:
     """Containers that another program has pinned, on a node where no agent of ours ever ran."""
     if seen.is_ours or seen.online is None:
-        return
-    found = [
-        group
-        for group in tree.groups
-        if group.path.count("/") > 1 and group.cpus and seen.online - group.cpus
-    ]
-    if found:
-        names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.cpus}" for group in found[:MOST_NAMED])
-        says = f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}"
-        if seen.culprits:
-            by = " and ".join(seen.culprits)
-            yield to_do("foreign-cpusets", f"{says}; what does it: {by}", "let only one of them pin")
-        else:
-            yield to_do(
-                "foreign-cpusets",
-                says,
-                "find the writer (the kubelet's CPU Manager, another plugin, an administrator), and let only one of them pin",
-            )
+        return None
+    containers = (group for group in tree.groups if group.path.count("/") > 1)
+    found = [group for group in containers if group.cpus and seen.online - group.cpus]
+    if not found:
+        return None
+    names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.cpus}" for group in found[:MOST_NAMED])
+    says = f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}"
+    if seen.culprits:
+        return to_do(f"{says}; what does it: {' and '.join(seen.culprits)}", "let only one of them pin")
+    return to_do(
+        says,
+        "find the writer (the kubelet's CPU Manager, another plugin, an administrator), and let only one of them pin",
+    )
 
 
 def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
@@ -347,9 +320,8 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
     if broken:
         group = broken[0]
         return to_do(
-            "partitions",
             f"{group.path} wants to be a partition and is none: {group.partition}",
-            "end it, or give it CPUs of its own",
+            "end it, or give it exclusive CPUs",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
     others = [group for group in found if not group.effective or group.effective - seen.allowed]
@@ -357,47 +329,42 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
         names = ", ".join(
             f"{group.path} ({group.partition}, CPUs {group.effective})" for group in others[:MOST_NAMED]
         )
-        return advice("partitions", f"{names} keep CPUs to themselves", "see that they are meant to")
+        return advice(f"{names} keep CPUs to themselves", "see that they are meant to")
     if found:
         cpus = NO_CPUS
         for group in found:
             cpus |= group.effective or NO_CPUS
-        return fine("partitions", f"only of our containers, on their allocated CPUs: {cpus}")
-    return fine("partitions", "no pod keeps CPUs to itself by a partition")
+        return fine(f"only of our containers, on their allocated CPUs: {cpus}")
+    return fine("no pod keeps CPUs to itself by a partition")
 
 
-def _cgroup_isolation(seen: CgroupEvidence, tree: Tree) -> Iterator[Finding]:
+def _cgroup_isolation(seen: CgroupEvidence, tree: Tree) -> Finding | None:
     """Whether containers that should be partitions can be: here, by the kernel, by the agent's rights."""
-    if tree.is_spoilt:
-        tell = to_do if seen.asks_partitions else advice
-        yield tell(
-            "isolation",
-            f"{tree.directory}/{MENDED}: a container was removed while its partition was invalid, and this kernel may "
-            "fall over the next one, so that the agent makes none",
-            "boot the node anew; the mark goes with it",
-        )
-    elif seen.asks_partitions:
-        yield _can_partition(seen, tree)
+    if not tree.is_spoilt:
+        return _can_partition(seen, tree) if seen.asks_partitions else None
+    tell = to_do if seen.asks_partitions else advice
+    return tell(
+        f"{tree.directory}/{MENDED}: a container was removed while its partition was invalid, and this kernel may "
+        "fall over the next one, so that the agent makes none",
+        "boot the node anew; the mark goes with it",
+    )
 
 
 def _can_partition(seen: CgroupEvidence, tree: Tree) -> Finding:
     if tree.version == 1:
         return to_do(
-            "isolation",
             "asked for, and cgroup v1 has no partitions: containers have ordinary cpusets",
-            "boot with cgroup v2, or set isolation: none",
+            f"boot with cgroup v2, or set {NOT_ISOLATED}",
             BOOT_WITH_V2,
         )
     if tree.nests_partitions is False:
         return to_do(
-            "isolation",
             "asked for, and this kernel has no partitions below the root: containers have ordinary cpusets",
-            "use Linux 6.7 or later, or set isolation: none",
+            f"use Linux 6.7 or later, or set {NOT_ISOLATED}",
         )
     if seen.may_partition is False:
         return to_do(
-            "isolation",
             "asked for, and the agent lacks the capability SYS_ADMIN, without which the kernel grants no partition",
-            "give it (chart: agent.partitions: true), or set isolation: none",
+            f"give it (chart: agent.partitions: true), or set {NOT_ISOLATED}",
         )
-    return fine("isolation", "asked for, and nothing that is seen here is in its way")
+    return fine("asked for, and nothing that is seen here is in its way")

@@ -8,16 +8,14 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from nri_plugin.checkpoint.file import DEFAULT_DIR
-from nri_plugin.cli.explain.sentences import as_dict, sentence
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
 from nri_plugin.cli.explain.source import (
     Created,
-    Ground,
     NamedContainer,
     checkpoint_path,
     checkpoint_state,
@@ -25,40 +23,33 @@ from nri_plugin.cli.explain.source import (
     ground,
     known_containers,
 )
-from nri_plugin.cli.explain.text import explanation_text
+from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.options import REGISTRY
 from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.recording.file import DIRECTORY
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
-CHANGES = ("policy", "scope", "memory_policy", "given", "machine")
-WHAT_IF = (*REQUESTS, *CHANGES)
+POLICY_OPTIONS = {
+    "policy": REGISTRY["topology_manager_policy"].name,
+    "scope": REGISTRY["topology_manager_scope"].name,
+    "memory_policy": REGISTRY["memory_manager_policy"].name,
+}
+"""Options of the command line that stand for one of the configuration."""
+
+WHAT_IF = (*REQUESTS, *POLICY_OPTIONS, "given", "machine")
 """Options that only a what-if has."""
 
 
 class NotOneError(NriPinError):
     """The name matches no container and no pod, or several."""
-
-
-class ExplainAnswer(Protocol):
-    """What the command prints."""
-
-    @property
-    def is_refused_what_if(self) -> bool:
-        """Whether the exit code reports a refusal."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The answer as JSON."""
-
-    def text(self, width: int) -> str:
-        """The answer on one screen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +87,7 @@ class PodListed:
         rows = [{"container": one.path, "id": one.id, "what": self._what(one)} for one in self.containers]
         return {"containers": rows}
 
-    def text(self, width: int) -> str:  # noqa: ARG002 - as all answers
+    def text(self, width: int) -> str:  # noqa: ARG002 - as of an explanation
         """A line for each, and the next command."""
         widest = max(len(one.path) for one in self.containers)
         lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
@@ -115,6 +106,9 @@ class PodListed:
         return f"exclusive CPUs {allocation.cpus}"
 
 
+ExplainAnswer = DecisionExplained | PodListed
+
+
 def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
     """The decision about a container with these requests.
 
@@ -123,24 +117,18 @@ def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
     """
     found = ground(asked["state_dir"], asked["config"], asked["machine"], asked["state_file"], asked["root"])
 
-    words = {
-        "topologyManagerPolicy": asked["policy"],
-        "topologyManagerScope": asked["scope"],
-        "memoryManagerPolicy": asked["memory_policy"],
-    }
-    named = [f"{name}={value}" for name, value in words.items() if value]
+    named = [f"{name}={asked[key]}" for key, name in POLICY_OPTIONS.items() if asked[key]]
     node = changed(found.node, (*named, *asked["given"]))
-    wish = WhatIf(
+    pages = {"2Mi": asked["small_pages"], "1Gi": asked["large_pages"]}
+    wanted = WhatIf(
         asked["cpu"],
         asked["memory"],
-        tuple(
-            (size, asked[key]) for size, key in (("2Mi", "small_pages"), ("1Gi", "large_pages")) if asked[key]
-        ),
+        tuple((size, text) for size, text in pages.items() if text),
         asked["devices"],
         asked["qos"],
         asked["namespace"],
     )
-    told = explain(node, found.state, event_of(wish, node, found.description))
+    told = explain(node, found.state, event_of(wanted, node, found.description))
     return DecisionExplained(told, found.notes, is_what_if=True)
 
 
@@ -152,7 +140,7 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
         HostError, CheckpointError: the history and the checkpoint cannot be read.
     """
     state_dir = asked["state_dir"]
-    state, damaged = _promised(state_dir, asked["state_file"] or checkpoint_path(state_dir))
+    state, damaged = _allocated(state_dir, asked["state_file"] or checkpoint_path(state_dir))
     containers, missing = known_containers(state_dir, state)
     is_alone = asked["state_file"] is None and agent_now(state_dir).has_no_runtime
     notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
@@ -166,7 +154,7 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     raise NotOneError(_not_one(word, meant or of_pod, containers))
 
 
-def _promised(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
+def _allocated(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     """The state in the checkpoint; an empty one and the reason where it is damaged and there is a history.
 
     Raises:
@@ -208,8 +196,7 @@ def _explained(
         told = explain(created.node, created.state, created.event)
         return DecisionExplained(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None
-    found: Ground = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
-
+    found = ground(asked["state_dir"], asked["config"], None, asked["state_file"], asked["root"])
     before, event = created_by_today(state, named.record)
     note = "its creation is no longer in the agent's history: explained by today's state, as if it came now"
     told = explain(found.node, before, event)
@@ -266,7 +253,7 @@ Examples:
   nri-pin explain default/train-0/worker      why it has these CPUs, or was refused
   nri-pin explain worker                      the same, where only one is called so
   nri-pin explain default/train-0             the containers of a pod
-  nri-pin explain --cpu 3 --memory 4Gi        what would become of such a container here
+  nri-pin explain --cpu 3 --memory 4Gi        what such a container would get here
   nri-pin explain --cpu 3 --policy restricted --option full-pcpus-only=true
   nri-pin explain --cpu 16 --device nvidia.com/gpu=2@0,1 --policy single-numa-node
   nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
@@ -276,7 +263,9 @@ Examples:
 A name is NAMESPACE/POD/CONTAINER, the end of that, or the beginning of a
 container's id.
 
-Exit code: 0; 1 where a what-if would be refused, or no answer can be had; 2 for a wrong question.
+Exit code: 0, also for a container that was refused; 1 when a what-if would be refused, or
+the checkpoint or the history cannot be read; 2 when the options are wrong, or the name
+matches nothing that the agent remembers, or several containers.
 """
 
 
@@ -327,7 +316,7 @@ class WrongQuestionError(click.ClickException):
     help="... under this option, by its name in the configuration?",
 )
 @click.option(
-    "--machine", metavar="NAME|FILE", help="On this machine with nothing promised, not on this node."
+    "--machine", metavar="NAME|FILE", help="On this machine with nothing allocated, not on this node."
 )
 @click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
 @click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
@@ -335,7 +324,7 @@ class WrongQuestionError(click.ClickException):
     "--state",
     "state_file",
     metavar="FILE",
-    help="Beside the promises of this checkpoint, or of that in this directory.",
+    help="Beside the allocations of this checkpoint, or of that in this directory.",
 )
 @click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
@@ -343,10 +332,10 @@ class WrongQuestionError(click.ClickException):
 @format_option()
 @click.pass_context
 def command(context: click.Context, /, name: str | None, output_format: str, **asked: Any) -> None:
-    """Explain why a container got its CPUs and memory or was refused, or what would become of another.
+    """Explain why a container got its CPUs and memory or was refused, or what another one would get.
 
-    With a CONTAINER it is explained what was decided, by the state at that time. With --cpu, --memory and the like
-    it is explained what would be decided now; nothing is changed.
+    With a CONTAINER, the decision is explained by the state at that time. With --cpu, --memory and the like, the
+    decision that would be made now is explained; nothing is changed.
     """
     asked["state_file"] = _checkpoint(context, asked)
     is_what_if = any(asked[key] for key in WHAT_IF)
@@ -368,13 +357,8 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
 
 def _checkpoint(context: click.Context, asked: Mapping[str, Any]) -> str | None:
     """The checkpoint that is named: by --state, which may be its directory, or by --state-dir beside --machine."""
-    from nri_plugin.checkpoint.file import FILE_NAME
-
     named: str | None = asked["state_file"]
-    if named is None and asked["machine"] and _is_given(context, "state_dir"):
+    is_given = context.get_parameter_source("state_dir") is ParameterSource.COMMANDLINE
+    if named is None and asked["machine"] and is_given:
         named = asked["state_dir"]
     return os.path.join(named, FILE_NAME) if named is not None and os.path.isdir(named) else named
-
-
-def _is_given(context: click.Context, parameter: str) -> bool:
-    return context.get_parameter_source(parameter) is ParameterSource.COMMANDLINE

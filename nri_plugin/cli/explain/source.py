@@ -1,20 +1,20 @@
 """The sources of `nri-pin explain`: a node, its state, and the containers that are known by name.
 
-The agent's history tells what was decided, the checkpoint what is allocated. What would be decided now follows from the
+The agent's history tells what was decided, the checkpoint what is allocated. A decision of now follows from the
 running agent, a configuration, the history, or a described machine, whichever comes first in that order.
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.cli.explain.what_if import resources_of
 from nri_plugin.cli.output import told
-from nri_plugin.cli.state.source import NO_RUNTIME, fits, what_to_do
+from nri_plugin.cli.state.source import NO_RUNTIME, fits, read_agent, what_to_do
 from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load, load_hint_providers
 from nri_plugin.core.decision import InformedCreate
-from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
@@ -26,8 +26,7 @@ from nri_plugin.simulator.machine.description import Description
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
-PERIOD_US = 100_000
-SOCKET = "agent.sock"
+NO_CHECKPOINT = "there is no such checkpoint; name one, or leave --state out"
 ID_CHARACTERS = 4
 """A shorter prefix of a container's id does not name it."""
 
@@ -111,9 +110,8 @@ def known_containers(state_dir: str, state: State) -> tuple[list[NamedContainer]
         for one in _created(os.path.join(state_dir, DIRECTORY), problems):
             key = one.pod_uid, one.container
             before = found.get(key)
-            is_repeated = (
-                before and one.created and one.created.has_kept
-            )  # what it holds it was given earlier
+            # A repeated creation was given its CPUs earlier, which is what has to be explained.
+            is_repeated = one.created is not None and one.created.has_kept
             found[key] = replace(before, id=one.id) if before and is_repeated else one
     except HostError as error:
         if not state.containers:
@@ -217,24 +215,10 @@ def _found(
     if machine is not None:
         return _on_machine(machine, config, state_file)
     if config is None and state_file is None and root is None:
-        answer = _told_by_agent(state_dir)
-        if answer is not None:
-            return answer
+        status = read_agent(state_dir)
+        if status is not None:
+            return Ground(status.node, status.state, () if status.runtime else (NO_RUNTIME,))
     return _by_configuration(state_dir, config, state_file, root)
-
-
-def _told_by_agent(state_dir: str) -> Ground | None:
-    """The node and state of the running agent; None where no agent answers."""
-    from nri_plugin.agent.status_client import read_status
-
-    path = os.path.join(state_dir, SOCKET)
-    if not os.path.exists(path):
-        return None
-    try:
-        status = read_status(path)
-    except HostError:
-        return None
-    return Ground(status.node, status.state, () if status.runtime else (NO_RUNTIME,))
 
 
 def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
@@ -247,36 +231,30 @@ def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
         return None
     if node is None:
         return None
-    path = state_file or checkpoint_path(state_dir)
-    state = _named_state(path, is_asked_for=state_file is not None)
-    where = f"the checkpoint {path}" if state else "nothing promised"
-    return Ground(
-        node,
-        state or State(),
-        (f"no agent answers: by the machine and the configuration of {folder} and {where}",),
-    )
+    by = f"no agent answers: by the machine and the configuration of {folder}"
+    return _beside_checkpoint(node, by, state_dir, state_file)
 
 
-def _named_state(path: str, *, is_asked_for: bool) -> State | None:
-    """The state in a checkpoint; None where it is not there and was not asked for.
+def _beside_checkpoint(node: Node, by: str, state_dir: str, state_file: str | None) -> Ground:
+    """The node with the state of the named checkpoint, or of that in the state directory if there is one.
 
     Raises:
-        CheckpointError: it is damaged, or it was asked for and is not there.
+        CheckpointError: it is damaged, or it was named and is not there.
     """
+    path = state_file or checkpoint_path(state_dir)
     state = checkpoint_state(path)
-    if state is None and is_asked_for:
-        raise CheckpointError(path, "there is no such checkpoint; name one, or leave --state out")
-    return state
+    if state is None and state_file is not None:
+        raise CheckpointError(path, NO_CHECKPOINT)
+    where = f"the checkpoint {path}" if state else "nothing allocated"
+    return Ground(node, state or State(), (f"{by} and {where}",))
 
 
 def _by_configuration(state_dir: str, config: str | None, state_file: str | None, root: str | None) -> Ground:
-
     from nri_plugin.host.sysfs import discover
 
     if config is None and root is None and os.path.abspath(state_dir) != DEFAULT_DIR:
-        recorded = _by_history(
-            state_dir, state_file
-        )  # of another node perhaps, which no file of this one tells of
+        # It may be a copy from another node, which no file of this one describes.
+        recorded = _by_history(state_dir, state_file)
         if recorded is not None:
             return recorded
     try:
@@ -294,12 +272,7 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
             "a configuration with --config, or a machine with --machine",
         ) from None
     node = chosen.node(discover(root or chosen.sysfs_root))
-
-    path = state_file or checkpoint_path(state_dir)
-    state = _named_state(path, is_asked_for=state_file is not None)
-    where = config or DEFAULT_PATH
-    found = f"by {where} and " + (f"the checkpoint {path}" if state else "nothing promised")
-    return Ground(node, state or State(), (found,))
+    return _beside_checkpoint(node, f"by {config or DEFAULT_PATH}", state_dir, state_file)
 
 
 def _on_machine(machine: str, config: str | None, state_file: str | None) -> Ground:
@@ -312,10 +285,10 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
     place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:
         kept = "" if config else f" and the first core ({reserved}) reserved"
-        return Ground(node, State(), (f"{place}{kept}, nothing promised",), found.description)
+        return Ground(node, State(), (f"{place}{kept}, nothing allocated",), found.description)
     checkpoint = read_checkpoint(state_file)
     if checkpoint is None:
-        raise CheckpointError(state_file, "there is no such checkpoint; name one, or leave --state out")
+        raise CheckpointError(state_file, NO_CHECKPOINT)
     facts = checkpoint.facts
     if facts is not None and not fits(facts, found.topology):
         raise ConfigError(
@@ -324,7 +297,9 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
         )
     if facts is not None and not config:
         node = Node(found.topology, node.options, facts.reserved)
-    return Ground(node, checkpoint.state, (f"{place}, with the promises of {state_file}",), found.description)
+    return Ground(
+        node, checkpoint.state, (f"{place}, with the allocations of {state_file}",), found.description
+    )
 
 
 def _pod(pod: PodRecord) -> Pod:
@@ -337,7 +312,7 @@ def _pod(pod: PodRecord) -> Pod:
         cgroup_parent=pod.cgroup_parent,
         resources=None
         if pod.cpu_milli is None
-        else _sent(pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages),
+        else resources_of(pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages),
     )
 
 
@@ -347,17 +322,4 @@ def _resources(allocation: Allocation) -> Resources:
         (block.resource, block.size_bytes) for block in allocation.memory if block.resource != MEMORY
     )
     memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
-    return _sent(allocation.cpu_milli, memory, pages)
-
-
-def _sent(milli: int, memory: int, pages: Iterable[tuple[str, int]]) -> Resources:
-    """A request in the form of a runtime, which calls pages of `hugepages-2Mi` `2MB`."""
-    return Resources(
-        cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
-        cpu_quota_us=milli * PERIOD_US // 1000,
-        cpu_period_us=PERIOD_US,
-        memory_limit_bytes=memory or None,
-        hugepage_limits=tuple(
-            (f"{name.removeprefix('hugepages-').removesuffix('i')}B", size) for name, size in pages
-        ),
-    )
+    return resources_of(allocation.cpu_milli, memory, pages)

@@ -3,7 +3,6 @@
 Options have the names, values and checks of the configuration; see `model/options.py` and `config/option_checks.py`.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -42,8 +41,8 @@ _PARENTS = {
     "Burstable": "/kubepods/burstable/podwhat-if",
     "BestEffort": "/kubepods/besteffort/podwhat-if",
 }
-_SIZE = re.compile(r"([0-9]+[KMG])i\Z")
 
+HUGE_PAGES = "hugepages-"
 OPTION = "--option"
 RESERVED_CPUS = "reservedSystemCPUs"
 ASKED: Mapping[str, Option] = {
@@ -61,7 +60,7 @@ class WhatIf:
     Attributes:
         cpu: a quantity of CPUs.
         memory: a quantity of bytes.
-        hugepages: (size such as `2Mi`, a quantity of bytes).
+        hugepages: (`2Mi` or `1Gi`, a quantity of bytes).
         devices: `RESOURCE=COUNT`, or `RESOURCE=COUNT@NODE,NODE` where they are.
         qos: the pod's class.
         namespace: of the pod.
@@ -78,8 +77,8 @@ class WhatIf:
 def changed(node: Node, given: Iterable[str]) -> Node:
     """The node with options `NAME=VALUE` over its own, by their names in the configuration.
 
-    Values are read and checked as those of the configuration, with feature gates on. A Memory Manager that nobody
-    reserves memory for gets the smallest reservation, as in a simulation.
+    Values are read and checked as those of the configuration, with feature gates on. A Memory Manager without
+    reserved memory gets the smallest reservation, as in a simulation.
 
     Raises:
         ConfigError: an unknown name, a value it does not take, or options that exclude each other.
@@ -99,28 +98,29 @@ def changed(node: Node, given: Iterable[str]) -> Node:
     return found
 
 
-def event_of(wish: WhatIf, node: Node, description: Description | None = None) -> InformedCreate:
+def event_of(wanted: WhatIf, node: Node, description: Description | None = None) -> InformedCreate:
     """The event that a runtime would send, with its devices.
 
     Args:
-        wish: the container.
+        wanted: the container.
         node: the machine.
         description: where the machine is described; all its devices are available.
 
     Raises:
         ConfigError: an amount that is none, or a device that is not there or nowhere.
     """
-    resources = _resources(wish)
+    resources = _resources(wanted)
     pod = Pod(
         id=UID,
         name="what-if",
         uid=UID,
-        namespace=wish.namespace,
-        cgroup_parent=_PARENTS[wish.qos],
+        namespace=wanted.namespace,
+        cgroup_parent=_PARENTS[wanted.qos],
         resources=resources,
     )
     container = Container(id=UID, name="container", pod_id=UID, resources=resources)
-    return InformedCreate(CreateContainer(pod, container), devices=_devices(wish, node, description))
+    devices = tuple(_device(text, node, description) for text in wanted.devices)
+    return InformedCreate(CreateContainer(pod, container), devices=devices)
 
 
 def _option(name: str, text: str) -> dict[str, Any]:
@@ -170,15 +170,29 @@ def _refusals(node: Node) -> Iterator[tuple[str, str]]:
     yield from option_checks.machine_refusals(node.options, node.topology)
 
 
-def _resources(wish: WhatIf) -> Resources:
-    milli = _amount("--cpu", wish.cpu, parse_cpu_milli, MOST_CPUS * 1000, f"{MOST_CPUS} CPUs")
+def resources_of(milli: int, memory_bytes: int, pages: Iterable[tuple[str, int]]) -> Resources:
+    """A request in the form of a runtime, which calls pages of `hugepages-2Mi` `2MB`.
+
+    Args:
+        milli: thousandths of a CPU, of request and limit.
+        memory_bytes: the limit; 0 for none.
+        pages: (resource, bytes) of huge pages.
+    """
     return Resources(
         cpu_shares=min(MAX_SHARES, max(MIN_SHARES, milli * 1024 // 1000)),
         cpu_quota_us=milli * PERIOD_US // 1000 or None,
         cpu_period_us=PERIOD_US,
-        memory_limit_bytes=_bytes("--memory", wish.memory) or None,
-        hugepage_limits=tuple((_runtime_size(size), _pages(size, text)) for size, text in wish.hugepages),
+        memory_limit_bytes=memory_bytes or None,
+        hugepage_limits=tuple(
+            (f"{name.removeprefix(HUGE_PAGES).removesuffix('i')}B", size) for name, size in pages
+        ),
     )
+
+
+def _resources(wanted: WhatIf) -> Resources:
+    milli = _amount("--cpu", wanted.cpu, parse_cpu_milli, MOST_CPUS * 1000, f"{MOST_CPUS} CPUs")
+    pages = [(f"{HUGE_PAGES}{size}", _pages(size, text)) for size, text in wanted.hugepages]
+    return resources_of(milli, _bytes("--memory", wanted.memory), pages)
 
 
 def _pages(size: str, text: str) -> int:
@@ -195,14 +209,6 @@ def _bytes(option: str, text: str) -> int:
     return _amount(option, text, parse_bytes, MOST_BYTES, format_bytes(MOST_BYTES))
 
 
-def _runtime_size(size: str) -> str:
-    """The runtime's word for a size of huge pages: `2MB` for `2Mi`."""
-    match = _SIZE.match(size)
-    if match is None:
-        raise ConfigError("--hugepages", f"{size} is no size of huge pages such as 2Mi or 1Gi")
-    return f"{match[1]}B"
-
-
 def _amount(option: str, text: str, parse: Callable[[str], int], most: int, most_said: str) -> int:
     if not text:
         return 0
@@ -213,10 +219,6 @@ def _amount(option: str, text: str, parse: Callable[[str], int], most: int, most
     if number > most:
         raise ConfigError(option, f"{text} is more than any machine has; ask for {most_said} or less")
     return number
-
-
-def _devices(wish: WhatIf, node: Node, description: Description | None) -> tuple[DeviceResource, ...]:
-    return tuple(_device(text, node, description) for text in wish.devices)
 
 
 def _device(text: str, node: Node, description: Description | None) -> DeviceResource:

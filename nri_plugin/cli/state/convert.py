@@ -4,6 +4,7 @@ A source (a file, a directory with files, or standard input) is decoded from any
 asked for, and compared: what the new form cannot hold is named, and allocations are left out only with --lossy.
 """
 
+import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,7 @@ from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
     File,
+    KubeletAllocations,
     allocations_in,
     cpu_file,
     imported,
@@ -37,7 +39,6 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import echo
-from nri_plugin.cli.state.findings import with_names
 from nri_plugin.cli.state.source import (
     FailedError,
     WrongUsageError,
@@ -50,9 +51,10 @@ from nri_plugin.cli.state.source import (
 )
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, allocation_key
 
 STDIO = "-"
+BY_CRICTL = "--containers FILE, made by `crictl ps -o json > FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,6 @@ def command(
         form = form or ("kubelet" if given.checkpoint else "checkpoint")
         node = _node(given, machine, root, config_path)
         outputs, losses = _converted(given, form, node, containers)
-        losses = _named(losses, given)
         _refuse_losses(losses, form, lossy=lossy)
         written = write_outputs(target, outputs, force=force)
     except CheckpointError as error:
@@ -304,26 +305,50 @@ def _converted(
 def _from_kubelet(
     given: ConvertSource, version: int, node: Node | None, containers: str | None
 ) -> tuple[dict[str, bytes], Losses]:
-    promises = allocations_in(given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY))
-    if containers is not None:
-        from nri_plugin.cli.state.import_export import running
-
-        promises = promises.of(running(containers))
-    if promises.cpus_by_id:
-        raise FailedError(
-            f"{given.files[RowKind.CPU].name}: names containers by id; name their containers with --containers FILE, made by "
-            "`crictl ps -o json > FILE`"
-        )
-    if shared := shared_within_pods(promises):
-        raise FailedError(
-            f"{'; '.join(shared)}: one of them has ended; name those that run with --containers FILE, made by "
-            "`crictl ps -o json > FILE`"
-        )
-    state = imported(_keeping_memory(node), promises)
+    cpu, memory = given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY)
+    found = named_allocations(allocations_in(cpu, memory), cpu.name if cpu else "", containers)
+    state = imported(_keeping_memory(node), found)
     _refuse([str(one) for one in state.violations(node)] if node else [])
     facts = None if node is None else NodeFacts.of(node)
     losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
     return {FILE_NAME: checkpoint_file(state, facts, version=version)}, losses
+
+
+def named_allocations(
+    found: KubeletAllocations, cpu_file_name: str, containers: str | None
+) -> KubeletAllocations:
+    """The allocations by pod and container, of running containers alone where these are named.
+
+    Args:
+        found: the kubelet's allocations.
+        cpu_file_name: where its exclusive CPUs come from, for errors.
+        containers: the output of `crictl ps -o json`; None where it is not given.
+
+    Raises:
+        CheckpointError: `containers` cannot be read.
+        FailedError: a container is known by its id only, or two containers of a pod share CPUs.
+    """
+    if containers is not None:
+        found = found.of(_running(containers))
+    if found.cpus_by_id:
+        raise FailedError(
+            f"{cpu_file_name} names containers by id, as kubelets before 1.18 did; name their containers with {BY_CRICTL}"
+        )
+    if shared := shared_within_pods(found):
+        raise FailedError(f"{'; '.join(shared)}: one of them has ended; name those that run with {BY_CRICTL}")
+    return found
+
+
+def _running(path: str) -> Mapping[str, str]:
+    """Allocation keys by container id, from the output of crictl."""
+    try:
+        listed = json.loads(_content(path))["containers"]
+        return {
+            one["id"]: allocation_key(one["labels"]["io.kubernetes.pod.uid"], one["metadata"]["name"])
+            for one in listed
+        }
+    except (ValueError, LookupError, TypeError):
+        raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
 
 
 def _to_kubelet(
@@ -361,16 +386,6 @@ def _keeping_memory(node: Node | None) -> Node:
         return bare_node()
     options = replace(node.options, memory_manager_policy=MemoryManagerPolicy.STATIC)
     return Node(node.topology, options, node.reserved)
-
-
-def _named(losses: Losses, given: ConvertSource) -> Losses:
-    """With namespaces and pods in place of uids, as far as they are known."""
-    if given.checkpoint is None:
-        return losses
-    state = given.checkpoint.state
-    return Losses(
-        *(tuple(with_names(state, text) for text in texts) for texts in (losses.promises, losses.others))
-    )
 
 
 def _refuse(reasons: Sequence[str]) -> None:

@@ -15,16 +15,19 @@ import click
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import ObservedCpuset, cgroup_root_here, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     Seen,
     WrongUsageError,
+    cgroup_root_here,
     cgroup_root_option,
     load_checkpoint,
     path_of,
     state_dir_option,
 )
+from nri_plugin.cli.state.verify import ObservedCpuset, judging_node, look, need_visible
 from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
+from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (
     Allocation,
@@ -100,6 +103,24 @@ def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[S
     if before is None or after is None or before == after:
         return []
     return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
+
+
+def node_changes(before: Node, after: Node) -> Iterator[str]:
+    """The options that differ, by their names in the configuration, and the reserved CPUs; a line each."""
+    for one in REGISTRY.values():
+        old, new = one.value(before.options), one.value(after.options)
+        if old != new:
+            yield f"{one.name}: {_option_words(old)} -> {_option_words(new)}"
+    if before.reserved != after.reserved:
+        yield f"reserved CPUs: {before.reserved or '-'} -> {after.reserved or '-'}"
+
+
+def _option_words(value: object) -> str:
+    if isinstance(value, tuple) and value and isinstance(value[0], ReservedMemory):
+        return ", ".join(
+            f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
+        )
+    return ",".join(sorted(map(str, value))) or "-" if isinstance(value, frozenset | tuple) else str(value)
 
 
 def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:
@@ -206,7 +227,7 @@ def _words(value: object) -> str:
 
 
 def _what(before: CPUSet, after: CPUSet) -> str:
-    """What happened to exclusive CPUs; empty for nothing."""
+    """The change of exclusive CPUs; empty for none."""
     if before == after:
         return ""
     if not before:
@@ -328,7 +349,7 @@ def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, 
     source = _path(files[0]) if files else path_of(state_dir, None)
     checkpoint = load_checkpoint(source)
     root = root or cgroup_root_here()
-    looked = look(Seen(checkpoint.state, judging_node(checkpoint), has_parts=False, machine=""), root)
+    looked = look(Seen(checkpoint.state, judging_node(checkpoint)), root)
     need_visible(looked, root)
     return f"{source}, generation {checkpoint.generation}", f"cgroups below {root}", live_changes(looked)
 
@@ -372,7 +393,7 @@ def change_line(change: StateChange) -> str:
 
 
 def _field_words(what: str, field: FieldChange) -> str:
-    """A container that came with its CPUs goes without saying."""
+    """Empty for a container that came with its CPUs: these say it."""
     if field.name != "container":
         return f"{field.name} {field.before} -> {field.after}"
     if field.after == "none":

@@ -1,17 +1,19 @@
-"""`nri-pin state history`: what was decided for each container, and the checkpoints that are kept.
+"""`nri-pin state history`: the decisions for each container, and the checkpoints that are kept.
 
 Decisions come from the agent's bounded recording: each event is decided again, and the change of the state becomes one or
 more entries. Below them stand the present checkpoint, the generation before it and damaged ones.
 """
 
 import fnmatch
+import glob
 import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -20,7 +22,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
-from nri_plugin.cli.state.diff import StateChange, changes
+from nri_plugin.cli.state.diff import StateChange, changes, node_changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved
@@ -45,7 +47,7 @@ class Kept:
         size: bytes.
         generation: None when it cannot be read.
         checksum: as it stands in the file; None when there is none.
-        verdict: `sound`, or what is wrong with it.
+        verdict: `sound`, or the error.
     """
 
     file: str
@@ -95,7 +97,7 @@ def _checksum(path: str) -> str | None:
 
 
 def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
-    """What `state history` says of them."""
+    """The lines about them."""
     if output_format == "json":
         return [json.dumps({"what": "checkpoint"} | asdict(one)) for one in kept]
     if not kept:
@@ -135,7 +137,9 @@ KINDS = (
     "started",
     "gap",
 )
-STARTS = {"start": "started", "gap": "gap"}
+BEGINS = ("start", "gap")
+"""Why a recording has the whole state: the agent started, or events before it were not recorded."""
+
 WORDS = {"lost": "released", "grew": "resized", "shrank": "resized", "moved": "moved", "gained": "placed"}
 
 
@@ -163,7 +167,7 @@ class Happened:
 
 
 def happened(recording: Recording) -> Iterator[Happened]:
-    """All of it, in order.
+    """All entries, in order.
 
     Raises:
         HostError: a file can no longer be read.
@@ -171,7 +175,7 @@ def happened(recording: Recording) -> Iterator[Happened]:
     node: Node | None = None
     for entry, moment in recording.lived():
         if entry.state is not None:
-            if entry.why in STARTS:
+            if entry.why in BEGINS:
                 yield _began(entry, entry.state)
         elif entry.node is not None and node is not None:
             yield Happened(entry.at, "machine", "", f"another one: {_difference(node, entry.node)}")
@@ -183,27 +187,16 @@ def happened(recording: Recording) -> Iterator[Happened]:
 def _began(entry: RecordedEntry, state: State) -> Happened:
     if entry.why == "gap":
         return Happened(entry.at, "gap", "", "events before this were not recorded")
+    counts = f"{len(state.allocations)} allocations and {len(state.containers)} containers"
     observing = ", only observing" if entry.observing else ""
-    return Happened(
-        entry.at,
-        "started",
-        "",
-        f"the agent, with {len(state.allocations)} allocations and {len(state.containers)} containers{observing}",
-    )
+    return Happened(entry.at, "started", "", f"the agent, with {counts}{observing}")
 
 
 def _difference(before: Node, after: Node) -> str:
     """The differences between two nodes in one line."""
-    found = []
+    found = list(node_changes(before, after))
     if before.topology.online != after.topology.online:
-        found.append(f"online CPUs {before.topology.online} -> {after.topology.online}")
-    if before.reserved != after.reserved:
-        found.append(f"reserved {before.reserved or '-'} -> {after.reserved or '-'}")
-    found += [
-        f"{field.name} {getattr(before.options, field.name)} -> {getattr(after.options, field.name)}"
-        for field in fields(before.options)
-        if getattr(before.options, field.name) != getattr(after.options, field.name)
-    ]
+        found.insert(0, f"online CPUs {before.topology.online} -> {after.topology.online}")
     return "; ".join(found) or "its memory or devices"
 
 
@@ -264,9 +257,8 @@ def _words(change: StateChange) -> str:
 
 def _drifted(entry: RecordedEntry, event: CpusetsObserved, state: State) -> Iterator[Happened]:
     steps = entry.outcome.steps if entry.outcome else ()
-    cause = ", ".join(
-        dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
-    )
+    causes = dict.fromkeys(step.removeprefix("drift-") for step in steps if step.startswith("drift-"))
+    cause = ", ".join(causes)
     if not cause:
         return
     for one in event.observed:
@@ -275,10 +267,9 @@ def _drifted(entry: RecordedEntry, event: CpusetsObserved, state: State) -> Iter
         where = one.target.cgroup.path or one.target.cgroup.parent
         name = f"{pod.namespace}/{pod.name}/{record.name}" if pod and record else where
         found = "no cpuset files" if one.cpus is None else f"CPUs {one.cpus or 'none'}"
-        runs_on = (
-            f", ran on {one.effective}" if one.effective is not None and one.effective != one.cpus else ""
-        )
-        yield _line(entry, "drift", name, f"found {found}{runs_on} ({cause}), put right")
+        is_elsewhere = one.effective is not None and one.effective != one.cpus
+        ran_on = f", ran on {one.effective}" if is_elsewhere else ""
+        yield _line(entry, "drift", name, f"found {found}{ran_on} ({cause}), put right")
 
 
 def _event_name(event: Any) -> str:
@@ -295,7 +286,7 @@ INDENT = 36
 LOOK_S = 0.5
 """Between two looks for more."""
 RESTS = 4
-"""Times as long as a look took: a full history is decided again at each, on a node that has better to do."""
+"""The pause is so many times as long as the last look, because a look decides the whole history again on a busy node."""
 UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 EXAMPLES = """\b
@@ -365,7 +356,8 @@ def command(
     Below stand the checkpoints of the state directory: the present one, the generation before, and damaged ones that
     were kept. -o json writes one line for each entry and each checkpoint.
 
-    Exit code: 0; 1 when there is neither a recording nor a checkpoint, or it cannot be read; 2 when the options are wrong.
+    Exit code: 0; 1 when the recording cannot be read and no checkpoint is there; 2 when the options are wrong, or the
+    directory or the recording is not there.
     """
     after = _time(since) if since else None
     if not os.path.exists(recording or state_dir):
@@ -375,7 +367,7 @@ def command(
     kept = [] if recording or pattern or kinds or follow else checkpoints(state_dir)
     problems: list[str] = []
     path = recording or os.path.join(state_dir, DIRECTORY)
-    size = _size(path)  # before it is read, so that nothing is missed that comes meanwhile
+    size = _size(path)  # before the read, so that no line of meanwhile is missed
     found = _found(path, problems)
     chosen = [one for one in found if _is_wanted(one, pattern, kinds, after)]
     if problems and not kept and not chosen:
@@ -389,7 +381,7 @@ def command(
     for text in problems:
         echo(f"nri-pin: {text}", err=True)
     if found and not chosen and not follow and output_format == "text":
-        echo(f"nri-pin: none of the {len(found)} entries is such a one; ask for less", err=True)
+        echo(f"nri-pin: none of the {len(found)} entries matches; leave an option out", err=True)
     if follow:
         _follow(path, size, found, (pattern, kinds, after), output_format)
 
@@ -458,7 +450,7 @@ def _follow(
     wanted: tuple[str, Sequence[str], datetime | None],
     output_format: str,
 ) -> None:
-    """Tell what is new whenever the recording grew."""
+    """Print new entries whenever the recording grew."""
     sys.stdout.flush()
     known_ones, pause_s = set(known), LOOK_S
     while True:
@@ -476,20 +468,10 @@ def _follow(
 
 
 def _size(path: str) -> Size:
-    """What is another value whenever there is more to read."""
-    paths = [path] if os.path.isfile(path) else [os.path.join(path, name) for name in _names(path)]
+    """A value that changes whenever there is more to read."""
     found = []
-    for one in paths:
-        try:
+    for one in [path] if os.path.isfile(path) else sorted(glob.glob(f"{glob.escape(path)}/*")):
+        with suppress(OSError):
             status = os.stat(one)
-        except OSError:
-            continue
-        found.append((one, status.st_ino, status.st_size))
+            found.append((one, status.st_ino, status.st_size))
     return tuple(found)
-
-
-def _names(path: str) -> list[str]:
-    try:
-        return sorted(os.listdir(path))
-    except OSError:
-        return []

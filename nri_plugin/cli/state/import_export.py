@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 import click
 
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.agent.startup import build_node
-from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint
+from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint, write_whole
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
     MEMORY_FILE,
@@ -20,15 +21,15 @@ from nri_plugin.checkpoint.kubelet_state import (
     kubelet_refusals,
     memory_file,
     read_allocations,
-    shared_within_pods,
 )
 from nri_plugin.cli.output import echo, format_option
-from nri_plugin.cli.state.findings import awaiting_agent
-from nri_plugin.cli.state.source import FailedError, WrongUsageError, root_option
+from nri_plugin.cli.state.convert import named_allocations
+from nri_plugin.cli.state.source import FailedError, root_option, usage_errors
+from nri_plugin.cli.state.verify import awaiting_agent
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
-from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
-from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 KUBELET_CONFIG = "config.yaml"
@@ -105,18 +106,13 @@ def import_command(
 
     Exit code: 0, 1 when the allocations cannot be kept, 2 when a file or the machine cannot be read.
     """
-    try:
+    with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
-        promises = read_allocations(kubelet_dir)
-        if containers is not None:
-            promises = promises.of(running(containers))
-        _check(promises)
-        _check_memory(promises, node, config, without_memory=without_memory)
-        state = imported(node, promises)
+        allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
+        _check_memory(allocations, node, config, without_memory=without_memory)
+        state = imported(node, allocations)
         _refuse([str(one) for one in state.violations(node)])
         _save(config, node, state)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 
 
@@ -143,7 +139,7 @@ def export_command(
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """
-    try:
+    with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         _check_static(config, kubelet_dir)
         state = _saved(config)
@@ -151,8 +147,6 @@ def export_command(
         files = _files(node, state)
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     path = os.path.join(config.state_dir, FILE_NAME)
     where = ", ".join(os.path.join(kubelet_dir, name) for name in files)
     _told(state, where, output_format, {"stays": path, "retire": _retire(path)})
@@ -201,44 +195,17 @@ def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Con
     return config, build_node(config, None)
 
 
-def running(path: str) -> Mapping[str, str]:
-    """Allocation keys by container id, from what crictl printed."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            listed = json.load(file)["containers"]
-        return {
-            one["id"]: allocation_key(one["labels"]["io.kubernetes.pod.uid"], one["metadata"]["name"])
-            for one in listed
-        }
-    except OSError as error:
-        raise CheckpointError(path, f"cannot be read: {error.strerror}") from None
-    except (ValueError, LookupError, TypeError):
-        raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
-
-
-def _check(promises: KubeletAllocations) -> None:
-    if promises.cpus_by_id:
-        raise FailedError(
-            f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; "
-            "name their containers with --containers FILE, made by `crictl ps -o json > FILE`"
-        )
-    shared = shared_within_pods(promises)
-    if shared:
-        raise FailedError(
-            f"{'; '.join(shared)}: one of them has ended; "
-            "name those that run with --containers FILE, made by `crictl ps -o json > FILE`"
-        )
-
-
-def _check_memory(promises: KubeletAllocations, node: Node, config: Config, *, without_memory: bool) -> None:
+def _check_memory(
+    allocations: KubeletAllocations, node: Node, config: Config, *, without_memory: bool
+) -> None:
     """Allocated memory is left out only with --without-memory."""
     if (
         without_memory
-        or not promises.memory
+        or not allocations.memory
         or node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     ):
         return
-    count = len(promises.memory)
+    count = len(allocations.memory)
     raise FailedError(
         f"nothing was changed: {MEMORY_FILE} holds memory of {count} container{'s' * (count != 1)}, and "
         f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "
@@ -301,18 +268,15 @@ def _write(path: str, data: bytes, *, force: bool) -> None:
         raise FailedError(
             f"{path}: is there already; --force replaces it and keeps it as {path}.before-export"
         )
-    new = f"{path}.new"
+    aside = f"{path}.before-export"
     try:
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         if os.path.lexists(path):
-            os.replace(path, f"{path}.before-export")
-        os.replace(new, path)
+            with suppress(FileNotFoundError):
+                os.unlink(aside)
+            os.link(path, aside, follow_symlinks=False)
     except OSError as error:
-        raise CheckpointError(path, f"cannot be written: {error.strerror}") from None
+        raise CheckpointError(path, f"cannot be kept as {aside}: {error.strerror}") from None
+    write_whole(path, data, replace=True)
 
 
 def _told(state: State, where: str, output_format: str, more: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""`nri-pin state repair`: save what is certain of a damaged checkpoint, inventing nothing.
+"""`nri-pin state repair`: save the certain allocations of a damaged checkpoint, and invent none.
 
 The command reads the damaged file, the generation before it and the cgroups, plans a state from them
 (`nri_plugin.checkpoint.repair`), shows the plan, and writes it when that is asked for.
@@ -17,11 +17,11 @@ from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.checkpoint.repair import RepairEvidence, RepairPlan, Salvage, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
-from nri_plugin.cli.state.findings import cgroup_root_here, contradictions, judging_node, look, need_visible
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     Seen,
     WrongUsageError,
+    cgroup_root_here,
     cgroup_root_option,
     fits,
     locked,
@@ -31,8 +31,10 @@ from nri_plugin.cli.state.source import (
     root_option,
     state_dir_option,
     this_machine,
+    usage_errors,
 )
-from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
+from nri_plugin.cli.state.verify import contradictions, judging_node, look, need_visible
+from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
@@ -167,13 +169,10 @@ def command(
         raise click.UsageError("--yes and --dry-run exclude each other; give one")
     if not os.path.isdir(state_dir):
         raise WrongUsageError(f"{state_dir}: no such directory; name the agent's --state-dir")
-    with locked(state_dir):
-        try:
-            case = _case(os.path.join(state_dir, FILE_NAME), given_up, machine, root, cgroup_root)
-            is_done = yes and case.is_wrong and not case.planned.undecided
-            aside = _write(case) if is_done else ""
-        except NriPinError as error:
-            raise WrongUsageError(str(error)) from error
+    with locked(state_dir), usage_errors():
+        case = _case(os.path.join(state_dir, FILE_NAME), given_up, machine, root, cgroup_root)
+        is_done = yes and case.is_wrong and not case.planned.undecided
+        aside = _write(case) if is_done else ""
     answer = repair_json if output_format == "json" else repair_text
     echo(answer(case, aside, is_done=is_done))
     context.exit(EXIT_FAILED if case.is_wrong and not is_done else 0)
@@ -212,7 +211,7 @@ def _case(
 
 
 def _read(path: str) -> tuple[Checkpoint | None, Salvage | None, str]:
-    """The checkpoint when it is whole, else what can be read of it and what is wrong."""
+    """The checkpoint when it is whole, else its readable part and the error."""
     try:
         found = read_checkpoint(path)
     except CheckpointError as error:
@@ -229,7 +228,7 @@ def _read(path: str) -> tuple[Checkpoint | None, Salvage | None, str]:
 
 
 def _merged(found: State, former: Checkpoint | None) -> State:
-    """All containers that are known of: where they run is looked up."""
+    """All known containers, for a look at their cgroups."""
     before = former.state if former else State()
     return State({**found.pods, **before.pods}, {**found.containers, **before.containers})
 
@@ -251,7 +250,7 @@ def _live(state: State, cgroup_root: str | None) -> tuple[dict[str, CPUSet] | No
     """CPUs by container id, and in words how they were found."""
     root = cgroup_root or cgroup_root_here()
     try:
-        looked = look(Seen(state, None, has_parts=False, machine=""), root)
+        looked = look(Seen(state, None), root)
         need_visible(looked, root)
     except HostError as error:
         if cgroup_root is not None:

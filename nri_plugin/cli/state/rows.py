@@ -40,10 +40,10 @@ class StateRow:
     Attributes:
         record: as it is remembered.
         pod: None when it is not known.
-        allocation: what was promised to it; an empty one for the shared pool.
-        cpus: what it is to run on now: its own that are online, else the shared pool, nothing where it ended; None
-            when that is not known.
-        lost: of its own those that are offline.
+        allocation: its allocation; an empty one for the shared pool.
+        cpus: the CPUs that it should run on now: its exclusive CPUs that are online, else the shared pool, none where
+            it ended; None when that is not known.
+        lost: its exclusive CPUs that are offline.
         footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
             shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.
@@ -59,7 +59,7 @@ class StateRow:
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it has CPUs of its own."""
+        """Whether it has exclusive CPUs."""
         return bool(self.allocation.cpus)
 
     @property
@@ -91,7 +91,7 @@ class StateRow:
 
     @property
     def container_kind(self) -> Kind | None:
-        """What it is in its pod; None where the pod's facts are not known or not kept."""
+        """Its kind in the pod; None where the pod's facts are not known or not kept."""
         known = self.pod.facts.container(self.record.name) if self.pod and self.pod.facts else None
         return known.kind if known else None
 
@@ -134,7 +134,7 @@ def shared_pool(seen: Seen) -> CPUSet | None:
 
 
 def waiting(state: State) -> list[str]:
-    """Keys of promises that wait for a container to be created again."""
+    """Keys of allocations that wait for a container to be created again."""
     used = {record.key for record in state.containers.values()}
     return sorted(key for key in state.allocations if key not in used)
 

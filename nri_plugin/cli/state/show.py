@@ -32,8 +32,8 @@ from nri_plugin.cli.state.source import (
     root_option,
     seen,
     state_dir_option,
+    usage_errors,
 )
-from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
 from nri_plugin.policy.alignment import CPUAlignment
@@ -67,7 +67,7 @@ def show_json(
 
 
 def node_facts(facts: NodeFacts) -> dict[str, Any]:
-    """What the checkpoint says of its machine."""
+    """The machine as the checkpoint has it."""
     return {
         "online": str(facts.online),
         "reserved": str(facts.reserved),
@@ -192,7 +192,7 @@ LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, 
 def show_text(
     source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted, width: int
 ) -> str:
-    """What fits `width` columns: lists that are too long go on in the next line."""
+    """The table in `width` columns: long lists go on in the next line."""
     cells: list[Sequence[str]] = [HEAD]
     pods: dict[int, str] = {}
     for _, group in groupby(rows, key=lambda row: row.record.pod_uid):
@@ -262,7 +262,7 @@ def aligned_letters(aligned: CPUAlignment) -> str:
 
 
 def marked_name(row: StateRow) -> str:
-    """The container's name, and what it is where that is no running app container."""
+    """The container's name, with its kind and phase unless it is a running app container."""
     name = row.record.name or row.record.id[:12]
     marks = [
         *([str(row.container_kind)] if row.container_kind not in {None, Kind.APP} else []),
@@ -397,16 +397,14 @@ def command(
     if now is not None and now.has_no_runtime and not os.path.exists(source):
         raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
     checkpoint = load_checkpoint(source)
-    try:
+    with usage_errors():
         found = seen(checkpoint, machine, root)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     wanted = Wanted(namespace, pod, container)
     rows = rows_of(found, wanted)
     if output_format == "json":
         echo(show_json(source, checkpoint, found, rows, wanted, now))
     if wanted and not rows:
-        raise FailedError(_nobody(source, len(found.state.containers)))
+        raise FailedError(_no_match(source, len(found.state.containers)))
     if output_format == "json":
         return
     if wide:
@@ -417,7 +415,7 @@ def command(
         echo(f"agent        {NO_RUNTIME}; {LOOK_CLOSER}")
 
 
-def _nobody(source: str, count: int) -> str:
+def _no_match(source: str, count: int) -> str:
     return (
         f"{source}: none of its {count} containers has such a name; "
         "`nri-pin state show` lists them, and names may hold * and ?"

@@ -1,4 +1,4 @@
-"""What the `state` commands share: which checkpoint they read, which machine it is about, and whether an agent works on it."""
+"""Shared by the `state` commands: the checkpoint that they read, its machine, and the agent that works on it."""
 
 import fcntl
 import os
@@ -18,14 +18,14 @@ from nri_plugin.checkpoint.file import (
 )
 from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
+from nri_plugin.model.errors import CheckpointError, ConfigError, HostError, NriPinError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import RuntimeRow
+    from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,6 +67,15 @@ cgroup_root_option = click.option(
 )
 
 
+HOST_TREE = "/host/sys/fs/cgroup"
+OWN_TREE = "/sys/fs/cgroup"
+
+
+def cgroup_root_here() -> str:
+    """The host's cgroup tree as a container of ours sees it, else this system's."""
+    return HOST_TREE if os.path.isdir(HOST_TREE) else OWN_TREE
+
+
 class FailedError(click.ClickException):
     """The command is correct and has failed."""
 
@@ -77,6 +86,19 @@ class WrongUsageError(click.ClickException):
     """The command names a file, a machine or a tree that is not there."""
 
     exit_code = EXIT_USAGE
+
+
+@contextmanager
+def usage_errors() -> Iterator[None]:
+    """Errors of files, machines and trees are wrong usage here: the command line names another one than it should.
+
+    Raises:
+        WrongUsageError: in place of an error of ours.
+    """
+    try:
+        yield
+    except NriPinError as error:
+        raise WrongUsageError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +114,8 @@ class Seen:
 
     state: State
     node: Node | None
-    has_parts: bool
-    machine: str
+    has_parts: bool = False
+    machine: str = ""
 
 
 def load_checkpoint(path: str) -> Checkpoint:
@@ -264,17 +286,23 @@ class AgentNow:
         return {"answers": self.answers, "runtime": runtime_facts(self.runtime)}
 
 
-def agent_now(state_dir: str) -> AgentNow:
-    """The agent of a state directory; one that does not answer in time is none."""
+def read_agent(state_dir: str) -> "AgentStatus | None":
+    """The status of the agent of a state directory; None where none answers in time."""
     path = os.path.join(state_dir, SOCKET)
     if not os.path.exists(path):
-        return AgentNow()
+        return None
     from nri_plugin.agent.status_client import read_status
 
     try:
-        return AgentNow(answers=True, runtime=read_status(path, ANSWER_S).runtime)
+        return read_status(path, ANSWER_S)
     except HostError:
-        return AgentNow()
+        return None
+
+
+def agent_now(state_dir: str) -> AgentNow:
+    """The agent of a state directory; one that does not answer in time is none."""
+    status = read_agent(state_dir)
+    return AgentNow() if status is None else AgentNow(answers=True, runtime=status.runtime)
 
 
 def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:

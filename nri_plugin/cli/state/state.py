@@ -16,34 +16,17 @@ Examples:
 """
 
 COMMANDS = {
-    "show": CommandEntry(
-        "nri_plugin.cli.state.show:command", "List containers with their CPUs and memory nodes."
-    ),
-    "verify": CommandEntry(
-        "nri_plugin.cli.state.verify:command", "Check the allocations, and the cgroups against them."
-    ),
-    "diff": CommandEntry(
-        "nri_plugin.cli.state.diff:command",
-        "List containers that gained, lost or moved CPUs between two states.",
-    ),
-    "convert": CommandEntry(
-        "nri_plugin.cli.state.convert:command", "Write allocations in another form, offline."
-    ),
-    "repair": CommandEntry(
-        "nri_plugin.cli.state.repair:command", "Repair a damaged checkpoint; invents no allocation."
-    ),
-    "history": CommandEntry(
-        "nri_plugin.cli.state.history:command",
-        "List the latest decisions, and the checkpoints that are kept.",
-    ),
-    "import": CommandEntry(
-        "nri_plugin.cli.state.import_export:import_command",
-        "Import allocations of the kubelet's static managers.",
-    ),
-    "export": CommandEntry(
-        "nri_plugin.cli.state.import_export:export_command",
-        "Export allocations as the kubelet's state files.",
-    ),
+    name: CommandEntry(f"nri_plugin.cli.state.{target}", summary)
+    for name, target, summary in (
+        ("show", "show:command", "List containers with their CPUs and memory nodes."),
+        ("verify", "verify:command", "Check the allocations, and the cgroups against them."),
+        ("diff", "diff:command", "List containers that gained, lost or moved CPUs between two states."),
+        ("convert", "convert:command", "Write allocations in another form, offline."),
+        ("repair", "repair:command", "Repair a damaged checkpoint; invents no allocation."),
+        ("history", "history:command", "List the latest decisions, and the checkpoints that are kept."),
+        ("import", "import_export:import_command", "Import allocations of the kubelet's static managers."),
+        ("export", "import_export:export_command", "Export allocations as the kubelet's state files."),
+    )
 }
 
 

@@ -1,23 +1,25 @@
-"""`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them."""
+"""`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them.
+
+The findings are also those of `repair`, `diff` and the demo. Nothing is written.
+"""
 
 import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import click
 
 from nri_plugin.checkpoint.format import Checkpoint
+from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import echo, format_option
-from nri_plugin.cli.state.findings import (
-    awaiting_agent,
-    cgroup_root_here,
-    contradictions,
-    judging_node,
-    live_findings,
-    memory_of,
-)
+from nri_plugin.cli.state.rows import StateRow, Wanted, rows_of
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     HERE,
-    WrongUsageError,
+    Seen,
+    cgroup_root_here,
     cgroup_root_option,
     file_option,
     is_observed,
@@ -29,13 +31,277 @@ from nri_plugin.cli.state.source import (
     path_of,
     root_option,
     state_dir_option,
+    usage_errors,
 )
-from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.core.outdated import overcommitted
+from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
+from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef, Phase, State, named, pod_of
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.memory_state import memory_machine
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedCpuset:
+    """The cgroup of a running container.
+
+    Attributes:
+        row: the container.
+        cpus: of its processes; None when there is no such cgroup or it cannot be read.
+        mems: memory nodes of its processes; None when not known.
+        problem: why it could not be read; empty when it could.
+    """
+
+    row: StateRow
+    cpus: CPUSet | None
+    mems: NodeMask | None
+    problem: str = ""
+
+    @property
+    def wanted_cpus(self) -> CPUSet:
+        """The desired CPUs."""
+        return self.row.cpus or CPUSet()
+
+    @property
+    def wanted_mems(self) -> NodeMask:
+        """The desired memory nodes; empty where none were allocated."""
+        return self.row.allocation.mems
+
+    @property
+    def has_other_cpus(self) -> bool:
+        """Whether its CPUs differ from the desired ones."""
+        return self.cpus is not None and self.cpus != self.wanted_cpus
+
+    @property
+    def has_other_mems(self) -> bool:
+        """Whether its memory nodes differ from the desired ones."""
+        return bool(self.wanted_mems) and self.mems is not None and self.mems != self.wanted_mems
+
+
+def look(found: Seen, root: str, wanted: Wanted | None = None) -> list[ObservedCpuset]:
+    """The cgroups of all running containers.
+
+    Raises:
+        HostError: there is no cpuset tree at `root`.
+    """
+    cgroups = Cgroups.open(root)
+    running = (row for row in rows_of(found, wanted) if row.record.phase is Phase.RUNNING)
+    return [_look_at(cgroups, row) for row in running]
+
+
+def need_visible(looked: Iterable[ObservedCpuset], root: str) -> None:
+    """Check that this is the tree of these containers.
+
+    Raises:
+        HostError: none of them has its cgroup here.
+    """
+    looked = list(looked)
+    if looked and all(one.cpus is None for one in looked):
+        raise HostError(
+            root,
+            f"none of the {len(looked)} running containers has its cgroup here; mount the host's cgroup tree "
+            "and name it with --cgroup-root",
+        )
+
+
+def _look_at(cgroups: Cgroups, row: StateRow) -> ObservedCpuset:
+    ref = row.record.cgroup
+    try:
+        cpus = _cpus(cgroups, ref)
+        if cpus is None:
+            return ObservedCpuset(row, None, None, str(cgroups.missing_error(ref)))
+        return ObservedCpuset(row, cpus, _mems(cgroups, ref))
+    except HostError as error:
+        return ObservedCpuset(row, None, None, str(error))
+
+
+def _cpus(cgroups: Cgroups, ref: CgroupRef) -> CPUSet | None:
+    """The CPUs of its processes; in a stand-in, which has no kernel to compute effective sets, those that were written."""
+    own = None if cgroups.tree.is_kernel else cgroups.read_cpus(ref)
+    return cgroups.read_effective(ref) if own is None else own
+
+
+def _mems(cgroups: Cgroups, ref: CgroupRef) -> NodeMask | None:
+    own = None if cgroups.tree.is_kernel else cgroups.read_mems(ref)
+    return cgroups.read_effective_mems(ref) if own is None else own
+
+
+MOST_NAMED = 4
+"""Holders of exclusive CPUs in one sentence."""
+
+NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
+
+
+def contradictions(
+    state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
+) -> list[str]:
+    """Contradictions of a state, by itself and on that machine.
+
+    Args:
+        state: the allocations and containers.
+        node: the machine.
+        memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
+    """
+    pods = state.pods
+    found = [
+        str(replace(one, key=named(pods, one.key), other=named(pods, one.other)))
+        for one in state.violations(node)
+    ]
+    for key, allocation in state.allocations.items():
+        if offline := allocation.cpus - node.topology.online:
+            found.append(f"CPUs {offline} of {named(pods, key)} are not online")
+    found += map(str, overcommitted(state, memory))
+    if not awaiting_agent(state):
+        unknown = (key for key in state.allocations if pod_of(key) not in pods)
+        found += [f"{key} has CPUs or memory but its pod is not known" for key in unknown]
+    return found
+
+
+def awaiting_agent(state: State) -> int:
+    """The number of imported allocations that no agent has read yet: an agent knows pods, an import knows none."""
+    return 0 if state.pods or state.containers else len(state.allocations)
+
+
+def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
+    """The number of cgroups that were read, and the differences, also of containers that the checkpoint does not know.
+
+    Args:
+        state: the allocations and containers.
+        node: the machine.
+        root: of the cgroup tree.
+        is_own_tree: whether it is known that this is their tree; else one without a single one of the containers
+            is taken for another one's.
+
+    Raises:
+        HostError: there is no cpuset tree, or it is another one's.
+    """
+    looked = look(Seen(state, node), root)
+    if not is_own_tree:
+        need_visible(looked, root)
+    found = [text for one in looked for text in differences(one)]
+    count, unknown = (0, []) if awaiting_agent(state) else _of_unknown(state, Cgroups.open(root))
+    others = f"{count} that the checkpoint does not know looked at" if count else ""
+    if not looked and not count:
+        return "nothing to compare, no container runs", []
+    compared = f"{len(looked)} of running containers compared"
+    return f"{', '.join(filter(None, (compared, others)))} below {root}", found + unknown
+
+
+def _of_unknown(state: State, cgroups: Cgroups) -> tuple[int, list[str]]:
+    """How many container cgroups the checkpoint does not know, and those that may run on exclusive CPUs.
+
+    Such a container was created while no agent ran. One that runs on just the CPUs of an
+    allocation of its own pod may be the next instance of the container that holds them.
+    """
+    known = set(_known_paths(state))
+    ids = {*state.containers, *(pod.sandbox_id for pod in state.pods.values())}
+    count, found = 0, []
+    for one in container_cgroups(cgroups):
+        if one.path in known or one.container_id in ids or is_empty(cgroups, one.path):
+            continue
+        count += 1
+        try:
+            cpus = runs_on(cgroups, one.path)
+        except HostError as error:
+            found.append(str(error))
+            continue
+        if cpus and (holders := _disturbed(state, one.pod_uid, cpus)):
+            found.append(_unknown_on(state, one, cpus, holders))
+    return count, found
+
+
+def _known_paths(state: State) -> Iterator[str]:
+    refs = [record.cgroup for record in state.containers.values()]
+    refs += [CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values()]
+    for ref in refs:
+        if ref.path:
+            with suppress(HostError):
+                yield cgroup_path(ref)
+
+
+def _disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
+    """Keys of the allocations on whose CPUs a container of that pod should not run."""
+    held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
+    if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
+        return [key for key, own in held.items() if pod_of(key) != pod_uid]
+    return sorted(held)
+
+
+def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[str]) -> str:
+    pod = state.pods.get(one.pod_uid)
+    name = f" ({pod.namespace}/{pod.name})" if pod else ""
+    exclusive = ", ".join(
+        f"{state.allocations[key].cpus & cpus} of {named(state.pods, key)}" for key in holders[:MOST_NAMED]
+    )
+    more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
+    return (
+        f"container {one.container_id} of pod {one.pod_uid}{name} is not in the checkpoint and may run on CPUs {cpus}, "
+        f"among them exclusive ones: {exclusive}{more}; the agent moves it off them when it starts"
+    )
+
+
+def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
+    """All findings, by that machine and these cgroups.
+
+    Raises:
+        HostError: there is no cpuset tree.
+    """
+    node = node_on(topology, checkpoint.facts)
+    _, live = live_findings(checkpoint.state, node, cgroup_root, is_own_tree=True)
+    return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
+
+
+def differences(one: ObservedCpuset) -> list[str]:
+    """The differences between a cgroup and the allocation."""
+    name = one.row.name
+    if one.problem:
+        return [f"{name}: {one.problem}"]
+    found = []
+    if one.has_other_cpus:
+        found.append(f"{name} runs on CPUs {one.cpus or 'none'} and should run on {one.wanted_cpus}")
+    if one.has_other_mems:
+        found.append(
+            f"{name} has its memory on NUMA nodes {one.mems or 'none'} and should have it on {one.wanted_mems}"
+        )
+    return found
+
+
+def judging_node(checkpoint: Checkpoint) -> Node:
+    """The machine as the checkpoint knows it."""
+    return (checkpoint.facts or anything_goes(checkpoint.state)).as_node()
+
+
+def memory_of(checkpoint: Checkpoint, topology: Topology | None) -> Mapping[tuple[int, str], int]:
+    """Allocatable bytes by (NUMA node, resource).
+
+    Of another machine than the checkpoint's own it is not known how much is reserved, so all of it counts.
+    """
+    known = {(number, resource): size for number, resource, size in (checkpoint.facts or NO_FACTS).memory}
+    if topology is None or not known:
+        return known
+    return {
+        (number, resource): size
+        for resource, by_node in memory_machine(topology).allocatable.items()
+        for number, size in by_node.items()
+    }
+
+
+def anything_goes(state: State) -> NodeFacts:
+    """A machine that has all allocated CPUs and one more, so that only contradictions are found."""
+    mems = 0
+    for allocation in state.allocations.values():
+        mems |= allocation.mems.mask
+    online = CPUSet(state.exclusive.mask | 1 << state.exclusive.mask.bit_length())
+    memory = NodeMask(mems)
+    return NodeFacts(online, CPUSet(), tuple((number, CPUSet()) for number in memory), memory)
+
 
 EXAMPLES = """\b
 Examples:
   nri-pin state verify
-  nri-pin state verify --live || echo look at it
+  nri-pin state verify --live || echo see above
   nri-pin state verify --root /host --cgroup-root /host/sys/fs/cgroup
   nri-pin state verify --file ./checkpoint-of-another-node
   nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
@@ -93,13 +359,11 @@ def command(
     checkpoint = load_checkpoint(source)
     wants_live = live if live is not None else None if path is None or cgroup_root else False
     is_only_observed = is_observed(source) and wants_live is None and cgroup_root is None
-    try:
+    with usage_errors():
         found, told = _checked(
             checkpoint, machine, root, cgroup_root, False if is_only_observed else wants_live
         )
         found += _by_configurations(checkpoint, as_kubelet, config_path, machine, root)
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
     _report(source, checkpoint, found, OBSERVED if is_only_observed else told, output_format)
     context.exit(EXIT_FAILED if found else 0)
 
@@ -107,10 +371,10 @@ def command(
 def _checked(
     checkpoint: Checkpoint, machine: str | None, root: str | None, cgroup_root: str | None, live: bool | None
 ) -> tuple[list[str], str]:
-    """What was found, and in words how the cgroups were looked at.
+    """The findings, and a sentence on how the cgroups were read.
 
     Args:
-        checkpoint: what is checked.
+        checkpoint: is checked.
         machine: a named one.
         root: of the machine.
         cgroup_root: a named one.
@@ -139,7 +403,7 @@ def _by_configurations(
     machine: str | None,
     root: str | None,
 ) -> list[str]:
-    """What other options would say, on the machine that is named, else on this one.
+    """The findings under other options, on the machine that is named, else on this one.
 
     Raises:
         WrongUsageError: the checkpoint is about another machine.

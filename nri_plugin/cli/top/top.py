@@ -16,11 +16,11 @@ from typing import Any
 import click
 
 from nri_plugin.cli.output import NARROW, columns, echo, format_option, wants_colour
-from nri_plugin.cli.state.findings import cgroup_root_here
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.show import container_facts
 from nri_plugin.cli.state.source import (
     WrongUsageError,
+    cgroup_root_here,
     machine_option,
     root_option,
     runtime_facts,

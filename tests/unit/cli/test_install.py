@@ -9,8 +9,8 @@ import pytest
 
 from nri_plugin.__main__ import main
 from nri_plugin.cli import install
-from nri_plugin.cli.doctor.node_evidence import NodeView
-from nri_plugin.cli.doctor.service_evidence import NRISettings
+from nri_plugin.cli.doctor.runtime_files import FileLine, NRISettings
+from nri_plugin.cli.doctor.view import NodeView
 from nri_plugin.cli.install import MARK, launcher, who_else_may_change, why
 
 GOOD = 'reservedSystemCPUs: "0"\n'
@@ -247,7 +247,7 @@ def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path:
 def test_where_an_agent_could_not_come_back_nothing_is_installed(
     call, good: Path, tmp_path: Path, runtime: dict[str, object]
 ) -> None:
-    runtime |= {"takes_connections": False, "closed_by": "/etc/containerd/config.toml:12"}
+    runtime |= {"takes_connections": False, "closed_by": FileLine("/etc/containerd/config.toml", 12)}
     code, printed = call("--config", good)
     assert code == 1
     assert printed.startswith("nri-pin: /etc/containerd/config.toml:12: disable_connections is true")
@@ -286,7 +286,7 @@ def test_the_runtimes_files_say_how_its_nri_is_set(tmp_path: Path) -> None:
     (tmp_path / "etc/containerd/config.toml").write_text(table)
     found = READ(NodeView(str(tmp_path), []))
     assert found is not None
-    assert found.closed_by == "/etc/containerd/config.toml:3"
+    assert found.closed_by == FileLine("/etc/containerd/config.toml", 3)
 
 
 @pytest.mark.parametrize("text", [None, "[not toml"])

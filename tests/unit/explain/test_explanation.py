@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cli.explain.sentences import as_dict, fit_text, lead_text, sentence, whys
+from nri_plugin.cli.explain.text import as_dict, fit_text, lead_text, sentence, whys
 from nri_plugin.core.engine import decide
 from nri_plugin.explain.explanation import ContainerOutcome, explain, settings
 from nri_plugin.model.bounds import DEVICES
@@ -74,7 +74,7 @@ def test_why_a_container_is_shared(event, why: str) -> None:
 
 def test_under_policy_none_nobody_is_exclusive_and_that_is_why() -> None:
     told = explain(node(cpu_manager_policy=CPUManagerPolicy.NONE), State(), creation(cpu=2))
-    assert whys(told)[0] == "shared: cpuManagerPolicy none gives nobody exclusive CPUs"
+    assert whys(told)[0] == "shared: cpuManagerPolicy none gives no container exclusive CPUs"
 
 
 def test_resources_of_the_whole_pod_are_why() -> None:
@@ -106,7 +106,7 @@ def test_memory_that_is_bound_is_told() -> None:
     on = node(memory_manager_policy=MemoryManagerPolicy.STATIC, topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=2, memory=GIB))
     assert told.mems == "0"
-    assert whys(told)[1] == "memory: promised on NUMA node 0, and bound to it"
+    assert whys(told)[1] == "memory: allocated on NUMA node 0, and bound to it"
 
 
 def test_a_namespace_that_is_never_refused_is_unplaced_and_told_why() -> None:

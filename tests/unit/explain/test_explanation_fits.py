@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nri_plugin.cli.explain.sentences import fit_text
+from nri_plugin.cli.explain.text import fit_text
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.explain.explanation import explain
 from nri_plugin.explain.fits import Fit, FitKind

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.cli.explain.sentences import lead_text, rule_text
+from nri_plugin.cli.explain.text import lead_text, rule_text
 from nri_plugin.explain.explanation import explain
 from nri_plugin.explain.hints import Hinted, Merged, hints_of
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak

@@ -5,19 +5,33 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.doctor import as_json, as_text, exit_code, summary
-from nri_plugin.cli.doctor.findings import Finding, NextStep, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.node_evidence import Hidden
+from nri_plugin.cli.doctor.findings import (
+    Finding,
+    NextStep,
+    advice,
+    as_json,
+    as_text,
+    exit_code,
+    fine,
+    named,
+    not_visible,
+    summary,
+    to_do,
+)
+from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
 
 LONG = "a sentence that goes on for so long that it does not fit into the columns of a terminal of any kind"
 GROUPS = {
-    "first": (fine("a", "as it should be"), to_do("b", LONG, "do this", "run --this " + "and-that " * 12)),
+    "first": (
+        *named("a", fine("as it should be")),
+        *named("b", to_do(LONG, "do this", "run --this " + "and-that " * 12)),
+    ),
     "second": (
-        advice("c", "so so", "perhaps"),
-        not_visible("d", Hidden("/etc/x", "/host/etc/x"), "x is dark"),
+        *named("c", advice("so so", "perhaps")),
+        *named("d", not_visible(Hidden("/etc/x", "/host/etc/x"), "x is dark")),
     ),
 }
 
@@ -64,10 +78,10 @@ def test_colour_changes_labels_only() -> None:
 @pytest.mark.parametrize(
     ("finding", "code", "strict_code"),
     [
-        (fine("a", ""), 0, 0),
-        (to_do("a", "", "x"), 1, 1),
-        (advice("a", "", "x"), 0, 1),
-        (not_visible("a", Hidden("/x", "/host/x"), ""), 0, 1),
+        (fine(""), 0, 0),
+        (to_do("", "x"), 1, 1),
+        (advice("", "x"), 0, 1),
+        (not_visible(Hidden("/x", "/host/x"), ""), 0, 1),
     ],
 )
 def test_only_what_is_to_be_done_counts_unless_strict(finding: Finding, code: int, strict_code: int) -> None:
@@ -96,7 +110,7 @@ def test_programs_get_every_finding_and_the_counts() -> None:
 
 def test_several_steps_are_numbered_and_say_how_to_go_back() -> None:
     steps = (NextStep("look"), NextStep("stop it; wait", "systemctl stop it", "systemctl start it"))
-    finding = to_do("a", "wrong", "go on", steps=steps)
+    finding = to_do("wrong", "go on", steps=steps)
     assert list(as_text(of(finding), 80, colour=False))[2:9] == [
         "         -> go on:",
         "         1.  look",

@@ -4,7 +4,8 @@ import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.machine import CgroupEvidence, judge_cgroups
-from nri_plugin.cli.doctor.node_evidence import CgroupDir, Hidden, Tree
+from nri_plugin.cli.doctor.machine_files import CgroupDir, Tree
+from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 
 ALL = CPUSet.parse("0-7")

@@ -4,7 +4,8 @@ import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.machine import KernelEvidence, judge_kernel
-from nri_plugin.cli.doctor.node_evidence import Hidden, Kernel
+from nri_plugin.cli.doctor.machine_files import Kernel
+from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from tests.builders import machine

@@ -2,8 +2,8 @@ import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.kubelet import KubeletEvidence, judge
-from nri_plugin.cli.doctor.node_evidence import Hidden
-from nri_plugin.cli.doctor.service_evidence import STATE_FILES, KubeletSettings, Setting
+from nri_plugin.cli.doctor.kubelet_files import STATE_FILES, KubeletSettings, Setting
+from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 from tests.builders import machine
 
@@ -12,7 +12,7 @@ OUT_OF_SIGHT = Hidden(FILE, "/host/var/lib/kubelet/config.yaml")
 
 
 def told(**values: str) -> KubeletSettings:
-    by_key = {key: Setting(value, f"{FILE}:7", FILE, (7, 7)) for key, value in values.items()}
+    by_key = {key: Setting(value, FILE, 7, 7) for key, value in values.items()}
     options = tuple(one for key, one in by_key.items() if key == "cpuManagerPolicyOptions")
     return KubeletSettings((FILE,), by_key, cpu_options=options, line_files=(FILE,))
 

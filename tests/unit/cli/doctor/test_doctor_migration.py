@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from nri_plugin.cli.doctor.findings import NextStep
-from nri_plugin.cli.doctor.kubelet import Migration, steps
-from nri_plugin.cli.doctor.node_evidence import NodeView
-from nri_plugin.cli.doctor.service_evidence import CONFIG_FILE, KubeletSettings, Setting, read_kubelet
+from nri_plugin.cli.doctor.kubelet import KubeletEvidence, steps
+from nri_plugin.cli.doctor.kubelet_files import CONFIG_FILE, KubeletSettings, Setting, read_kubelet
+from nri_plugin.cli.doctor.view import NodeView
 
 CONFIG = """\
 kind: KubeletConfiguration
@@ -34,6 +34,11 @@ exit 0
 """
 
 
+def steps_of(seen: KubeletEvidence) -> tuple[NextStep, ...]:
+    assert isinstance(seen.settings, KubeletSettings)
+    return steps(seen, seen.settings)
+
+
 class Site:
     """A kubelet's folder, and programs that write down how they are called."""
 
@@ -52,10 +57,9 @@ class Site:
         self.path = f"{folder / 'bin'}:/usr/bin:/bin"
 
     def plan(self, **more: object) -> tuple[NextStep, ...]:
-        node = Migration(
-            settings(), tuple(f"/var/lib/kubelet/{name}" for name in STATES), "/etc/nri-pin/c.yaml"
-        )
-        return steps(replace(node, **more))  # type: ignore[arg-type]
+        states = dict.fromkeys((f"/var/lib/kubelet/{name}" for name in STATES), "static")
+        seen = KubeletEvidence(settings(), states, config_path="/etc/nri-pin/c.yaml")
+        return steps_of(replace(seen, **more))  # type: ignore[arg-type]
 
     def run(self, line: str, breaks: str = "") -> int:
         here = line.replace("/var/lib/kubelet", str(self.folder))
@@ -144,8 +148,10 @@ def test_no_failure_leaves_the_kubelet_stopped_or_changed(site: Site, tmp_path: 
 
 def test_every_command_is_one_command() -> None:
     for more in ({}, {"in_pod": True}, {"agent_runs": True}, {"has_configuration": False}):
-        node = replace(Migration(settings(), ("/var/lib/kubelet/cpu_manager_state",), "/etc/c.yaml"), **more)  # type: ignore[arg-type]
-        for step in steps(node):
+        node = KubeletEvidence(
+            settings(), {"/var/lib/kubelet/cpu_manager_state": "static"}, config_path="/etc/c.yaml", **more
+        )
+        for step in steps_of(node):
             assert "&&" not in step.command
             assert ";" not in step.command
 
@@ -179,7 +185,7 @@ def test_an_agent_that_the_runtime_starts_comes_with_the_runtime(site: Site) -> 
 
 
 def test_without_promises_nothing_is_imported(site: Site) -> None:
-    commands = [step.command for step in site.plan(state_files=())]
+    commands = [step.command for step in site.plan(states={})]
     assert not any("import" in command for command in commands)
     assert any(command.startswith("systemd-run") for command in commands)
 
@@ -190,7 +196,7 @@ def test_the_first_configuration_is_the_kubelets_own(site: Site) -> None:
 
 
 def test_an_option_on_the_command_line_has_no_line_to_edit(site: Site) -> None:
-    flag = Setting("static", "--cpu-manager-policy on its command line")
+    flag = Setting("static", flag="--cpu-manager-policy")
     plan = site.plan(settings=KubeletSettings((), {"cpuManagerPolicy": flag}), has_configuration=False)
     told = next(step for step in plan if "set by hand" in step.do)
     assert "cpuManagerPolicy none instead of --cpu-manager-policy on its command line" in told.do

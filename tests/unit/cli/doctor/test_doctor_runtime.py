@@ -6,16 +6,16 @@ import pytest
 
 from nri_plugin.agent.status_client import RuntimeRow
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView
-from nri_plugin.cli.doctor.runtime import TOLERATE, RuntimeEvidence, judge, limits, nri_default, version_of
-from nri_plugin.cli.doctor.service_evidence import CONTAINERD, BrokenFile, NRISettings, read_settings
+from nri_plugin.cli.doctor.runtime import TOLERATE, RuntimeEvidence, judge, version_of
+from nri_plugin.cli.doctor.runtime_files import CONTAINERD, BrokenFile, FileLine, NRISettings, read_settings
+from nri_plugin.cli.doctor.view import Hidden, NodeView
 
 MAIN = "/etc/containerd/config.toml"
 OUT_OF_SIGHT = Hidden("/etc/containerd", "/host/etc/containerd")
 
 
 def settings(**said: object) -> NRISettings:
-    return NRISettings(**{"runtime": "containerd", "files": (MAIN,), "where": MAIN, **said})  # type: ignore[arg-type]
+    return NRISettings(**{"runtime": "containerd", "files": (MAIN,), "where": FileLine(MAIN), **said})  # type: ignore[arg-type]
 
 
 def evidence(version: str | Hidden = "2.1.9", **seen: object) -> RuntimeEvidence:
@@ -74,11 +74,16 @@ def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
         ("1.7.24", {"files": ()}, Verdict.TO_DO, "printf 'version = 2\\n[plugins"),
         ("1.7.24", {"is_on": True}, Verdict.OK, ""),
         ("2.1.9", {}, Verdict.OK, ""),
-        ("2.1.9", {"is_on": False, "where": f"{MAIN}:3"}, Verdict.TO_DO, f"sed -i '3s/true/false/' {MAIN}"),
+        (
+            "2.1.9",
+            {"is_on": False, "where": FileLine(MAIN, 3)},
+            Verdict.TO_DO,
+            f"sed -i '3s/true/false/' {MAIN}",
+        ),
         ("2.1.9", {"is_disabled_as_plugin": True}, Verdict.TO_DO, ""),
         (
             "2.1.9",
-            {"takes_connections": False, "closed_by": f"{MAIN}:7"},
+            {"takes_connections": False, "closed_by": FileLine(MAIN, 7)},
             Verdict.TO_DO,
             f"sed -i '7s/true/false/' {MAIN} && systemctl restart containerd",
         ),
@@ -204,8 +209,6 @@ def test_versions_are_read_wherever_they_stand() -> None:
     assert version_of("v2.1.9") == (2, 1, 9)
     assert version_of("1.7.24~ds1") == (1, 7, 24)
     assert version_of("unknown") is None
-    assert not nri_default("containerd", (1, 7, 30))
-    assert "2.2 can" in limits("containerd", (2, 1, 9))
 
 
 @pytest.mark.parametrize(
@@ -235,7 +238,7 @@ def test_the_line_that_switches_nri_on_does_so(before: str | None, tmp_path: Pat
 
 def test_a_closed_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
     """It could not come back."""
-    shut = settings(takes_connections=False, closed_by=f"{MAIN}:7")
+    shut = settings(takes_connections=False, closed_by=FileLine(MAIN, 7))
     answer = found(evidence(settings=shut, told=RuntimeRow("containerd", "v2.1.9"), plugins=("90-nri-pin",)))[
         "nri"
     ]
@@ -245,7 +248,9 @@ def test_a_closed_socket_is_told_although_an_agent_that_the_runtime_started_is_c
 
 
 def test_a_closed_socket_of_crio_is_told_by_its_own_name() -> None:
-    shut = settings(runtime="CRI-O", takes_connections=False, closed_by="/etc/crio/crio.conf.d/9.conf:2")
+    shut = settings(
+        runtime="CRI-O", takes_connections=False, closed_by=FileLine("/etc/crio/crio.conf.d/9.conf", 2)
+    )
     answer = found(evidence("1.34.0", name="CRI-O", settings=shut))["nri"]
     assert "nri_disable_connections is true" in answer.says
     assert answer.command == "sed -i '2s/true/false/' /etc/crio/crio.conf.d/9.conf && systemctl restart crio"

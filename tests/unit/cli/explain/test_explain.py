@@ -104,9 +104,9 @@ def test_beside_a_machine_a_directory_names_the_checkpoint_in_it(tmp_path: Path,
     answer = ask("--machine", "kep3545-4-numa", option, str(tmp_path), "--cpu", "2")
     assert answer.exit_code == 0
     told = " ".join(answer.output.split())
-    assert f"with the promises of {tmp_path}/state.json" in told
+    assert f"with the allocations of {tmp_path}/state.json" in told
 
 
 def test_beside_a_machine_the_agents_own_checkpoint_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nri_plugin.cli.explain.source.read_checkpoint", None)
-    assert "nothing promised" in ask("--machine", "kep3545-4-numa", "--cpu", "2").output
+    assert "nothing allocated" in ask("--machine", "kep3545-4-numa", "--cpu", "2").output

@@ -8,8 +8,8 @@ import yaml
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain import source
-from nri_plugin.cli.explain.source import SOCKET, checkpoint_path, created_by_today, ground, known_containers
-from nri_plugin.cli.state.source import NO_RUNTIME
+from nri_plugin.cli.explain.source import checkpoint_path, created_by_today, ground, known_containers
+from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
 from nri_plugin.core.engine import creation_context, decide
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.model.errors import CheckpointError, ConfigError
@@ -34,7 +34,7 @@ def test_a_machine_alone_has_nothing_promised_and_default_options(tmp_path: Path
     assert found.description
     assert str(found.node.reserved) == "0,16"  # as nri-pin simulate has it
     assert found.notes == (
-        "on the machine kep693-8-gpus, with default options and the first core (0,16) reserved, nothing promised",
+        "on the machine kep693-8-gpus, with default options and the first core (0,16) reserved, nothing allocated",
     )
 
 
@@ -117,7 +117,7 @@ def test_a_configuration_stands_for_an_agent_that_is_away(tmp_path: Path) -> Non
     config.write_text(yaml.safe_dump({"reservedSystemCPUs": "0,32"}))
     found = ground(str(tmp_path), str(config), None, None, str(tmp_path / "machine"))
     assert str(found.node.reserved) == "0,32"
-    assert found.notes == (f"by {config} and nothing promised",)
+    assert found.notes == (f"by {config} and nothing allocated",)
 
 
 def test_every_container_of_history_and_checkpoint_is_known_once(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_on_a_terminal_the_headline_has_a_colour(
     on = node(topology_manager_policy=SINGLE)
     assert "\x1b" not in screen(on, creation(cpu=cpu))[0]
     monkeypatch.setattr(explain_text, "wants_colour", lambda: True)
-    assert screen(on, creation(cpu=cpu))[0].startswith(f"\x1b[1;{colour}m")
+    assert screen(on, creation(cpu=cpu))[0].startswith(f"\x1b[{colour}m\x1b[1m")
 
 
 def test_the_guide_shows_what_is_printed() -> None:

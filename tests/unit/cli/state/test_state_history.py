@@ -148,7 +148,7 @@ def test_another_node_is_told_by_its_difference(site: Site) -> None:
     site.file.write_bytes(
         lived(LIFE[:1])[0] + node_line(a_node(reserved="0-3"), START + timedelta(minutes=9))
     )
-    assert site.told()[-1] == ("machine", "", "another one: reserved 0-1 -> 0-3")
+    assert site.told()[-1] == ("machine", "", "another one: reserved CPUs: 0-1 -> 0-3")
 
 
 def test_both_segments_are_told_and_a_full_one_is_no_restart(site: Site) -> None:
@@ -249,7 +249,7 @@ def test_what_cannot_be_told_is_said(tmp_path: Path, words: list[str], code: int
 def test_nothing_found_is_said(site: Site) -> None:
     result = site.history("--container", "nobody")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "none of the 7 entries is such a one" in result.stderr
+    assert "none of the 7 entries matches" in result.stderr
 
 
 def test_what_happens_is_of_a_known_kind(site: Site) -> None:

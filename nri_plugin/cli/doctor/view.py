@@ -2,24 +2,17 @@
 
 A missing file and a file that cannot be seen are two things. A path below `root` can be seen when the whole root is the
 node's, or when a mount brings it here; anything else is `Hidden`, and names the mount that would show it.
-
-`NodeView` finds files, processes and sockets. `read_kernel` and `read_tree` use it for the kernel (version, command line,
-isolation, NUMA balancing) and the cgroup tree (version, delegated controllers, width, partitions).
 """
 
 import errno
 import os
-import platform
-import re
 import socket
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, MENDED
-from nri_plugin.host.mounts import MOUNTINFO, MountPoint, find_cpuset_tree, read_mounts
+from nri_plugin.host.mounts import MountPoint, read_mounts
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.sets import CPUSet
 
 MOST_BYTES = 4 << 20
 """No file that is read as evidence is larger."""
@@ -31,7 +24,7 @@ FIRST_PID_NAMESPACE = 0xEFFFFFFC
 """Inode of the node's own process namespace. Source: Linux, include/linux/proc_ns.h."""
 
 OF_EVERY_CONTAINER = ("/proc", "/sys", "/dev", "/run", "/etc", "/var", "/var/run")
-"""Mount points that a container has of its own, or that show nothing of the node by themselves."""
+"""Mount points that every container has, or that by themselves show nothing of the node."""
 
 FOLDERS = (
     "/etc/containerd",
@@ -47,7 +40,7 @@ FOLDERS = (
     "/sys",
     "/proc",
 )
-"""What is mounted as a whole: a mounted file stays the old one when its node replaces it."""
+"""Directories that are mounted as a whole: a mounted file stays the old one when the node replaces it."""
 
 NOT_COPIED = "not among the files that were copied"
 
@@ -102,7 +95,7 @@ class NodeView:
         in_pod: whether `/` is a container's own and not the node's.
 
     Attributes:
-        is_whole: whether everything below the root is the node's, and not only what is mounted there.
+        is_whole: whether everything below the root is the node's, and not only some mounts.
     """
 
     def __init__(
@@ -123,6 +116,11 @@ class NodeView:
         return self.root == "/" and not self.in_pod
 
     @property
+    def proc(self) -> str:
+        """The proc file system below the root."""
+        return os.path.join(self.root, "proc")
+
+    @property
     def is_copy(self) -> bool:
         """Whether this is a tree of files that nothing runs on."""
         return self.root != "/" and not any(_is_in(point, self.root) for point in self._points)
@@ -130,7 +128,7 @@ class NodeView:
     def find(self, path: str) -> str | Hidden:
         """Where the node's `path` is from here, whether or not it exists.
 
-        Links are followed as on the node: below the root, and not out of it. A copy tells nothing of what is below
+        Links are followed as on the node: below the root, and not out of it. A copy tells nothing of files below
         a folder of the root that it does not have.
         """
         real = self._resolved(path)
@@ -142,7 +140,7 @@ class NodeView:
         return path if self._is_mounted_as_it_is(path) else self.hidden(path)
 
     def hidden(self, path: str) -> Hidden:
-        """What to say of a path that cannot be seen."""
+        """A path that cannot be seen, with the mount that would show it."""
         top = "/host" if self.root == "/" else self.root
         folder = next((name for name in FOLDERS if _is_in(path, name)), path)
         return Hidden(folder, top + folder)
@@ -159,7 +157,7 @@ class NodeView:
             return None if error.errno in _PASSED_OVER else Hidden(path, why=_why(error))
 
     def names(self, path: str) -> tuple[str, ...] | Hidden | None:
-        """What a directory holds, sorted; None when the node has none of that name."""
+        """The names in a directory, sorted; None when the node has none of that name."""
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
@@ -179,7 +177,7 @@ class NodeView:
             return found
 
     def processes(self) -> tuple[Process, ...] | Hidden:
-        """What runs on the node; without the kernel's threads and those that have ended and wait for their parents."""
+        """The processes of the node, without kernel threads and zombies."""
         proc = self.find("/proc") if self.root != "/" or not self.in_pod else self.hidden("/proc")
         if self.in_pod and (isinstance(proc, Hidden) or self.root == "/") and _sees_all_processes():
             proc = "/proc"
@@ -296,219 +294,3 @@ def _is_in(path: str, top: str) -> bool:
 def _why(error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
-
-
-ISOLATING = ("isolcpus", "nohz_full", "rcu_nocbs")
-BALANCING = "/proc/sys/kernel/numa_balancing"
-SYS_ADMIN = 21
-"""Source: Linux, include/uapi/linux/capability.h."""
-
-_FLAG = re.compile(r"^[a-z_]+$")
-_IN_FORCE = re.compile(r"^CapEff:\s*([0-9a-f]+)$", re.MULTILINE)
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The kernel.
-
-    Attributes:
-        release: such as `6.12.48`.
-        options: of its command line that concern CPUs: `isolcpus`, `nohz_full`, `rcu_nocbs`.
-        unread: options whose value is no plain CPU list, unparsed; by name.
-        numa_balancing: None without such a switch.
-    """
-
-    release: str
-    options: Mapping[str, CPUSet] = field(default_factory=dict)
-    unread: Mapping[str, str] = field(default_factory=dict)
-    numa_balancing: bool | Hidden | None = None
-
-
-def read_kernel(view: NodeView) -> Kernel | Hidden:
-    """The kernel of the node; every kernel has a command line and a release, so what has none is no evidence."""
-    line = view.kernel_text("/proc/cmdline")
-    if line is None:
-        return Hidden("/proc/cmdline", why=NOT_COPIED)
-    if isinstance(line, Hidden):
-        return line
-    balancing = view.kernel_text(BALANCING)
-    version = view.kernel_text("/proc/sys/kernel/osrelease")
-    release = version.strip() if isinstance(version, str) else "" if view.is_copy else platform.release()
-    known, unread = boot_options(line)
-    if isinstance(balancing, str):
-        return Kernel(
-            release, known, unread, balancing.strip() not in ("", "0") if balancing.strip() else None
-        )
-    if balancing is None and not isinstance(version, str):
-        balancing = Hidden(BALANCING, why=NOT_COPIED)
-    return Kernel(release, known, unread, balancing)
-
-
-def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
-    """CPUs by option, and what cannot be read as a list (`isolcpus=managed_irq,2-5` has flags before it)."""
-    known: dict[str, CPUSet] = {}
-    unread: dict[str, str] = {}
-    for word in line.split():
-        name, _, value = word.partition("=")
-        if name not in ISOLATING or not value:
-            continue
-        lists = ",".join(part for part in value.split(",") if not _FLAG.match(part))
-        try:
-            known[name] = CPUSet.parse(lists)
-        except ValueError:
-            unread[name] = value
-    return known, unread
-
-
-def is_admin(view: NodeView, pid: int) -> bool | None:
-    """Whether a process of the node has the capability SYS_ADMIN; None where that cannot be seen."""
-    proc = "/proc" if view.root == "/" else f"{view.root}/proc"
-    try:
-        found = _IN_FORCE.search(Path(proc, str(pid), "status").read_text("utf-8", "replace"))
-    except OSError:
-        return None
-    return bool(int(found[1], 16) >> SYS_ADMIN & 1) if found else None
-
-
-def free_bytes(path: str) -> int | None:
-    """What is left where `path` is; None when that cannot be told."""
-    try:
-        found = os.statvfs(path)
-    except OSError:
-        return None
-    return found.f_bavail * found.f_frsize
-
-
-TREE = "/sys/fs/cgroup"
-TOPS = ("kubepods.slice", "kubepods")
-"""As the systemd and the cgroupfs driver name it."""
-
-LEVELS = 3
-"""Below the top: the QoS slices, the pods, their containers; Guaranteed pods have no slice of their own above them."""
-
-
-@dataclass(frozen=True, slots=True)
-class CgroupDir:
-    """One cgroup.
-
-    Attributes:
-        path: below the root of the tree, empty for the root.
-        cpus: what it was given; None without cpuset files, empty when it was never given any.
-        effective: what its processes run on.
-        passes_on: whether those below have cpuset files (cgroup v2; always so on v1).
-        partition: `cpuset.cpus.partition`, empty without.
-    """
-
-    path: str
-    cpus: CPUSet | None
-    effective: CPUSet | None
-    passes_on: bool
-    partition: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tree:
-    """The tree.
-
-    Attributes:
-        version: 1 or 2.
-        directory: as seen from here.
-        top: `kubepods.slice` or `kubepods`, empty when the node has run no pod yet.
-        groups: the root, the top, QoS slices and pods, outermost first.
-        options: of the mount, such as `nsdelegate`; None where the mount is not seen.
-        nests_partitions: whether groups below the root can be partitions; None where no group has cpuset files yet.
-        is_spoilt: whether CPUs of a partition had to be mended, after which the agent makes none until the next boot.
-    """
-
-    version: int
-    directory: str
-    top: str = ""
-    groups: tuple[CgroupDir, ...] = ()
-    options: tuple[str, ...] | None = None
-    nests_partitions: bool | None = None
-    is_spoilt: bool = False
-
-
-def read_tree(view: NodeView, path: str = "") -> Tree | Hidden | str:
-    """The tree that carries cpusets; a text says what is wrong with what is there instead."""
-    place = path or view.find(TREE)
-    if isinstance(place, Hidden):
-        return place
-    if view.in_pod and not path and view.root == "/":
-        return view.hidden(TREE)
-    try:
-        found = find_cpuset_tree(place)
-    except HostError as error:
-        return view.hidden(TREE) if not os.path.isdir(place) and not view.is_here else error.detail
-    top = next((name for name in TOPS if os.path.isdir(os.path.join(found.directory, name))), "")
-    paths = ["", *_below(found.directory, top)] if top else [""]
-    groups = tuple(_group(found.directory, name, found.version) for name in paths)
-    return Tree(
-        found.version,
-        found.directory,
-        top,
-        groups,
-        _options(found.directory),
-        _nests_partitions(os.path.join(found.directory, top)) if top else None,
-        os.path.isdir(os.path.join(found.directory, MENDED)),
-    )
-
-
-def _nests_partitions(place: str) -> bool | None:
-    """By the file that such a group takes its CPUs from; distributions bring it to older kernels, too."""
-    if not os.path.exists(os.path.join(place, CPUS)):
-        return None
-    return os.path.exists(os.path.join(place, EXCLUSIVE))
-
-
-def _below(directory: str, top: str, levels: int = LEVELS) -> list[str]:
-    found = [top]
-    if levels:
-        try:
-            names = sorted(entry.name for entry in os.scandir(os.path.join(directory, top)) if entry.is_dir())
-        except OSError:
-            names = []
-        for name in names:
-            found += _below(directory, os.path.join(top, name), levels - 1)
-    return found
-
-
-def _group(directory: str, path: str, version: int) -> CgroupDir:
-    place = os.path.join(directory, path)
-    effective = "cpuset.cpus.effective" if version == 2 else "cpuset.effective_cpus"
-    controllers = (_text(place, "cgroup.subtree_control") or "").split()
-    return CgroupDir(
-        path,
-        _cpus(_text(place, "cpuset.cpus")),
-        _cpus(_text(place, effective)),
-        version == 1 or "cpuset" in controllers,
-        _text(place, "cpuset.cpus.partition") or "",
-    )
-
-
-def _options(directory: str) -> tuple[str, ...] | None:
-    """Of the innermost mount that is the tree itself; those of a bind mount are the file system's."""
-    try:
-        lines = Path(MOUNTINFO).read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        before, _, after = line.partition(" - ")
-        fields, source = before.split(" "), after.split(" ")
-        if len(fields) > 5 and fields[4] == directory and len(source) >= 3 and source[0] == "cgroup2":
-            return tuple(source[2].split(","))
-    return None
-
-
-def _text(place: str, name: str) -> str | None:
-    try:
-        return Path(place, name).read_text("ascii", "replace").strip()
-    except OSError:
-        return None
-
-
-def _cpus(text: str | None) -> CPUSet | None:
-    try:
-        return None if text is None else CPUSet.parse(text)
-    except ValueError:
-        return None

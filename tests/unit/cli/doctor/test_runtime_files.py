@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process
-from nri_plugin.cli.doctor.service_evidence import (
+from nri_plugin.cli.doctor.runtime_files import (
     CONTAINERD,
     CRIO,
+    NOWHERE,
     BrokenFile,
+    FileLine,
     NRISettings,
     duration_s,
     find_name,
@@ -17,6 +18,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     read_settings,
     read_version,
 )
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.host.mounts import MountPoint
 
 NRI = '[plugins."io.containerd.nri.v1.nri"]\n'
@@ -72,8 +74,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         runtime=CONTAINERD,
         files=("/etc/containerd/config.toml",),
         is_on=True,
-        where="/etc/containerd/config.toml:4",
-        table="/etc/containerd/config.toml:3",
+        where=FileLine("/etc/containerd/config.toml", 4),
+        table=FileLine("/etc/containerd/config.toml", 3),
         socket="/run/x.sock",
         plugin_dir="/p",
         config_dir="/c",
@@ -85,7 +87,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
         tolerate_annotation="a",
         systemd_cgroup=True,
         format_version=2,
-        closed_by="/etc/containerd/config.toml:5",
+        closed_by=FileLine("/etc/containerd/config.toml", 5),
     )
 
 
@@ -110,7 +112,7 @@ def test_a_file_that_imports_itself_is_read_once(node) -> None:
 def test_the_process_says_where_its_file_is(node) -> None:
     view = node(run__x_toml=f"version = 2\n{NRI}disable = true\n")
     process = Process(7, "containerd", ("containerd", "-c", "/run/x.toml"))
-    assert settings(view, process=process).where == "/run/x.toml:3"
+    assert settings(view, process=process).where == FileLine("/run/x.toml", 3)
 
 
 def test_distributions_have_their_own_places(node) -> None:
@@ -195,10 +197,10 @@ def test_the_program_that_runs_is_asked_and_not_another_of_its_name(
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("2s", 2.0), ("1m30s", 90.0), ("250ms", 0.25), ("", 7.0), (None, 7.0), ("soon", 7.0)],
+    [("2s", 2.0), ("1m30s", 90.0), ("250ms", 0.25), ("", None), (None, None), ("soon", None)],
 )
-def test_durations_are_those_of_go(text: str | None, seconds: float) -> None:
-    assert duration_s(text, 7.0) == pytest.approx(seconds)
+def test_durations_are_those_of_go(text: str | None, seconds: float | None) -> None:
+    assert duration_s(text) == pytest.approx(seconds)
 
 
 def test_the_line_that_closes_the_socket_of_crio_is_known(node) -> None:
@@ -209,9 +211,12 @@ def test_the_line_that_closes_the_socket_of_crio_is_known(node) -> None:
         "# nri_disable_connections = false\n[crio.nri]\nnri_disable_connections = true\n"
     )
     found = settings(view, CRIO)
-    assert (found.takes_connections, found.closed_by) == (False, "/etc/crio/crio.conf.d/10-a.conf:3")
+    assert (found.takes_connections, found.closed_by) == (
+        False,
+        FileLine("/etc/crio/crio.conf.d/10-a.conf", 3),
+    )
 
 
 def test_a_key_that_leaves_the_socket_open_closes_nothing(node) -> None:
     found = settings(node(etc__containerd__config_toml=f"{NRI}disable_connections = false\n"))
-    assert (found.takes_connections, found.closed_by) == (True, "")
+    assert (found.takes_connections, found.closed_by) == (True, NOWHERE)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor import node_evidence
-from nri_plugin.cli.doctor.node_evidence import NOT_COPIED, Hidden, NodeView, Process, is_in_pod
+from nri_plugin.cli.doctor import view as node_view
+from nri_plugin.cli.doctor.view import NOT_COPIED, Hidden, NodeView, Process, is_in_pod
 from nri_plugin.host.mounts import MountPoint
 
 
@@ -112,7 +112,7 @@ def test_processes_are_those_of_the_node(tmp_path: Path) -> None:
 
 
 def test_a_pod_without_the_nodes_processes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_evidence, "FIRST_PID_NAMESPACE", 0)
+    monkeypatch.setattr(node_view, "FIRST_PID_NAMESPACE", 0)
     assert NodeView("/", mounts(), in_pod=True).processes() == Hidden("/proc", "/host/proc")
 
 
@@ -140,5 +140,5 @@ def test_a_pod_is_known_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert not is_in_pod()
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(node_evidence, "FIRST_PID_NAMESPACE", 0)
+    monkeypatch.setattr(node_view, "FIRST_PID_NAMESPACE", 0)
     assert is_in_pod()

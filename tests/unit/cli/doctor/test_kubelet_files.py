@@ -2,8 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.node_evidence import Hidden, NodeView, Process
-from nri_plugin.cli.doctor.service_evidence import (
+from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
     STATE_FILES,
     KubeletSettings,
@@ -12,6 +11,7 @@ from nri_plugin.cli.doctor.service_evidence import (
     read_kubelet,
     read_state_policy,
 )
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.host.mounts import MountPoint
 
 
@@ -36,7 +36,7 @@ def test_values_come_with_file_and_line(view: NodeView) -> None:
     )
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert found.by_key == {"cpuManagerPolicy": Setting("static", f"{CONFIG_FILE}:3", CONFIG_FILE, (3, 3))}
+    assert found.by_key == {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 3, 3)}
     assert found.line_files == (CONFIG_FILE,)
 
 
@@ -55,7 +55,7 @@ kubeReserved: {cpu: 500m,
     write(view, "config.yaml", text)
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert {key: one.lines for key, one in found.by_key.items()} == {
+    assert {key: (one.line, one.last_line) for key, one in found.by_key.items()} == {
         "cpuManagerPolicyOptions": (1, 4),
         "cpuManagerPolicy": (7, 7),
         "kubeReserved": (8, 9),
@@ -68,7 +68,7 @@ def test_json_is_not_edited_line_by_line(view: NodeView) -> None:
     write(view, "config.yaml", '{"cpuManagerPolicy": "static",\n"cpuManagerPolicyOptions": {}}\n')
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert found.by_key["cpuManagerPolicy"] == Setting("static", f"{CONFIG_FILE}:1", CONFIG_FILE)
+    assert found.by_key["cpuManagerPolicy"] == Setting("static", CONFIG_FILE, 1)
     assert (found.cpu_options, found.line_files) == ((), ())
 
 

@@ -2,15 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.node_evidence import (
-    Hidden,
-    Kernel,
-    NodeView,
-    boot_options,
-    free_bytes,
-    is_admin,
-    read_kernel,
-)
+from nri_plugin.cli.doctor.machine_files import Kernel, boot_options, free_bytes, is_admin, read_kernel
+from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.model.sets import CPUSet
 
 

@@ -1,25 +1,31 @@
-"""The outcome of a replay: counts of both runs, the containers that they treat differently, and the text about them.
+"""`nri-pin replay`: recorded events, decided again, by today's program or under another configuration.
 
 A `Tally` counts what one run decided. A `ReplayComparison` takes the recorded and the replayed decision of each event and
 keeps the differences.
 """
 
+import json
+import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from datetime import datetime
+from dataclasses import asdict, dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
-from nri_plugin.cli.output import table
+import click
+
+from nri_plugin.cli.output import echo, format_option, table, told
+from nri_plugin.cli.state.diff import node_changes
+from nri_plugin.cli.state.source import usage_errors
+from nri_plugin.config.loading import Config, load, load_hint_providers
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
-from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.options import Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
-from nri_plugin.recording.other_life import Met
-from nri_plugin.recording.reader import Moment, RecordedChange
+from nri_plugin.recording.other_life import Met, OtherLife
+from nri_plugin.recording.reader import Moment, RecordedChange, Recording, changes, read
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
 
@@ -36,7 +42,7 @@ RESIZE_DONE = "resize done instead of refused"
 
 @dataclass(frozen=True, slots=True)
 class ReplayVerdict:
-    """What one container got.
+    """The outcome of one container.
 
     Attributes:
         refused: the reason word; empty when it was admitted.
@@ -143,7 +149,7 @@ class ReplayComparison:
             self._resize(met, event, recorded)
             return
         self.recorded.count(key, recorded)
-        # A further try of what runs here already: it has what it has.
+        # A further try of a container that runs here already: it keeps its CPUs.
         replayed = (
             _held(met.node, met.before, key)
             if met.decision is None
@@ -218,7 +224,7 @@ def _refused(moment: Moment) -> str:
 
 
 def _verdict(node: Node, decision: Decision, key: str, refused: str | None = None) -> ReplayVerdict:
-    """What was decided; `refused` is what was recorded of that, where something was."""
+    """The decision; `refused` is the recorded reason, empty for none, and None where nothing was recorded."""
     error = decision.refusal
     reason = refused if refused is not None else error.reason if error else ""
     if reason:
@@ -238,7 +244,7 @@ def _held(node: Node, state: State, key: str) -> ReplayVerdict:
     )
 
 
-NOTHING = "-"
+NO_VALUE = "-"
 
 MOST_ROWS = 40
 """Rows of differences; with -o json there are all."""
@@ -269,7 +275,7 @@ SUMS = (
 
 
 def span(path: str, events: int, first: datetime | None, last: datetime | None) -> str:
-    """What was replayed."""
+    """The recording, the number of its events, and its first and last time."""
     counted = f"{events} event{'' if events == 1 else 's'}"
     if first is None or last is None:
         return f"recording  {path}: {counted}"
@@ -277,39 +283,29 @@ def span(path: str, events: int, first: datetime | None, last: datetime | None) 
     return f"recording  {path}: {counted}, {first:%Y-%m-%d %H:%M:%S} to {end} UTC"
 
 
-def verified(changes: Sequence[RecordedChange], width: int) -> Iterator[str]:
-    """What is decided otherwise today."""
-    if not changes:
+def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
+    """The decisions that differ today."""
+    if not found:
         yield "today's program decides the same"
         return
-    clock = _clock([one.moment.when for one in changes])
+    clock = _clock([one.moment.when for one in found])
     rows = [("WHEN", "EVENT", "WHO", "WHAT", "RECORDED", "TODAY")]
     rows += [
         (
             f"{one.moment.when:{clock}}",
             type(one.moment.event).__name__,
-            name_of(one.moment.event) or NOTHING,
+            name_of(one.moment.event) or NO_VALUE,
             one.what,
             one.recorded,
             one.today,
         )
-        for one in changes[:MOST_ROWS]
+        for one in found[:MOST_ROWS]
     ]
     yield from table(rows, width, (2, 4, 5))
-    yield from _more(len(changes))
-    where = changes[0].moment.place
+    yield from _more(len(found))
+    where = found[0].moment.place
     yield f"today's program decides otherwise, first at {where}"
     yield "what comes after the first difference may follow from it"
-
-
-def options_of(recorded: Node, replayed: Node) -> Iterator[str]:
-    """What the two configurations differ in, by the names of the configuration."""
-    for one in REGISTRY.values():
-        before, after = one.value(recorded.options), one.value(replayed.options)
-        if before != after:
-            yield f"{one.name}: {_value(before)} -> {_value(after)}"
-    if recorded.reserved != replayed.reserved:
-        yield f"reserved CPUs: {recorded.reserved or NOTHING} -> {replayed.reserved or NOTHING}"
 
 
 def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
@@ -368,16 +364,215 @@ def _more(count: int) -> Iterator[str]:
         yield f"... and {count - MOST_ROWS} more; all are in -o json"
 
 
-def _value(value: object) -> str:
-    if isinstance(value, tuple) and value and isinstance(value[0], ReservedMemory):
-        return ", ".join(
-            f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
-        )
-    if isinstance(value, frozenset | tuple):
-        return ",".join(sorted(map(str, value))) or NOTHING
-    return str(value)
-
-
 def _clock(times: Sequence[datetime]) -> str:
     """With the day only where there are several."""
     return "%H:%M:%S" if len({when.date() for when in times}) == 1 else "%m-%d %H:%M"
+
+
+EXIT_NOTHING = 1
+EPILOG = """\b
+Examples:
+  nri-pin replay /run/nri-pin                          whether this version decides the same
+  nri-pin replay ./day.jsonl --config ./other.yaml     what another configuration changes
+  nri-pin replay ./day.jsonl --config ./other.yaml --until 14:30 --only default/web-0
+  nri-pin replay ./day.jsonl --config ./other.yaml -o json | jq .replayed
+
+FILE is what nri-pin run --record wrote, or a state directory: the agent keeps the latest
+events in its folder history. A recording holds its machine, so any computer will do.
+
+Exit code: 0 done; 1 without --config: something is decided otherwise today, or nothing
+could be decided again, or with --only: that pod is not in it; 2 wrong usage or configuration,
+or no recording.
+"""
+
+
+@click.command(epilog=EPILOG)
+@click.argument("file", metavar="FILE", type=click.Path())
+@click.option(
+    "--config",
+    "config_path",
+    metavar="FILE",
+    help="Decide by this configuration instead of the recorded one.",
+)
+@click.option(
+    "--until",
+    metavar="TIME",
+    help="Stop before this time: 14:30 (of the first day), or 2026-01-31T14:30; UTC.",
+)
+@click.option("--only", metavar="NAMESPACE/POD", default="", help="Count and list the containers of one pod.")
+@format_option()
+def command(file: str, config_path: str | None, until: str | None, only: str, output_format: str) -> int:
+    """Decide recorded events again: with the recorded configuration, or with another one."""
+    if only and only.count("/") != 1:
+        raise click.UsageError(f"--only needs NAMESPACE/POD such as default/web-0, found {only}")
+    with usage_errors():
+        recording = read(file, load_hint_providers())
+    course = _Course(recording, until, only)
+    width = shutil.get_terminal_size().columns
+    if config_path is None:
+        data, lines, code = _verify(course, width)
+    else:
+        data, lines, code = _compare(course, config_path, width)
+    for problem in recording.problems:
+        echo(f"nri-pin: {problem}", err=True)
+    if course.events and not course.is_met:
+        echo(f"nri-pin: --only {only}: none of these events is of such a pod", err=True)
+        code = EXIT_NOTHING
+    echo(json.dumps(data, indent=1) if output_format == "json" else "\n".join(lines))
+    return code
+
+
+class _Course:
+    """The moments up to an end, counted; says how far it is once it takes longer than a second."""
+
+    def __init__(self, recording: Recording, until: str | None, only: str) -> None:
+        self.recording = recording
+        self.only = only
+        self._until = until
+        self.events = 0
+        self.is_met = False
+        self.first: datetime | None = None
+        self.last: datetime | None = None
+        self.observing = False
+
+    def moments(self) -> Iterator[Moment]:
+        """Those to be replayed."""
+        end: datetime | None = None
+        for moment in told(self.recording.moments(), "replayed {} events"):
+            if self.first is None:
+                self.first = moment.when
+                end = _end(self._until, moment.when) if self._until else None
+            if end is not None and moment.when >= end:
+                return
+            self.events += 1
+            self.is_met = self.is_met or self.counts(moment) or self._is_there(moment)
+            self.last = moment.when
+            self.observing |= moment.observing
+            yield moment
+
+    def counts(self, moment: Moment) -> bool:
+        """Whether it is of the pod that was asked for; without one every moment is."""
+        return not self.only or f"{name_of(moment.event)}/".startswith(f"{self.only}/")
+
+    def _is_there(self, moment: Moment) -> bool:
+        """Whether the pod that was asked for is known by then: it may have come before the recording began."""
+        return any(f"{pod.namespace}/{pod.name}" == self.only for pod in moment.state_after.pods.values())
+
+    def why_nothing(self) -> str:
+        """Why no event was decided again."""
+        if self.first is None:
+            return "nothing in it can be decided again"
+        return f"nothing in it is before --until: it begins {self.first:%Y-%m-%d %H:%M:%S} UTC"
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        said = [span(self.recording.path, self.events, self.first, self.last)]
+        return [*said, OBSERVED] if self.observing else said
+
+    def data(self) -> dict[str, Any]:
+        """The JSON form of what was replayed."""
+        return {
+            "recording": self.recording.path,
+            "events": self.events,
+            "from": self.first.isoformat() if self.first else None,
+            "to": self.last.isoformat() if self.last else None,
+            "observed": self.observing,
+            "problems": self.recording.problems,
+        }
+
+
+def _verify(course: _Course, width: int) -> tuple[dict[str, Any], list[str], int]:
+    found: list[RecordedChange] = []
+    former = None
+    for moment in course.moments():
+        if course.counts(moment):
+            found += changes(moment, former)
+        former = moment
+    data = {
+        **course.data(),
+        "differences": [
+            {
+                "when": one.moment.when.isoformat(),
+                "place": one.moment.place,
+                "event": type(one.moment.event).__name__,
+                "who": name_of(one.moment.event),
+                "what": one.what,
+                "recorded": one.recorded,
+                "today": one.today,
+            }
+            for one in found
+        ],
+    }
+    lines = course.lines()
+    lines += verified(found, width) if course.events else [course.why_nothing()]
+    return data, lines, 1 if found or not course.events else 0
+
+
+def _compare(course: _Course, config_path: str, width: int) -> tuple[dict[str, Any], list[str], int]:
+    config = load(config_path)
+    other = OtherLife(lambda recorded, former: _node(config, recorded, former))
+    comparison = ReplayComparison(course.only)
+    nodes: tuple[Node, Node] | None = None
+    for met in other.live(course.moments()):
+        nodes = nodes or (met.moment.node, met.node)
+        comparison.add(met)
+    recorded, replayed = comparison.recorded.as_dict(), comparison.replayed.as_dict()
+    found = list(comparison.differences.values())
+    chosen = list(node_changes(*nodes)) if nodes else []
+    notes = [NOTE_ANEW] if other.restarts else []
+    data = {
+        **course.data(),
+        "configuration": config_path,
+        "changed": chosen,
+        "begun_anew": other.restarts,
+        "differences": [one.as_dict() for one in found],
+        "recorded": recorded,
+        "replayed": replayed,
+    }
+    lines = [
+        *course.lines(),
+        f"replayed   under {config_path}",
+        *(f"           {one}" for one in chosen or ["which decides by the same options"]),
+        "",
+        *differences(found, width),
+        *reasons(found, width),
+        "",
+        *sums(recorded, replayed),
+        *notes,
+    ]
+    return data, lines, 0
+
+
+OBSERVED = "observed   the agent only observed: the recorded decisions were not carried out"
+NOTE_ANEW = (
+    "lines or the checkpoint were lost on the way: from there on both begin with the recorded placements"
+)
+
+
+def _node(config: Config, recorded: Node, former: Node | None) -> Node:
+    """The recorded machine under the other configuration; reserved CPUs stay when the machine changes."""
+    if former is not None:
+        return replace(former, topology=recorded.topology)
+    node = config.node(recorded.topology)
+    node = replace(node, hint_providers=recorded.hint_providers)
+    # How running containers are reached is no choice: it is what the node offered.
+    floor = node.options.pool_floor and recorded.options.pool_floor
+    return replace(node, options=replace(node.options, effect=recorded.options.effect, pool_floor=floor))
+
+
+def _end(text: str, first: datetime) -> datetime:
+    """The moment `--until` names.
+
+    Raises:
+        UsageError: it names none.
+    """
+    try:
+        if len(text) <= len("HH:MM:SS") and ":" in text:
+            found = datetime.combine(first.date(), datetime.fromisoformat(f"2000-01-01T{text}").time(), UTC)
+        else:
+            found = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(
+            f"--until needs a time such as 14:30 or 2026-01-31T14:30, found {text}"
+        ) from None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

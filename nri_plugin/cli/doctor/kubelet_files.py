@@ -1,0 +1,181 @@
+"""The kubelet's settings, read from its flags and files as the kubelet itself reads them.
+
+Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names).
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import yaml
+
+from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+from nri_plugin.config.keys import flag_of
+from nri_plugin.model.option_rows import CPU_MANAGER
+from nri_plugin.model.options import REGISTRY
+
+FOLDER = "/var/lib/kubelet"
+CONFIG_FILE = f"{FOLDER}/config.yaml"
+POD_RESOURCES = f"{FOLDER}/pod-resources/kubelet.sock"
+STATE_FILES = (f"{FOLDER}/cpu_manager_state", f"{FOLDER}/memory_manager_state")
+
+CPU_POLICY = REGISTRY["cpu_manager_policy"].name
+MEMORY_POLICY = REGISTRY["memory_manager_policy"].name
+TOPOLOGY_POLICY = REGISTRY["topology_manager_policy"].name
+CPU_OPTIONS = CPU_MANAGER.key
+RESERVED_CPUS = "reservedSystemCPUs"
+RESERVED_AMOUNTS = ("kubeReserved", "systemReserved")
+CGROUP_DRIVER = "cgroupDriver"
+
+FLAGS = {
+    flag_of(key): key
+    for key in (CPU_POLICY, MEMORY_POLICY, TOPOLOGY_POLICY, CPU_OPTIONS, *RESERVED_AMOUNTS, CGROUP_DRIVER)
+} | {"--reserved-cpus": RESERVED_CPUS}
+"""The key that each flag of the kubelet replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A value and where it is set.
+
+    Attributes:
+        value: as text; `NAME=VALUE,NAME=VALUE` for a map, as on the command line.
+        path: the file; empty for the command line.
+        line: where the key is in the file; 0 where that is not known.
+        last_line: the end of the value, where key and value have their lines to themselves; 0 where they do not, as in
+            JSON, which cannot be edited line by line.
+        flag: the option of the command line; empty for a file.
+    """
+
+    value: str
+    path: str = ""
+    line: int = 0
+    last_line: int = 0
+    flag: str = ""
+
+    @property
+    def where(self) -> str:
+        """`file:line`, or the option of the command line."""
+        if self.flag:
+            return f"{self.flag} on its command line"
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletSettings:
+    """Settings of the kubelet.
+
+    Attributes:
+        files: the files that were read.
+        by_key: the settings that are written; the kubelet has its defaults for the rest.
+        broken: a file that is not valid, and why; empty when all are valid.
+        cpu_options: every place with options of the CPU Manager; those of several files count together.
+        line_files: files with a key on a line to itself, which can be edited line by line.
+    """
+
+    files: tuple[str, ...] = ()
+    by_key: Mapping[str, Setting] = field(default_factory=dict)
+    broken: str = ""
+    cpu_options: tuple[Setting, ...] = ()
+    line_files: tuple[str, ...] = ()
+
+
+def find_kubelet(processes: Sequence[Process]) -> Process | None:
+    """The kubelet among the processes; a kubelet inside another program (k3s) is not found."""
+    return next((process for process in processes if process.name in ("kubelet", "hyperkube")), None)
+
+
+def read_kubelet(view: NodeView, process: Process | None) -> KubeletSettings | Hidden | None:
+    """Its settings; None when there is no kubelet on this node."""
+    path = (process.option("--config") if process else None) or CONFIG_FILE
+    folder = process.option("--config-dir") if process else None
+    names = view.names(folder) if folder else ()
+    if isinstance(names, Hidden):
+        return names
+    paths = [path, *(os.path.join(folder or "", name) for name in names or () if name.endswith(".conf"))]
+    texts = {}
+    for one in paths:
+        text = view.text(one)
+        if isinstance(text, Hidden):
+            return text
+        if text is not None:
+            texts[one] = text
+    return _settings(texts, process) if texts or process else None
+
+
+def read_state_policy(view: NodeView, path: str) -> str | Hidden | None:
+    """The policy a manager last ran under; empty where its file says none, None when there is no file."""
+    text = view.text(path)
+    if not isinstance(text, str):
+        return text
+    try:
+        return str(parse(text.encode()).get("policyName", ""))
+    except UnreadableError:
+        return ""
+
+
+def _settings(texts: Mapping[str, str], process: Process | None) -> KubeletSettings:
+    found: dict[str, Setting] = {}
+    options: list[Setting] = []
+    line_files = []
+    broken = ""
+    for path, text in texts.items():
+        try:
+            table = _yaml(text)
+        except ValueError as error:
+            broken = f"{path}: {error}"
+            continue
+        lines = _lines(text)
+        line_files += [path] if any(last for _, last in lines.values()) else []
+        here = {
+            key: Setting(_text(table[key]), path, *lines.get(key, ()))
+            for key in FLAGS.values()
+            if table.get(key) is not None
+        }
+        options += [here[CPU_OPTIONS]] if CPU_OPTIONS in here else []
+        found |= here
+    for flag, key in FLAGS.items():
+        value = process.option(flag) if process else None
+        if value is not None:
+            found[key] = Setting(value, flag=flag)
+            options = [found[key]] if key == CPU_OPTIONS else options
+    kept = tuple(one for one in options if one.value)
+    return KubeletSettings(tuple(texts), found, broken, kept, tuple(line_files))
+
+
+def _text(value: Any) -> str:
+    """A value as on the command line."""
+    return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
+
+
+def _lines(text: str) -> Mapping[str, tuple[int, int]]:
+    """By key: its line, and the last line of its value; 0 where nothing is on lines to itself."""
+    root = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(root, yaml.MappingNode):
+        return {}
+    found = {}
+    for key, value in root.value:
+        first = key.start_mark.line + 1
+        found[key.value] = first, 0 if root.flow_style else max(first, _last_line(value))
+    return found
+
+
+def _last_line(node: Any) -> int:
+    """The last line with anything of a node; the parser ends a block only where the next one begins."""
+    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
+        children = [part for one in node.value for part in (one if isinstance(one, tuple) else (one,))]
+        return max(map(_last_line, children), default=node.start_mark.line + 1)
+    end: int = node.end_mark.line
+    return end if node.end_mark.column == 0 else end + 1
+
+
+def _yaml(text: str) -> Mapping[str, Any]:
+    try:
+        table = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError("not YAML: " + " ".join(str(error).split())) from None
+    if not isinstance(table, dict):
+        raise ValueError("no table of keys and values")  # noqa: TRY004 - a wrong file, not a wrong call
+    return table

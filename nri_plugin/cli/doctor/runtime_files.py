@@ -1,0 +1,395 @@
+"""How the container runtime and its NRI are configured, read from its flags and files as the runtime itself reads them.
+
+Source: containerd cmd/containerd/server/config (`imports`, a queue in the order named; since 2.0 tables are merged key by
+key, before that a plugin's table as a whole), internal/nri config; CRI-O crio.conf(5) (drop-ins by name, last wins).
+"""
+
+import glob
+import operator
+import os
+import re
+import subprocess
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+
+CONTAINERD, CRIO = "containerd", "CRI-O"
+UNITS = {CONTAINERD: "containerd", CRIO: "crio"}
+"""The name of the unit, the program and the process."""
+CONTAINERD_FILES = (
+    "/etc/containerd/config.toml",
+    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
+    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+)
+CRIO_FILE, CRIO_FOLDER = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
+MAIN_FILES = {CONTAINERD: CONTAINERD_FILES[0], CRIO: CRIO_FILE}
+SOCKET = "/var/run/nri/nri.sock"
+NRI_TABLE = "io.containerd.nri.v1.nri"
+NRI_TABLES = {CONTAINERD: NRI_TABLE, CRIO: "[crio.nri]"}
+"""The heads of the tables hold these texts."""
+
+CRI_TABLES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
+CLOSING_KEYS = {CONTAINERD: "disable_connections", CRIO: "nri_disable_connections"}
+"""The keys that close NRI to plugins that the runtime did not start."""
+
+VERSION_S = 5.0
+MOST_FILES = 200
+
+_VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
+_PART_OF_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+
+
+class FileLine(NamedTuple):
+    """A place in a file; `str()` is `file:line`. An empty path is no place, and a line of 0 is the whole file."""
+
+    path: str = ""
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}" if self.line else self.path
+
+
+NOWHERE = FileLine()
+
+
+@dataclass(frozen=True, slots=True)
+class NRISettings:
+    """How the runtime's NRI is set; settings that are not written have the runtime's default.
+
+    Attributes:
+        runtime: `containerd` or `CRI-O`.
+        files: those that were read, the main one first; where there is none the runtime has its defaults.
+        is_on: None where nothing is written, so that the version decides.
+        where: the place that says so.
+        table: the place of containerd's NRI table; `NOWHERE` where it has none.
+        socket: the runtime listens on it.
+        plugin_dir: the runtime starts the plugins in it.
+        config_dir: holds the drop-ins of these plugins.
+        request_timeout_s: for one request.
+        registration_timeout_s: until a started plugin has registered.
+        takes_connections: whether plugins that the runtime did not start may come.
+        closed_by: the place that says they may not; `NOWHERE` where they may.
+        validator_is_on: None where nothing is written.
+        required_plugins: names of plugins without which containers are refused.
+        tolerate_annotation: the annotation of pods that do without them.
+        systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
+        format_version: of containerd's file; 0 where there is none.
+        is_disabled_as_plugin: containerd's `disabled_plugins` names NRI.
+    """
+
+    runtime: str
+    files: tuple[str, ...] = ()
+    is_on: bool | None = None
+    where: FileLine = NOWHERE
+    table: FileLine = NOWHERE
+    socket: str = SOCKET
+    plugin_dir: str = "/opt/nri/plugins"
+    config_dir: str = "/etc/nri/conf.d"
+    request_timeout_s: float = 2.0
+    registration_timeout_s: float = 5.0
+    takes_connections: bool = True
+    validator_is_on: bool | None = None
+    required_plugins: tuple[str, ...] = ()
+    tolerate_annotation: str = ""
+    systemd_cgroup: bool | None = None
+    format_version: int = 0
+    is_disabled_as_plugin: bool = False
+    closed_by: FileLine = NOWHERE
+
+    @property
+    def main_file(self) -> str:
+        """The runtime's main file, whether or not it exists."""
+        return self.files[0] if self.files else MAIN_FILES[self.runtime]
+
+    @property
+    def unit(self) -> str:
+        """The unit, and the program, of the runtime."""
+        return UNITS[self.runtime]
+
+    @property
+    def closing_key(self) -> str:
+        """The key that closes NRI to plugins that the runtime did not start."""
+        return CLOSING_KEYS[self.runtime]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenFile:
+    """A file that the runtime itself could not read."""
+
+    path: str
+    detail: str
+
+
+class _UnreadError(Exception):
+    """A file cannot be seen or parsed; holds the answer of `read_settings`."""
+
+    def __init__(self, answer: Hidden | BrokenFile) -> None:
+        super().__init__(answer.path)
+        self.answer = answer
+
+
+def find_runtime(processes: Sequence[Process]) -> Process | None:
+    """The runtime among the processes; the one with a CRI socket where two run (docker starts a containerd, too)."""
+    found = [process for process in processes if process.name in UNITS.values()]
+    found.sort(key=lambda process: (process.name != "crio", "docker" in " ".join(process.args)))
+    return found[0] if found else None
+
+
+def find_name(view: NodeView, process: Process | None, main: str = "") -> str | Hidden:
+    """`containerd` or `CRI-O`, by its process, else by the files that are there; empty when there is neither."""
+    if process is not None:
+        return CRIO if process.name == UNITS[CRIO] else CONTAINERD
+    if main:
+        return CRIO if "crio" in main else CONTAINERD
+    found = {path: view.text(path) for path in (*CONTAINERD_FILES, CRIO_FILE)}
+    there = [path for path, text in found.items() if isinstance(text, str)]
+    if there:
+        return CRIO if there[0] == CRIO_FILE else CONTAINERD
+    return next((text for text in found.values() if isinstance(text, Hidden)), "")
+
+
+def read_version(view: NodeView, process: Process | None, runtime: str) -> str | Hidden:
+    """The version that the runtime's program prints; empty for none. It is asked only where it can be run."""
+    name = UNITS[runtime]
+    if not view.is_whole or view.is_copy:
+        return view.hidden(f"/usr/bin/{name}")
+    programs = [name]
+    if process is not None:
+        # The running program may not be the file of that name: an older one, whose file is gone, or another
+        # installation. Its file is asked where it can be; some programs may not be run through that link.
+        started_as = [process.args[0]] if process.args and os.path.isabs(process.args[0]) else []
+        programs = [f"/proc/{process.pid}/exe", *started_as, name]
+    return next(filter(None, (_said_version(view, program) for program in programs)), "")
+
+
+def _said_version(view: NodeView, program: str) -> str:
+    words = [program, "--version"] if view.is_here else ["chroot", view.root, program, "--version"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=VERSION_S, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = _VERSION.search(done.stdout)
+    return found[1] if found else ""
+
+
+def read_settings(
+    view: NodeView, runtime: str, process: Process | None = None, path: str = "", *, merges_keys: bool = True
+) -> NRISettings | Hidden | BrokenFile:
+    """How NRI is set.
+
+    Args:
+        view: the node.
+        runtime: which.
+        process: says by its command line where its files are.
+        path: of the main file; empty to look for it.
+        merges_keys: False for containerd before 2.0, where an imported table of a plugin replaces the former one.
+    """
+    try:
+        if runtime == CRIO:
+            return _crio(view, process, path)
+        return _containerd(view, process, path, merges_keys=merges_keys)
+    except _UnreadError as error:
+        return error.answer
+
+
+def is_other_socket(first: str, second: str) -> bool:
+    """Whether two paths are not the same socket; /var/run is /run on every distribution with systemd."""
+    return first.removeprefix("/var") != second.removeprefix("/var")
+
+
+def duration_s(text: object) -> float | None:
+    """The seconds of a Go duration such as `2s` or `1m30s`; None for anything else."""
+    parts = _PART_OF_DURATION.findall(text) if isinstance(text, str) else []
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts) if parts else None
+
+
+Row = tuple[str, str, str, Callable[[Any], Any]]
+"""A field of `NRISettings`, its key of containerd, its key of CRI-O, and how the value is read."""
+
+NRI_ROWS: tuple[Row, ...] = (
+    ("socket", "socket_path", "nri_listen", str),
+    ("plugin_dir", "plugin_path", "nri_plugin_dir", str),
+    ("config_dir", "plugin_config_path", "nri_plugin_config_dir", str),
+    ("request_timeout_s", "plugin_request_timeout", "nri_plugin_request_timeout", duration_s),
+    ("registration_timeout_s", "plugin_registration_timeout", "nri_plugin_registration_timeout", duration_s),
+    ("takes_connections", CLOSING_KEYS[CONTAINERD], CLOSING_KEYS[CRIO], operator.not_),
+)
+VALIDATOR_ROWS: tuple[Row, ...] = (
+    ("validator_is_on", "enable", "nri_enable_default_validator", bool),
+    (
+        "required_plugins",
+        "required_plugins",
+        "nri_validator_required_plugins",
+        lambda names: tuple(map(str, names)),
+    ),
+    (
+        "tolerate_annotation",
+        "tolerate_missing_plugins_annotation",
+        "nri_validator_tolerate_missing_plugins_annotation",
+        str,
+    ),
+)
+
+
+def _written(rows: Sequence[Row], runtime: str, table: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The fields that are written, but for values that cannot be read: they have the default."""
+    for field, of_containerd, of_crio, read in rows:
+        key = of_crio if runtime == CRIO else of_containerd
+        value = read(table[key]) if key in table else None
+        if value is not None:
+            yield field, value
+
+
+def _settings(
+    view: NodeView, runtime: str, files: Sequence[str], nri: Mapping[str, Any], **own: Any
+) -> NRISettings:
+    """The settings of the NRI table; `own` are those that stand elsewhere, or that only this runtime has."""
+    said = dict(_written(NRI_ROWS, runtime, nri))
+    said |= dict(_written(VALIDATOR_ROWS, runtime, _table(nri, "default_validator")))
+    if not said.get("takes_connections", True):
+        own["closed_by"] = _line(view, files, CLOSING_KEYS[runtime], NRI_TABLES[runtime])
+    return NRISettings(runtime, tuple(files), **said, **own)
+
+
+def _containerd(view: NodeView, process: Process | None, path: str, *, merges_keys: bool) -> NRISettings:
+    files, table, version = _read_containerd(
+        view, path or _containerd_file(view, process), merges_keys=merges_keys
+    )
+    plugins = _table(table, "plugins")
+    nri = _table(plugins, NRI_TABLE)
+    options = [
+        _table(_table(_table(_table(_table(plugins, name), "containerd"), "runtimes"), "runc"), "options")
+        for name in CRI_TABLES
+    ]
+    return _settings(
+        view,
+        CONTAINERD,
+        files,
+        nri,
+        is_on=not nri["disable"] if "disable" in nri else None,
+        where=_line(view, files, "disable", NRI_TABLE),
+        table=next(
+            (place for place, line in _lines(view, files, NRI_TABLE) if line.startswith("[")), NOWHERE
+        ),
+        systemd_cgroup=next((one.get("SystemdCgroup") for one in options if one), None),
+        format_version=version,
+        is_disabled_as_plugin=any(name in (NRI_TABLE, "nri") for name in table.get("disabled_plugins", ())),
+    )
+
+
+def _containerd_file(view: NodeView, process: Process | None) -> str:
+    named = process.option("-c", "--config") if process is not None else None
+    if named:
+        return named
+    there = (path for path in CONTAINERD_FILES if isinstance(view.text(path), str))
+    return next(there, CONTAINERD_FILES[0])
+
+
+def _read_containerd(
+    view: NodeView, main: str, *, merges_keys: bool
+) -> tuple[list[str], dict[str, Any], int]:
+    """The files that are there, their merged tables, and the format version of the first."""
+    files: list[str] = []
+    merged: dict[str, Any] = {}
+    version, pending = 0, [main]
+    while pending and len(files) < MOST_FILES:
+        path = pending.pop(0)
+        table = None if path in files else _toml(view, path)
+        if table is None:
+            continue
+        files.append(path)
+        version = version or int(table.get("version", 1))
+        plugins = merged.get("plugins", {})
+        merged = _deep(merged, table)
+        if not merges_keys:
+            merged["plugins"] = {**plugins, **table.get("plugins", {})}
+        pending += [found for name in table.get("imports", ()) for found in _imported(view, path, str(name))]
+    return files, merged, version
+
+
+def _imported(view: NodeView, importer: str, pattern: str) -> list[str]:
+    """The files a line of `imports` names: absolute or beside the importing file, a pattern in the last part."""
+    full = os.path.normpath(os.path.join(os.path.dirname(importer), pattern))
+    if not glob.has_magic(full):
+        return [full]
+    folder, pattern = os.path.split(full)
+    place = view.find(folder)
+    if isinstance(place, Hidden):
+        raise _UnreadError(place)
+    return [os.path.join(folder, name) for name in sorted(glob.glob(pattern, root_dir=place))]
+
+
+def _crio(view: NodeView, process: Process | None, path: str) -> NRISettings:
+    main = path or (process and process.option("-c", "--config")) or CRIO_FILE
+    folder = (process and process.option("-d", "--config-dir")) or CRIO_FOLDER
+    names = view.names(folder)
+    if isinstance(names, Hidden):
+        raise _UnreadError(names)
+    files: list[str] = []
+    merged: dict[str, Any] = {}
+    for file in (main, *(os.path.join(folder, name) for name in names or ())):
+        table = _toml(view, file)
+        if table is not None:
+            files.append(file)
+            merged = _deep(merged, table)
+    nri = _table(_table(merged, "crio"), "nri")
+    flag = process.option("--enable-nri") if process is not None else None
+    manager = _table(_table(merged, "crio"), "runtime").get("cgroup_manager")
+    return _settings(
+        view,
+        CRIO,
+        files,
+        nri,
+        is_on=nri.get("enable_nri") if flag is None else flag != "false",
+        where=FileLine(files[-1]) if files else NOWHERE,
+        systemd_cgroup=None if manager is None else manager == "systemd",
+    )
+
+
+def _toml(view: NodeView, path: str) -> Mapping[str, Any] | None:
+    text = view.text(path)
+    if isinstance(text, Hidden):
+        raise _UnreadError(text)
+    if text is None:
+        return None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _UnreadError(BrokenFile(path, str(error).lower())) from None
+
+
+def _line(view: NodeView, files: Sequence[str], key: str, table: str) -> FileLine:
+    """The last place of a key in a table; the main file where none has it."""
+    found = FileLine(files[0]) if files else NOWHERE
+    for place, line in _lines(view, files, table):
+        if line.split("=")[0].strip() == key:
+            found = place
+    return found
+
+
+def _lines(view: NodeView, files: Sequence[str], table: str) -> Iterator[tuple[FileLine, str]]:
+    """The lines of a table in all files, its heads among them."""
+    for path in files:
+        text, is_inside = view.text(path), False
+        for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
+            if line.lstrip().startswith("["):
+                is_inside = table in line and "validator" not in line
+            if is_inside:
+                yield FileLine(path, number), line.strip()
+
+
+def _table(table: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = table.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def _deep(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(first)
+    for key, value in second.items():
+        old = merged.get(key)
+        merged[key] = _deep(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+    return merged

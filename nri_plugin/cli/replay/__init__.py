@@ -1,1 +1,0 @@
-"""`nri-pin replay`."""
