@@ -160,6 +160,48 @@ def fold(cell: str, width: int) -> list[str]:
     ]
 
 
+def cut(text: str, width: int, mark: str = "…") -> str:
+    """The text, or its beginning with a mark where it is longer than `width`."""
+    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark[:width]
+
+
+_PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
+
+
+def fold_words(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width`, broken at blanks and behind commas; a longer word is broken anywhere."""
+    lines, line = [], ""
+    for piece in _PIECE.findall(text):
+        if line.strip() and len((line + piece).rstrip()) > width:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = indent + line[width:]
+    return [*lines, line.rstrip()]
+
+
+def count_of(number: int, what: str) -> str:
+    """A number with its noun: `1 core`, `2 cores`."""
+    return f"{number} {what}" + "s" * (number != 1)
+
+
+def memory_text(memory_bytes: int) -> str:
+    """A size in the largest binary unit that it reaches, rounded to a whole number."""
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if memory_bytes >> shift:
+            return f"{(memory_bytes + (1 << shift >> 1)) >> shift}{unit}"
+    return str(memory_bytes)
+
+
+def memory_words(memory_bytes: int | None) -> str:
+    """The size of a NUMA node's memory; None for an unknown size."""
+    if memory_bytes is None:
+        return "memory unknown"
+    return memory_text(memory_bytes) if memory_bytes else "no memory"
+
+
 Item = TypeVar("Item")
 
 AFTER_S = 1.0

@@ -14,7 +14,8 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.rows import Wanted, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import seen
-from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
+from nri_plugin.cli.topology.machine_view import CPUOwner, Kind
+from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.devices import PlacedDevice

@@ -17,11 +17,11 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nri_plugin import __version__
+from nri_plugin.cli.output import memory_words
 from nri_plugin.cli.simulate import report_tables as tables
 from nri_plugin.cli.simulate.report_marks import Marks, Row, count, letters, names, showable
 from nri_plugin.cli.simulate.report_plots import plots
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED
-from nri_plugin.cli.topology.picture import memory_text
 from nri_plugin.model import bits
 
 FREE = "·"
@@ -216,7 +216,7 @@ class MachineBoxes:
         ids_by_size: dict[str, int] = {}
         for node in self._machine["numa_nodes"]:
             if not node["cpus"]:
-                size = _size(node, "memory unknown")
+                size = memory_words(node["memory_bytes"])
                 ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node["id"]
         return {size: bits.format_list(ids) for size, ids in ids_by_size.items()}
 
@@ -228,10 +228,11 @@ class MachineBoxes:
 
     def _node(self, node: Row, cpus: int) -> Row:
         available = self._available.get(node["id"])
+        size = "" if node["memory_bytes"] is None else memory_words(node["memory_bytes"])
         left = f"{available['available']} of {available['allocatable']} available" if available else ""
         return {
             "title": f"NUMA {node['id']}" + " (part)" * (cpus != _mask(node)),
-            "facts": ", ".join(filter(None, (_size(node), left))),
+            "facts": ", ".join(filter(None, (size, left))),
             "caches": [self._cache(number, mask & cpus) for number, mask in self._caches if mask & cpus],
             "devices": self._chips(device for device in self._devices if node["id"] in device["numa_nodes"]),
         }
@@ -276,11 +277,6 @@ class MachineBoxes:
             label = f"{device['resource']} {device['id']}: {key or 'free'}"
             by_resource.setdefault(device["resource"], []).append(Chip(letter, look, joins, label))
         return by_resource
-
-
-def _size(node: Row, unknown: str = "") -> str:
-    size = node["memory_bytes"]
-    return unknown if size is None else memory_text(size) if size else "no memory"
 
 
 def _mask(row: Row) -> int:

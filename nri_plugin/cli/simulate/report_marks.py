@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nri_plugin.cli.topology.palette import Paint, Palette
+from nri_plugin.cli.topology.palette import Paint, paint_of
 
 _UNSHOWABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -45,11 +45,10 @@ class Marks:
         self._number_by_key = {
             row["key"]: number for number, row in enumerate({row["key"]: row for row in rows}.values())
         }
-        self._palette = Palette()
-        self._paint_by_key: dict[str, Paint] = {}
-        for simulation in simulations:
-            for owner in ordered_owners(simulation):
-                self._paint_by_key.setdefault(owner, self._palette.paint(owner))
+        owners = dict.fromkeys(
+            row["key"] for simulation in simulations for row in simulation["containers"] if row["exclusive"]
+        )
+        self._paint_by_key: dict[str, Paint] = {key: paint_of(place) for place, key in enumerate(owners)}
         looks = dict.fromkeys((paint.fill, paint.ink) for paint in self._paint_by_key.values())
         self._class_by_look = {look: f"k{number}" for number, look in enumerate(looks)}
 
@@ -98,11 +97,6 @@ def everybody(simulation: Row) -> list[Row]:
         for row in step["containers"]:
             rows.setdefault(row["key"], row)
     return list(rows.values())
-
-
-def ordered_owners(simulation: Row) -> list[str]:
-    """Containers that have CPUs of their own at the end, in their order."""
-    return [row["key"] for row in simulation["containers"] if row["exclusive"]]
 
 
 def is_refused(row: Row) -> bool:

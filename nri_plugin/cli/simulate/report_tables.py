@@ -6,8 +6,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from nri_plugin.cli.output import memory_text
 from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, alignment, count, is_refused, names
-from nri_plugin.cli.topology.picture import memory_text
 from nri_plugin.model import bits
 
 NONE = "-"

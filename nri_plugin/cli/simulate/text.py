@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from nri_plugin.cli.output import folded, folded_rows, table
-from nri_plugin.cli.topology.machine_view import count_of
+from nri_plugin.cli.output import count_of, folded, folded_rows, table
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.simulate.comparison import SimulationComparison, Sum, spread

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin.cli.output import echo, format_option, wants_colour
-from nri_plugin.cli.topology.distances import heat_map
+from nri_plugin.cli.output import echo, fold_words, format_option, wants_colour
 from nri_plugin.cli.topology.machine_view import (
     KEY,
     Placements,
@@ -19,7 +18,7 @@ from nri_plugin.cli.topology.machine_view import (
     resource_lines,
     summary,
 )
-from nri_plugin.cli.topology.picture import draw, fold, in_encoding
+from nri_plugin.cli.topology.picture import draw, heat_map, in_encoding
 from nri_plugin.model.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -113,14 +112,14 @@ def command(
 def as_text(view: View, width: int, *, colour: bool = False) -> str:
     """The machine in one line, the picture with its legend, the distances, the devices."""
     parts = [
-        "\n".join(fold(summary(view.topology), width)),
+        "\n".join(fold_words(summary(view.topology), width)),
         draw(view.topology, view.owners, width=width, colour=colour, style=None),
         heat_map(view.topology, max(width, 40), colour=colour),
         *resource_lines(view.machine.description),
         *pci_lines(view.machine),
         _remark(view),
     ]
-    parts[3:] = ["\n".join(fold(line, width, indent="  ")) for line in parts[3:]]
+    parts[3:] = ["\n".join(fold_words(line, width, indent="  ")) for line in parts[3:]]
     return "\n".join(part for part in parts if part)
 
 
@@ -171,7 +170,7 @@ def _list(output_format: str, width: int) -> str:
     left = max(map(len, titles)) + 2
     blank = " " * left
     return "\n".join(
-        f"{name:<{left}}" + f"\n{blank}".join(fold(title, max(width - left, 20)))
+        f"{name:<{left}}" + f"\n{blank}".join(fold_words(title, max(width - left, 20)))
         for name, title in titles.items()
     )
 
