@@ -17,9 +17,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nri_plugin import __version__
-from nri_plugin.cli.output import memory_words
+from nri_plugin.cli.output import count_of, memory_words
 from nri_plugin.cli.simulate import report_tables as tables
-from nri_plugin.cli.simulate.report_marks import Marks, Row, count, letters, names, showable
+from nri_plugin.cli.simulate.report_marks import Marks, Row, letters, names, showable
 from nri_plugin.cli.simulate.report_plots import plots
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED
 from nri_plugin.model import bits
@@ -93,7 +93,7 @@ def _environment() -> Environment:
         finalize=lambda value: value if hasattr(value, "__html__") else showable(value),
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.globals["count"] = count
+    environment.globals["count_of"] = count_of
     return environment
 
 

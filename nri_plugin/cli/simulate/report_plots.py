@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nri_plugin.cli.simulate.report_marks import Marks, Row, cpu_count, is_refused, letters, names
+from nri_plugin.cli.output import count_of
+from nri_plugin.cli.simulate.report_marks import Marks, Row, is_refused, letters, names
 from nri_plugin.model import bits
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 26, 34
@@ -190,7 +191,9 @@ def over_steps(simulations: Sequence[Row]) -> Plot:
     for number, (simulation, name) in enumerate(zip(simulations, names(simulations), strict=True)):
         values = [step["exclusive_cpus"] for step in simulation["steps"]]
         shapes += [Path(staircase(field, values), f"line s{number}"), *_crosses(field, simulation, number)]
-        told.append(f"{name}: {cpu_count(values[-1] if values else 0)} exclusive after {len(values)} steps")
+        told.append(
+            f"{name}: {count_of(values[-1] if values else 0, 'CPU')} exclusive after {len(values)} steps"
+        )
     caption = "After each step of the scenario. A cross is a step in which something was refused; the dotted line is all that may be exclusive."
     drawing = Drawing(WIDTH, HEIGHT, "; ".join(told), shapes)
     return Plot("plot-steps", "Exclusive CPUs over the steps", caption, [drawing], keys(simulations))
@@ -251,7 +254,7 @@ def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
             below += len(cpus)
             joins = str(marks.number(key)) if key else f"p{number}" if pool & bits.from_ids(cpus) else None
             colour = marks.colour(key)
-            words = f"NUMA {node['id']}: {key or kind}, {cpu_count(len(cpus))}"
+            words = f"NUMA {node['id']}: {key or kind}, {count_of(len(cpus), 'CPU')}"
             shapes.append(bar(left, y, width, tall, f"piece {kind} {colour}".rstrip(), words, joins))
             if key and tall >= 11 and width >= 12:
                 place = left + width / 2, y + tall / 2 + 4

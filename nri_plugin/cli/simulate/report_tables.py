@@ -6,8 +6,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.cli.output import memory_text
-from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, alignment, count, is_refused, names
+from nri_plugin.cli.output import count_of, memory_text
+from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, is_refused, missing_levels, names
 from nri_plugin.model import bits
 
 NONE = "-"
@@ -253,7 +253,7 @@ def differences(comparison: Row, simulations: Sequence[Row], marks: Marks) -> li
         )
         for found in comparison["containers"]
     ]
-    alike = f"{count(comparison['alike'], 'container')} the same with both."
+    alike = f"{count_of(comparison['alike'], 'container')} the same with both."
     nothing = f"No container is treated differently: {alike}"
     return [
         ReportTable("differing-keys", "Configurations", ["Key", before, after], keys),
@@ -296,9 +296,9 @@ def _totals(totals: Row) -> dict[str, object]:
 def _aligned(aligned: Row | None) -> ReportCell:
     if aligned is None:
         return ReportCell(NONE, -1)
-    return ReportCell(
-        alignment(aligned).removeprefix("aligned at "), sum(bool(aligned[level]) for level in LEVELS)
-    )
+    missing = missing_levels(aligned)
+    text = f"not aligned: {missing}" if missing else "all levels"
+    return ReportCell(text, sum(bool(aligned[level]) for level in LEVELS))
 
 
 def _refused(step: Row) -> Iterable[tuple[str, Row]]:

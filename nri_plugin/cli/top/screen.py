@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Self
 
-from nri_plugin.cli.output import table
+from nri_plugin.cli.output import cut, table
 from nri_plugin.cli.state.show import cells_of, marked_name
 from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
 from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
@@ -35,6 +35,8 @@ LEAST_NAME = 16
 LOG_LINES = 5
 KEYS = "q quit  s sort: {sort}  n filter: {filter}  p {pause}  up/down scroll"
 FRESH = "* "
+CUT = "~"
+"""Marks a text whose end or beginning is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +65,32 @@ def frame(
         at: seconds since the epoch.
         prompt: what is being typed as filter; None when nothing is.
     """
-    top = header(model, width, at, most=len(lines) + 99 if height is None else max(1, height // 4))
+    most = len(lines) + 99 if height is None else max(1, height // 4)
+    top = header(model, width, at, most)
     if height is None:
         body, _ = containers(model, lines, width, None)
-        return [*top, Text(""), *body, *log(model.log, width, len(model.log))]
-    log_lines = log(model.log, width, min(LOG_LINES, max(0, height // 5)))
+        return _fitting([*top, Text(""), *body, *log(model.log, len(model.log))], width)
+    log_lines = log(model.log, min(LOG_LINES, max(0, height // 5)))
     room = max(2, height - len(top) - len(log_lines) - 3)
     body, more = containers(model, lines, width, room)
     body += [Text("")] * (room - len(body))
     shown = [*top, Text(""), *body, Text(more, "dim"), *log_lines]
-    return [*shown[: height - 1], keys(model, width, prompt)]
+    return _fitting([*shown[: height - 1], keys(model, prompt)], width)
+
+
+def _fitting(lines: Iterable[Text], width: int) -> list[Text]:
+    """The lines, cut where they are wider than the terminal."""
+    return [Text(cut(line.text, width, CUT), line.style) for line in lines]
 
 
 def header(model: Model, width: int, at: float, most: int) -> list[Text]:
     """The source, totals, and a bar for each NUMA node."""
     sample = model.sample
-    clock = clock_time(at)
     paused = "  PAUSED" if model.is_paused else ""
     away = "" if sample.is_connected else "  AGENT AWAY, as its checkpoint says"
     lines = [
-        Text(cut(f"nri-pin top  {clock}{paused}{away}", width), "head"),
-        Text(cut(f"from {sample.source}", width), "" if sample.is_connected else "fresh"),
+        Text(f"nri-pin top  {clock_time(at)}{paused}{away}", "head"),
+        Text(f"from {sample.source}", "" if sample.is_connected else "fresh"),
     ]
     if sample.is_connected and not sample.is_placing:
         lines += [
@@ -120,8 +127,8 @@ def bars(node: Node, state: State, width: int, most: int) -> list[str]:
     """What is exclusive (#), reserved (r) and available (.) of each NUMA node with CPUs, several in a line."""
     nodes = [numa for numa in node.topology.nodes if numa.cpus]
     free = state.available(node)
-    by_length = []
     # Shorter bars until the nodes fit into `most` lines; without bars the last lines are summed up.
+    rows: list[str] = []
     for length in (BAR, 6, 0):
         cells = [_bar(node, state, numa, len(numa.cpus & free), length) for numa in nodes]
         wide = max(map(len, cells), default=0) + 2
@@ -130,13 +137,9 @@ def bars(node: Node, state: State, width: int, most: int) -> list[str]:
             "".join(cell.ljust(wide) for cell in cells[i : i + count]).rstrip()
             for i in range(0, len(cells), count)
         ]
-        by_length.append(rows)
         if len(rows) <= most:
-            return [cut(row, width) for row in rows]
-    rows = by_length[-1]
-    return [
-        cut(row, width) for row in [*rows[: most - 1], f"and {len(rows) - most + 1} more lines of NUMA nodes"]
-    ]
+            return rows
+    return [*rows[: most - 1], f"and {len(rows) - most + 1} more lines of NUMA nodes"]
 
 
 def _bar(node: Node, state: State, numa: NUMANode, free: int, length: int) -> str:
@@ -162,15 +165,13 @@ def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | No
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
-    cells = [HEAD, *map(_cells, shown)]
-    cells = _narrowed(cells, width)
-    texts = table(cells, None)
+    texts = table(_narrowed([HEAD, *map(_cells, shown)], width), None)
     styles = ["head", *("fresh" if line.is_fresh else "" for line in shown)]
     hidden = len(lines) - len(shown)
     more = f"{first} above, {hidden - first} below" if hidden else ""
     if not lines:
         more = "no container" + (f" has {model.pattern!r} in its name" if model.pattern else "")
-    return [Text(cut(text, width), style) for text, style in zip(texts, styles, strict=True)], more
+    return list(map(Text, texts, styles)), more
 
 
 def _cells(line: TopRow) -> tuple[str, ...]:
@@ -180,10 +181,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
         (FRESH if line.is_fresh else "  ")
         + name
         + (" !" if line.row.record.unplaced or line.row.lost else ""),
-        cut(cpus, WIDEST_LIST),
-        cut(numa, WIDEST_LIST),
-        cut(caches, WIDEST_LIST),
-        cut(mems, WIDEST_LIST),
+        *(cut(ids, WIDEST_LIST, CUT) for ids in (cpus, numa, caches, mems)),
         aligned,
         "-" if line.used is None else f"{line.used:.2f}",
         age_words(line.age_s),
@@ -199,7 +197,7 @@ def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]
 
 def _cut_left(text: str, room: int) -> str:
     mark, name = text[:2], text[2:]
-    return text if len(text) <= room else f"{mark}~{name[len(name) - room + 3 :]}"
+    return text if len(text) <= room else f"{mark}{CUT}{name[len(name) - room + 3 :]}"
 
 
 def clock_time(at: float) -> str:
@@ -207,22 +205,22 @@ def clock_time(at: float) -> str:
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
-def log(happened: Sequence[TopEvent], width: int, count: int) -> list[Text]:
+def log(happened: Sequence[TopEvent], count: int) -> list[Text]:
     """The last changes, the newest last."""
     if not count or not happened:
         return []
-    lines = [Text(cut(f"{clock_time(one.at)} {one.text}", width)) for one in list(happened)[-count:]]
+    lines = [Text(f"{clock_time(one.at)} {one.text}") for one in list(happened)[-count:]]
     return [Text("CHANGES", "head"), *lines]
 
 
-def keys(model: Model, width: int, prompt: str | None) -> Text:
+def keys(model: Model, prompt: str | None) -> Text:
     """The last line."""
     if prompt is not None:
-        return Text(cut(f"show names with (Enter to take, Esc to leave): {prompt}", width), "head")
+        return Text(f"show names with (Enter to take, Esc to leave): {prompt}", "head")
     text = KEYS.format(
         sort=model.sort, filter=model.pattern or "none", pause="go on" if model.is_paused else "pause"
     )
-    return Text(cut(text, width), "dim")
+    return Text(text, "dim")
 
 
 def age_words(seconds: float | None) -> str:
@@ -237,11 +235,6 @@ def age_words(seconds: float | None) -> str:
         if count or parts or name == "s":
             parts.append(f"{count}{name}")
     return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
-
-
-def cut(text: str, width: int) -> str:
-    """The text, cut at its end and marked where it is too long."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 
 def _wrapped(words: Sequence[str], width: int) -> list[str]:

@@ -10,22 +10,20 @@ from dataclasses import asdict, dataclass
 from functools import reduce
 from itertools import count
 from operator import or_
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.output import count_of, memory_text
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED, Paint, paint_of
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import owner_of
+from nri_plugin.model.state import Allocation, Phase, State, owner_of
 from nri_plugin.model.topology import NUMANode, Topology
-
-if TYPE_CHECKING:
-    from nri_plugin.checkpoint.format import Checkpoint
-    from nri_plugin.model.state import State
-    from nri_plugin.simulator.machine.description import Description
-    from nri_plugin.simulator.machine.source import SourcedMachine
+from nri_plugin.simulator.machine.description import Description
+from nri_plugin.simulator.machine.source import SourcedMachine
 
 
 def summary(topology: Topology) -> str:
@@ -153,7 +151,7 @@ CLASSES = {"01": "storage", "02": "network", "03": "display", "0b": "coprocessor
 """PCI base classes of devices that pods use. Source: PCI Code and ID Assignment Specification, base classes."""
 
 
-def resource_lines(description: "Description | None") -> list[str]:
+def resource_lines(description: Description | None) -> list[str]:
     """The device resources of a described machine, a line each."""
     counts: dict[str, dict[str, int]] = {}
     for device in description.devices if description else ():
@@ -166,7 +164,7 @@ def resource_lines(description: "Description | None") -> list[str]:
     ]
 
 
-def resources_by_node(description: "Description | None") -> dict[int, list[str]]:
+def resources_by_node(description: Description | None) -> dict[int, list[str]]:
     """The device resources of each NUMA node, with the ids of the devices."""
     found: dict[int, dict[str, list[str]]] = {}
     for device in description.devices if description else ():
@@ -177,7 +175,7 @@ def resources_by_node(description: "Description | None") -> dict[int, list[str]]
     }
 
 
-def pci_by_node(machine: "SourcedMachine") -> dict[int, str]:
+def pci_by_node(machine: SourcedMachine) -> dict[int, str]:
     """The PCI devices of each NUMA node, counted by class; devices without a node are left out.
 
     Raises:
@@ -196,7 +194,7 @@ def pci_by_node(machine: "SourcedMachine") -> dict[int, str]:
     }
 
 
-def pci_lines(machine: "SourcedMachine") -> list[str]:
+def pci_lines(machine: SourcedMachine) -> list[str]:
     """The PCI devices, one line for all NUMA nodes that have the same ones."""
     nodes_by_text: dict[str, NodeMask] = {}
     for node, text in pci_by_node(machine).items():
@@ -205,7 +203,7 @@ def pci_lines(machine: "SourcedMachine") -> list[str]:
     return [f"{text}{each[text]} on NUMA {nodes}" for text, nodes in nodes_by_text.items()]
 
 
-def _pci(machine: "SourcedMachine") -> Mapping[str, Any]:
+def _pci(machine: SourcedMachine) -> Mapping[str, Any]:
     if machine.files is not None:
         return read_pci(machine.files, machine.topology.online.mask)
     dumped = (machine.dump or {}).get("pci")
@@ -342,7 +340,7 @@ class View:
         remark: a doubt about the machine, or the reason why no placements are known; empty for none.
     """
 
-    machine: "SourcedMachine"
+    machine: SourcedMachine
     placements: Placements | None = None
     remark: str = ""
 
@@ -350,6 +348,11 @@ class View:
     def topology(self) -> Topology:
         """The topology by which CPUs are assigned."""
         return self.machine.topology
+
+    @property
+    def source(self) -> str:
+        """The file of the placements; the remark where they are not known."""
+        return self.remark if self.placements is None else f"containers: {self.placements.source}"
 
     @property
     def owners(self) -> list[CPUOwner] | None:
@@ -405,8 +408,6 @@ def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tup
         ConfigError: a file that the user named is absent, or is about another machine.
         CheckpointError: a file that the user named cannot be read.
     """
-    from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-
     file = os.path.join(path, FILE_NAME) if os.path.isdir(path) else path
     try:
         checkpoint = read_checkpoint(file)
@@ -430,7 +431,7 @@ def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tup
     return _placements(checkpoint, topology, file), ""
 
 
-def _refuse_another_machine(checkpoint: "Checkpoint", topology: Topology, file: str) -> None:
+def _refuse_another_machine(checkpoint: Checkpoint, topology: Topology, file: str) -> None:
     facts = checkpoint.facts
     online = checkpoint.state.exclusive if facts is None else facts.online
     nodes = None if facts is None else NodeMask.from_ids(node for node, _ in facts.numa_nodes)
@@ -443,7 +444,7 @@ def _refuse_another_machine(checkpoint: "Checkpoint", topology: Topology, file: 
         raise ConfigError(file, detail)
 
 
-def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Placements:
+def _placements(checkpoint: Checkpoint, topology: Topology, file: str) -> Placements:
     state, facts = checkpoint.state, checkpoint.facts
     pool = topology.online - state.exclusive if facts is None else state.shared_pool(facts.as_node())
     return Placements(
@@ -454,24 +455,13 @@ def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Plac
     )
 
 
-def _seats(state: "State") -> Sequence[Seat]:
+def _seats(state: State) -> Iterator[Seat]:
     """All containers that have an allocation or run."""
-    from nri_plugin.model.state import Phase
-
-    keys = {record.key: None for record in state.containers.values() if record.phase != Phase.STOPPED}
-    keys |= {key: None for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems}
-    seats = []
-    for key in keys:
+    keys = [record.key for record in state.containers.values() if record.phase != Phase.STOPPED]
+    keys += [key for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems]
+    for key in dict.fromkeys(keys):
         uid, name = owner_of(key)
         pod = state.pods.get(uid)
-        allocation = state.allocations.get(key)
-        seats.append(
-            Seat(
-                namespace=pod.namespace if pod else "",
-                pod=(pod.name if pod else "") or uid,
-                container=name,
-                cpus=allocation.cpus if allocation else CPUSet(),
-                mems=allocation.mems if allocation else NodeMask(),
-            )
-        )
-    return seats
+        allocation = state.allocations.get(key) or Allocation()
+        namespace, pod_name = (pod.namespace, pod.name) if pod else ("", "")
+        yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems)

@@ -296,9 +296,8 @@ def _artist(view: View) -> Artist:
 
 
 def _head(view: View, width: float) -> SVGBox:
-    remark = view.remark if view.placements is None else f"containers: {view.placements.source}"
     rows = [_row(view.machine.name, "label strong", 18)]
-    rows += [*_rows(summary(view.topology), "muted", TITLE, width), *_rows(remark, "muted", 11, width)]
+    rows += [*_rows(summary(view.topology), "muted", TITLE, width), *_rows(view.source, "muted", 11, width)]
     return stacked(rows, 4)
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from nri_plugin.cli.simulate.report_marks import (
     Marks,
-    alignment,
     everybody,
     letters,
+    missing_levels,
     names,
     pool_sentence,
     sentence,
@@ -81,12 +81,12 @@ def test_sentence_names_devices() -> None:
 @pytest.mark.parametrize(
     ("aligned", "words"),
     [
-        (ALL, "aligned at all levels"),
-        ({**ALL, "socket": False, "whole_cores": False}, "not aligned: socket, whole cores"),
+        (ALL, ""),
+        ({**ALL, "socket": False, "whole_cores": False}, "socket, whole cores"),
     ],
 )
 def test_alignment_names_what_is_missing(aligned: dict[str, bool], words: str) -> None:
-    assert alignment(aligned) == words
+    assert missing_levels(aligned) == words
 
 
 def test_pool_is_told_with_its_cpus_and_who_is_in_it() -> None:
