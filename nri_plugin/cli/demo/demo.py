@@ -37,7 +37,7 @@ NARROWEST, NARROW, WIDEST = 40, 80, 100
 """Columns: least and most that are written for, and those of a file."""
 
 PAUSE_S = 0.3
-"""Between paragraphs, for a reader at a terminal."""
+"""The pause between paragraphs, for a reader at a terminal."""
 
 EPILOG = """\b
 Examples:
@@ -152,8 +152,8 @@ def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: 
         return JSONReport(scenario)
     width = max(min(columns() or NARROW, WIDEST), NARROWEST)
     colour = wants_colour() and not no_color
-    hurried = fast or not sys.stdout.isatty()
-    return TextReport(scenario, width=width, colour=colour, pause=no_pause if hurried else pause)
+    pause_s = PAUSE_S if sys.stdout.isatty() and not fast else 0.0
+    return TextReport(scenario, width=width, colour=colour, pause_s=pause_s)
 
 
 def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
@@ -218,15 +218,6 @@ def kept_log(node: ScenarioNode) -> Path:
     if node.places.log.exists():
         shutil.copyfile(node.places.log, kept)
     return kept
-
-
-def pause() -> None:
-    """Time to read a paragraph."""
-    time.sleep(PAUSE_S)
-
-
-def no_pause() -> None:
-    """No pause: there is no reader."""
 
 
 @contextmanager
