@@ -20,7 +20,7 @@ PROGRAM = "nri-pin"
 
 EXAMPLES = """\b
 Examples:
-  nri-pin completion bash > /etc/bash_completion.d/nri-pin          for everybody
+  nri-pin completion bash > /etc/bash_completion.d/nri-pin          for all users
   nri-pin completion bash > ~/.local/share/bash-completion/completions/nri-pin
   nri-pin completion zsh > "${fpath[1]}/_nri-pin"
   nri-pin completion fish > ~/.config/fish/completions/nri-pin.fish

@@ -1,4 +1,4 @@
-"""The day that `nri-pin demo` plays, cut to the size of the machine it is played on.
+"""The scenario of `nri-pin demo`, in sizes that fit its machine.
 
 The scenario is a template. Its sizes are whole cores and fractions of the largest NUMA node: the first containers fit,
 one wants more than a node has and is refused, and a later one takes most of a node. A machine that is too small for that
@@ -17,15 +17,15 @@ from nri_plugin.simulator.scenario.scenario import Scenario, parse
 
 FILE = "day.yaml.in"
 FITTING = "demo"
-"""A machine that has room for the day."""
+"""A shipped machine that has room for the scenario."""
 
 NAME = "built-in day"
-"""What errors call it: its text is made for each machine and stands in no file."""
+"""The name of the scenario in errors: its text is made for each machine and is in no file."""
 
 MIB = 1 << 20
 GIB = 1 << 30
 RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
-"""As much as the default of evictionHard, which the reserved memory must equal."""
+"""The default of evictionHard, which the reserved memory must equal."""
 
 
 def day(machine: str, topology: Topology, runtime: str = "containerd-2.1") -> Scenario:
@@ -79,17 +79,17 @@ def _first_core(topology: Topology) -> CPUSet:
 
 
 def _whole(cpus: int, threads: int) -> int:
-    """Down to whole cores, at least one."""
+    """The number rounded down to whole cores, at least one core."""
     return max(cpus // threads, 1) * threads
 
 
 def _cache(topology: Topology) -> int:
-    """CPUs of the largest uncore cache, as far as one NUMA node has them."""
+    """The most CPUs that an uncore cache has in one NUMA node."""
     return max(len(cpus & node.cpus) for _, cpus in topology.caches for node in topology.nodes)
 
 
 def _retry(topology: Topology, reserved: CPUSet, before: tuple[int, ...], threads: int) -> int:
-    """Most of a node; with only one to choose from, half of what is left of it.
+    """The size of the later container: most of a NUMA node, or half of the rest of the only one.
 
     Raises:
         ConfigError: nothing is left for it once those of `before` have their CPUs.
@@ -130,7 +130,7 @@ def _options(topology: Topology, reserved: CPUSet) -> dict[str, str]:
 
 
 def _memory(topology: Topology) -> dict[str, str]:
-    """Bound memory where every node with CPUs has some."""
+    """Values about memory; memory is bound where every node with CPUs has at least 1 GiB."""
     homes = [node for node in topology.nodes if node.cpus]
     least = min(_bytes(node) for node in homes)
     is_bound = least >= GIB

@@ -55,8 +55,8 @@ CHECKED = (
     "every container began where it stayed",
     "exclusive CPUs belong to one container each",
     "no other container runs on them",
-    "nobody was moved",
-    "every write was one a kernel takes",
+    "no container was moved",
+    "a kernel would accept every write",
     "machine, cgroups and checkpoint agree",
 )
 
@@ -83,7 +83,7 @@ class TextReport:
         behaviour = node.runtime.behaviour
         remark = "" if behaviour.was_watched else f" ({NOT_WATCHED})"
         self._lines(self._bold(f"nri-pin demo: {self._scenario.name}"), "")
-        self._wrapped(f"production code  {PRODUCTION}; the agent is a process of its own", 2, 19)
+        self._wrapped(f"production code  {PRODUCTION}; the agent is a separate process", 2, 19)
         self._wrapped(f"stand-ins        {STAND_INS}", 2, 19)
         self._wrapped(f"machine          {node.title}", 2, 19)
         self._wrapped(f"runtime played   {behaviour.name}{remark}", 2, 19)

@@ -1,9 +1,9 @@
-"""A simulation as one HTML file: opened from a disk, mailed, printed; it loads nothing from anywhere.
+"""A simulation as one HTML file for a browser, for mail and for print; the page loads no other file.
 
-The modules `report_*` work out what the page shows, the templates in `templates/` write it as HTML and escape every
-value. Everything is in the page before any script runs; the script adds pointing, sorting and filtering. The content
-security policy of the page admits only our own style and script, by their hashes: markup that got in through a name
-would neither load nor run anything.
+The modules `report_*` compute the content of the page, the templates in `templates/` write it as HTML and escape every
+value. The page is complete without its script, which adds highlighting, sorting and filtering. The content security
+policy of the page admits only our own style and script, by their hashes: markup from a name could neither load nor run
+anything.
 """
 
 import base64
@@ -26,11 +26,11 @@ from nri_plugin.model import bits
 
 FREE = "·"
 SMALL = 256
-"""Up to so many CPUs each one shows its number."""
+"""The most CPUs whose numbers are shown."""
 UNNAMED = ("", "machine")
 """Names of a machine that the scenario itself describes."""
 FORMAT = 1
-"""Of the JSON that stands in the page, as `nri-pin simulate -o json` prints it."""
+"""Version of the JSON in the page, the output of `nri-pin simulate -o json`."""
 
 
 def render(simulations: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> str:
@@ -113,13 +113,13 @@ def _title(simulation: Row) -> str:
 
 
 def _machine_name(machine: Row) -> str:
-    """Its name and its title, as far as it has them."""
+    """The name and the title of a machine."""
     words = [machine["name"]] * (machine["name"] not in UNNAMED) + [machine["title"]] * bool(machine["title"])
     return ": ".join(words) or "described in the scenario"
 
 
 class SimulationPart:
-    """The parts of the page that are about one simulation.
+    """The parts of the page about one simulation.
 
     Args:
         number: of the simulation in the report, from 0.
@@ -154,7 +154,7 @@ def _outcome(totals: Row) -> str:
 
 
 def _refused(row: Row, shapes: Row) -> str:
-    """How many pods of one shape were refused for one reason."""
+    """The number of pods of one shape that were refused for one reason."""
     pods = {key.rpartition("/")[0] for key in row["containers"]}
     return f"{len(pods)} x {row['reason']}: {shapes.get(row['shape'], row['shape'])}"
 
@@ -222,7 +222,7 @@ class MachineBoxes:
 
     @property
     def devices_elsewhere(self) -> Chips:
-        """Devices that are at none of the NUMA nodes that have a box."""
+        """Devices that belong to no NUMA node with a box."""
         shown = frozenset(node["id"] for node in self._machine["numa_nodes"] if node["cpus"])
         return self._chips(device for device in self._devices if shown.isdisjoint(device["numa_nodes"]))
 

@@ -42,7 +42,7 @@ class Marks:
 
     def __init__(self, simulations: Sequence[Row]) -> None:
         self.simulations = simulations
-        rows = [row for simulation in simulations for row in everybody(simulation)]
+        rows = [row for simulation in simulations for row in all_containers(simulation)]
         self._number_by_key = {
             row["key"]: number for number, row in enumerate({row["key"]: row for row in rows}.values())
         }
@@ -75,7 +75,7 @@ class Marks:
 
     def says(self) -> list[list[Any]]:
         """By number: name, letter, colour, and a sentence for each simulation."""
-        by_key = [{row["key"]: row for row in everybody(simulation)} for simulation in self.simulations]
+        by_key = [{row["key"]: row for row in all_containers(simulation)} for simulation in self.simulations]
         return [
             [
                 showable(key),
@@ -91,7 +91,7 @@ class Marks:
         return [pool_sentence(simulation) for simulation in self.simulations]
 
 
-def everybody(simulation: Row) -> list[Row]:
+def all_containers(simulation: Row) -> list[Row]:
     """The containers that run at the end, then the others: refused, skipped and ended ones."""
     rows = {row["key"]: row for row in simulation["containers"]}
     for step in simulation["steps"]:
@@ -128,7 +128,7 @@ def sentence(row: Row | None) -> str:
         missing = missing_levels(row["aligned"])
         parts.append(f"not aligned: {missing}" if missing else "aligned at all levels")
     if row["refusal"]:
-        parts.append(f"its namespace is never refused, elsewhere it were: {row['refusal']['text']}")
+        parts.append(f"not refused because of its namespace: {row['refusal']['text']}")
     return "; ".join(parts)
 
 

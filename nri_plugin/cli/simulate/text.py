@@ -57,7 +57,7 @@ def head(one: Simulation, width: int) -> list[str]:
 
 def _place(one: Simulation) -> str:
     """The machine's name; a machine from a scenario or from standard input has none."""
-    return "a machine of its own" if one.machine.name == "machine" else one.machine.name
+    return "an unnamed machine" if one.machine.name == "machine" else one.machine.name
 
 
 def notes(one: Simulation, width: int) -> list[str]:

@@ -1,7 +1,7 @@
-"""The terminal while `nri-pin top` has it.
+"""The display of `nri-pin top`: the text of a frame, and the terminal.
 
-`frame` makes the picture from a `Model`: lines of text, none wider than the terminal. `Screen` switches to the alternate
-screen, writes only the lines that changed, and reads keys one by one. It restores the terminal however the command ends.
+`frame` makes the lines of a picture from a `Model`; no line is wider than the terminal. `Screen` switches to the
+alternate screen, writes only the lines that changed, and reads keys one by one. It always restores the terminal.
 """
 
 import os
@@ -41,7 +41,7 @@ CUT = "~"
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line and how it stands out: `head`, `fresh`, `dim` or nothing."""
+    """A line and its style: `head`, `fresh`, `dim` or empty."""
 
     text: str
     style: str = ""
@@ -58,12 +58,12 @@ def frame(
     """The picture.
 
     Args:
-        model: what is known.
+        model: the state of the display.
         lines: the containers, in order.
         width: of the terminal.
-        height: of the terminal; None for as many lines as it takes, and no keys.
+        height: of the terminal; None for any number of lines without the line of keys.
         at: seconds since the epoch.
-        prompt: what is being typed as filter; None when nothing is.
+        prompt: the filter text that is being typed; None for none.
     """
     most = len(lines) + 99 if height is None else max(1, height // 4)
     top = header(model, width, at, most)
@@ -102,7 +102,7 @@ def header(model: Model, width: int, at: float, most: int) -> list[Text]:
 
 
 def totals(model: Model, node: Node | None, state: State) -> list[str]:
-    """Numbers of everything, a word each."""
+    """Totals of containers, CPUs, refusals and drifts."""
     sample = model.sample
     told = sample.is_connected
     numbers = [
@@ -124,7 +124,7 @@ def totals(model: Model, node: Node | None, state: State) -> list[str]:
 
 
 def bars(node: Node, state: State, width: int, most: int) -> list[str]:
-    """What is exclusive (#), reserved (r) and available (.) of each NUMA node with CPUs, several in a line."""
+    """Bars of exclusive (#), reserved (r) and available (.) CPUs of each NUMA node, several in a line."""
     nodes = [numa for numa in node.topology.nodes if numa.cpus]
     free = state.available(node)
     # Shorter bars until the nodes fit into `most` lines; without bars the last lines are summed up.
@@ -161,7 +161,7 @@ def _share(part: int, whole: int, length: int) -> int:
 
 
 def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | None) -> tuple[list[Text], str]:
-    """The rows that have room, and a note about hidden rows."""
+    """The rows that fit, and a note about hidden rows."""
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
@@ -189,7 +189,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
 
 
 def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Rows that fit: names lose their beginning, which says least."""
+    """Rows that fit: names lose their beginning, which identifies a container least."""
     others = sum(max(len(row[column]) for row in cells) + 2 for column in range(1, len(HEAD)))
     room = max(LEAST_NAME, width - others)
     return [(_cut_left(row[0], room) if number else row[0], *row[1:]) for number, row in enumerate(cells)]
@@ -201,7 +201,7 @@ def _cut_left(text: str, room: int) -> str:
 
 
 def clock_time(at: float) -> str:
-    """A time of day in UTC, as the agent's log and the other commands have it."""
+    """The time of day in UTC, as in the agent's log."""
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
@@ -214,7 +214,7 @@ def log(happened: Sequence[TopEvent], count: int) -> list[Text]:
 
 
 def keys(model: Model, prompt: str | None) -> Text:
-    """The last line."""
+    """The last line: the keys, or the filter that is being typed."""
     if prompt is not None:
         return Text(f"show names with (Enter to take, Esc to leave): {prompt}", "head")
     text = KEYS.format(
@@ -265,10 +265,10 @@ NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
 
 
 class Screen:
-    """The terminal on standard input and output; use it in a `with`, which gives it back as it was.
+    """The terminal on standard input and output; the context manager restores it at the end.
 
     Args:
-        colour: whether colours may be used; without them what stands out does by weight and reversal.
+        colour: whether to use colours; without them, styles are bold and reversed text.
     """
 
     def __init__(self, *, colour: bool) -> None:
@@ -307,21 +307,21 @@ class Screen:
             os.close(end)
 
     def take(self) -> None:
-        """Make the terminal ours, at the start and when we come back from the background."""
+        """Set up the terminal, at the start and when the process returns to the foreground."""
         tty.setcbreak(self._input)
         self._shown = []
         self._write(ENTER)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
+        """Columns and lines of the terminal."""
         try:
             return tuple(os.get_terminal_size(self._output))  # type: ignore[return-value]
         except OSError:
             return tuple(shutil.get_terminal_size())  # type: ignore[return-value]
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Write those lines that are other ones, all at once."""
+        """Write the lines that have changed, in one write."""
         if self._resized or self.size != self._size:
             self._resized, self._size = False, self.size
             self.take()
@@ -335,7 +335,7 @@ class Screen:
             self._write("".join(parts))
 
     def wait(self, timeout_s: float, others: Iterable[int]) -> list[str]:
-        """The keys pressed, when there are any, or when another descriptor has something, or after a while."""
+        """Wait for a key, for data on another descriptor, or for the time; returns the keys."""
         watched = [self._input, self._wake[0], *others]
         ready, _, _ = select.select(watched, [], [], max(0.0, timeout_s))
         if self._wake[0] in ready:
@@ -344,7 +344,7 @@ class Screen:
         return self._keys() if self._input in ready else []
 
     def _keys(self) -> list[str]:
-        """Empty input is a terminal that went away."""
+        """The keys of the input; `gone` where the terminal was closed."""
         text = os.read(self._input, 1024).decode("utf-8", "replace")
         return keys_in(text) if text else ["gone"]
 
@@ -364,7 +364,7 @@ class Screen:
 
 
 def keys_in(text: str) -> list[str]:
-    """The keys that a piece of input stands for: names of special ones, letters as they are."""
+    """The keys in a piece of input: names of special keys, and letters."""
     keys = []
     while text:
         sequence = next((one for one in SEQUENCES if text.startswith(one)), "")

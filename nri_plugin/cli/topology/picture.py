@@ -30,12 +30,12 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import NUMANode, Topology
 
 Span = tuple[str, str]
-"""Text and the ANSI parameters it is drawn with (empty for plain)."""
+"""Text and its ANSI parameters; empty parameters for plain text."""
 Line = tuple[Span, ...]
 
 MAX_COLUMNS = 8
 FRAME = 4
-"""Columns that a box has around its content."""
+"""Columns of the frame, left and right together."""
 BLANK: Span = (" ", "")
 
 
@@ -59,7 +59,7 @@ class Box:
 
 
 def least_width(box: Box) -> int:
-    """The narrowest that the box can be without folding a cell, frame included."""
+    """The least width at which no cell is folded, frame included."""
     if box.boxes:
         content = max(least_width(inner) for inner in box.boxes)
     elif box.brackets:
@@ -70,7 +70,7 @@ def least_width(box: Box) -> int:
 
 
 def stack(boxes: Sequence[Box], width: int) -> list[Line]:
-    """The boxes in as many columns as fit, no line longer than `width`, which is at least 24."""
+    """The boxes in as many columns as fit. No line is longer than `width`, which is at least 24."""
     if not boxes:
         return []
     columns = column_count(len(boxes), max(map(least_width, boxes)), width)
@@ -91,26 +91,26 @@ def stack(boxes: Sequence[Box], width: int) -> list[Line]:
 
 
 def column_count(boxes: int, least: int, width: int) -> int:
-    """How many boxes stand side by side: as many as fit, but no half-empty last row."""
+    """The number of boxes side by side: as many as fit, in rows of about equal length."""
     fitting = max(1, min(boxes, MAX_COLUMNS, (width + 1) // (least + 1)))
     rows = -(-boxes // fitting)
     return -(-boxes // rows)
 
 
 def length(line: Line) -> int:
-    """Columns that a line takes."""
+    """The number of characters of a line."""
     return sum(len(text) for text, _ in line)
 
 
 def paint(line: Line, *, colour: bool) -> str:
-    """The line for the terminal; the characters are the same with and without colour."""
+    """The line with its escape sequences; the characters are the same with and without colour."""
     if not colour:
         return "".join(visible(text) for text, _ in line).rstrip()
     return "".join(f"\x1b[{how}m{visible(text)}\x1b[0m" if how else visible(text) for text, how in line)
 
 
 def _grouped(box: Box, width: int) -> list[Line]:
-    """Groups side by side where they fit; one that is wider than the box goes over several lines."""
+    """Groups side by side where they fit; a group that is wider than the box takes several lines."""
     begin, end = box.brackets[:1], box.brackets[1:]
     lines: list[Line] = []
     can_join = False
@@ -140,7 +140,7 @@ def _wrapped(cells: Sequence[Line], width: int, begin: str, end: str) -> list[Li
 
 
 def _folded(cell: Line, width: int) -> list[Line]:
-    """A cell in lines that fit: broken between its spans, and within one behind commas where it can be."""
+    """A cell in lines that fit: broken between its spans, else behind commas, else anywhere."""
     if length(cell) <= width:
         return [cell]
     lines: list[Line] = [()]
@@ -179,30 +179,30 @@ def _joined(parts: Iterable[Line]) -> Line:
 
 
 Cell = Callable[[int], Line]
-"""How CPUs (a mask) are drawn."""
+"""Draws the CPUs of a mask."""
 
 NARROWEST = 40
 TIMES = "\N{MULTIPLICATION SIGN}"
 SOCKET_FRAME, NODE_FRAME, CACHE_FRAME = "38;5;245", "38;5;32", "38;5;65"
-"""Colours of frames, read on white and on black."""
+"""Colours of frames, legible on white and on black."""
 
 _ASCII = {ord(plain): other for plain, other in zip(f"┌┐└┘─│·…░▒▓█{TIMES}", "++++-|.~:+#@x", strict=True)}
 _ASCII |= {ord(letter): "*" for letter in LETTERS if not letter.isascii()}
 
 
 class Style(Enum):
-    """How much is drawn, most first; with the lines that it may take."""
+    """The amount of detail, most first; the value is the number of lines that a picture may have."""
 
     BOXES = 46
-    """Each cache a box of its own."""
+    """A box for each cache."""
     BRACKETS = 60
-    """Each cache in brackets."""
+    """Brackets for each cache."""
     CACHES = 100
     """A line for each cache, in ranges."""
     NODES = 101
     """A line for each NUMA node, in ranges."""
     LINES = 0
-    """The same without boxes, however many."""
+    """A line for each NUMA node, without boxes; any number of lines."""
 
 
 def draw(
@@ -219,8 +219,8 @@ def draw(
         topology: the machine.
         owners: of CPUs; CPUs without an owner are drawn as the shared pool. None for CPU numbers.
         width: columns of the terminal, at least 40.
-        colour: whether to use ANSI colours; the picture says the same without.
-        style: how much is drawn; None for as much as its lines allow.
+        colour: whether to use ANSI colours; the picture has the same content without.
+        style: the amount of detail; None for the most detail that its lines allow.
     """
     width = max(width, NARROWEST)
     lines = [*_machine(topology, owners, width, style), *_other_lines(topology, owners, width)]
@@ -230,7 +230,7 @@ def draw(
 
 
 def in_encoding(text: str, encoding: str | None) -> str:
-    """The text with plain characters for lines and marks where the terminal cannot show others."""
+    """The text, in ASCII where the encoding of the terminal lacks one of its characters."""
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
@@ -252,7 +252,7 @@ def _machine(
 
 
 def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: int) -> list[Line]:
-    """A line for each node, without boxes, for machines of very many."""
+    """A line for each node, without boxes."""
     left = max(len(f"socket {socket.id}") for socket in sockets) + 2
     lines: list[Line] = []
     for socket in sockets:
@@ -318,8 +318,8 @@ def _node(part: NodePart, style: Style, cell: Cell, *, has_l3: bool) -> Box:
 
 
 def _mark_cell(marks: dict[int, Span]) -> Cell:
-    nobody = (SHARED.letter, SHARED.ansi)
-    return lambda mask: tuple(marks.get(cpu, nobody) for cpu in members(mask))
+    shared = (SHARED.letter, SHARED.ansi)
+    return lambda mask: tuple(marks.get(cpu, shared) for cpu in members(mask))
 
 
 def _number_cell(topology: Topology) -> Cell:
@@ -332,7 +332,7 @@ def _range_cell(mask: int) -> Line:
 
 
 def _count_cell(marks: dict[int, Span]) -> Cell:
-    """How many CPUs of a set each owner has, as in `A x 16`."""
+    """The number of CPUs of each owner, as in `A x 16`."""
 
     def cell(mask: int) -> Line:
         counts: dict[Span, int] = {}
@@ -352,7 +352,7 @@ def _cache_titles(cache: CachePart) -> Sequence[str]:
 
 
 def _node_titles(part: NodePart) -> Sequence[str]:
-    """A part of a node always shows its CPUs, and only the first part the memory of the whole."""
+    """Alternatives for the title, longest first; only the first part of a node shows the memory of the node."""
     node = part.node
     name = f"NUMA {node.id}" + (" (part)" if part.is_part else "")
     named = f"{name}: {bits.format_list(part.cpus)}"
@@ -363,7 +363,7 @@ def _node_titles(part: NodePart) -> Sequence[str]:
 
 
 def _other_lines(topology: Topology, owners: Sequence[CPUOwner] | None, width: int) -> list[Line]:
-    """What has no place in a box: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
+    """Lines below the boxes: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
     ids_by_size: dict[str, int] = {}
     for node in nodes_without_cpus(topology):
         size = "size unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} each"

@@ -67,7 +67,7 @@ PATTERNS = (
 
 
 def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
-    """The style sheet; it highlights the owner under the pointer in machine and legend, without a script."""
+    """The style sheet; it also highlights the CPUs of the owner under the pointer, without a script."""
     lines = [f"text{{font-family:{FONT};font-variant-ligatures:none}}", ".letter{font-weight:700}"]
     lines += [".strong{font-weight:700}", ".cpu:hover>rect{stroke:#e3b341;stroke-width:2}"]
     lines += _rules(_LIGHT)
@@ -91,20 +91,20 @@ def _rules(look: dict[str, str]) -> list[str]:
 
 
 CHARACTER = 0.61
-"""Width of a character, in font sizes; monospaced fonts have 0.55 to 0.6."""
+"""Width of a character as a share of the font size; monospaced fonts have 0.55 to 0.6."""
 GAP = 6
 PADDING = 7
 TITLE = 13
-"""Font size of what stands in a frame."""
+"""Font size of a title in a frame."""
 BEST_RATIO = 1.7
-"""Width to height of a grid that is pleasant to look at on a screen."""
+"""Width to height that a grid should have on a screen."""
 
 Drawing = Callable[[float, float], Iterable[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class SVGBox:
-    """Something of a known size; `draw` gives its elements with the upper left corner at (x, y)."""
+    """A part of known size, in pixels; `draw` returns its elements with the upper left corner at (x, y)."""
 
     width: float
     height: float
@@ -112,13 +112,13 @@ class SVGBox:
 
 
 def escape(text: str) -> str:
-    """Text that can stand anywhere in XML: no markup, and no character that XML does not know."""
+    """Text without markup and without characters that XML does not allow."""
     plain = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
     return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
 
 
 def text_width(text: str, size: float) -> float:
-    """How wide a text is."""
+    """The width of a text, in pixels."""
     return len(text) * size * CHARACTER
 
 
@@ -130,13 +130,13 @@ def number(value: float) -> str:
 def text(
     x: float, y: float, what: str, kind: str, size: float = TITLE, anchor: str = "", more: str = ""
 ) -> str:
-    """One line of text with its base line at y; `more` are other attributes."""
+    """One line of text with its base line at y; `more` holds other attributes."""
     where = f' text-anchor="{anchor}"' if anchor else ""
     return f'<text{more} class="{kind}" x="{number(x)}" y="{number(y)}" font-size="{number(size)}"{where}>{escape(what)}</text>'
 
 
 def rectangle(x: float, y: float, width: float, height: float, more: str, radius: float = 3) -> str:
-    """A rectangle; `more` are its other attributes."""
+    """A rectangle; `more` holds its other attributes."""
     return (
         f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
         f'rx="{number(radius)}" {more}/>'
@@ -192,7 +192,7 @@ def stacked(items: Sequence[SVGBox], gap: float = GAP) -> SVGBox:
 
 
 def frame(title: str, hover: str, kind: str, content: SVGBox, aside: SVGBox | None = None) -> SVGBox:
-    """A box with a title above its content; what stands aside is at the right end of the title."""
+    """A box with a title above its content; `aside` is at the right end of the title."""
     aside_width = aside.width + GAP if aside else 0
     width = max(content.width, text_width(title, TITLE) + aside_width) + 2 * PADDING
     top = PADDING + TITLE + 5
@@ -231,9 +231,9 @@ CELL_HEIGHT = 20
 SWATCH = 16
 LEGEND_SIZE = 12
 MANY = 12
-"""Containers that stand below each other in the legend."""
+"""The most containers that the legend lists in one column."""
 BARE_WIDTH = 150
-"""Of what is in the box of a node without CPUs."""
+"""Width of the content of a node without CPUs."""
 _MARKED = {
     "reserved": 'fill="url(#reserved)"',
     "isolated": 'fill="url(#isolated)"',
@@ -263,7 +263,7 @@ class Artist:
 
 
 def draw_svg(view: View) -> str:
-    """The picture as a file of its own, in ASCII: characters beyond it are written as references."""
+    """The picture as an SVG file in ASCII; other characters are written as references."""
     artist = _artist(view)
     machine = _machine(artist)
     width = min(max(machine.width, NARROWEST), WIDEST)
@@ -312,7 +312,7 @@ def _rows(what: str, kind: str, size: float, width: float) -> list[SVGBox]:
 
 
 def _machine(artist: Artist) -> SVGBox:
-    """Sockets, and below them what is in none: nodes without CPUs, CPUs that are offline."""
+    """Sockets, and below them nodes without CPUs and offline CPUs."""
     sockets = [_socket(artist, part.id, part.cpus, part.nodes) for part in machine_parts(artist.topology)]
     items = [best_grid(sockets, 2 * GAP, WIDEST)]
     bare = [_bare_node(artist, node) for node in nodes_without_cpus(artist.topology)]
@@ -354,7 +354,7 @@ def _bare_node(artist: Artist, node: NUMANode) -> SVGBox:
 
 
 def _memory_of(artist: Artist, node: int, room: float) -> SVGBox | None:
-    """Letters of the containers with memory bound to the node, as many as there is room for."""
+    """Letters of the containers with memory bound to the node, as many as fit."""
     bound = [at for at, owner in enumerate(artist.owners) if node in owner.mems]
     if not bound:
         return None
@@ -443,7 +443,7 @@ def _swatch(artist: Artist, owner: int, hover: str) -> SVGBox:
 
 
 def _below(artist: Artist, width: float) -> list[SVGBox]:
-    """The legend with the matrix of distances beside it, or below it where there is no room."""
+    """The legend and the matrix of distances, side by side where they fit."""
     distances = matrix(artist.topology)
     if not artist.owners:
         return [distances] if distances else []
