@@ -1,12 +1,13 @@
 """The machine as one SVG file without scripts or external files; every part has a tooltip.
 
-Boxes are laid out from the inside out: the size of a box is known before it is placed. Colours are in CSS classes, never
-in variables, because converters such as rsvg-convert do not support variables.
+Boxes are laid out from the inside out: the size of a box is known before it is placed. `svg.css` has the style. Its colours
+are in classes, never in variables, because converters such as rsvg-convert do not support variables.
 """
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import chain
 
 from nri_plugin.cli.output import fold_words, memory_text, memory_words
@@ -27,37 +28,6 @@ from nri_plugin.cli.topology.palette import UNKNOWN, Paint, Scale, ink_on, scale
 from nri_plugin.model import bits
 from nri_plugin.model.topology import NUMANode, Topology
 
-FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-SHARED_FILL = "#d8dee4"
-
-_LIGHT = {
-    ".page": "fill:#ffffff",
-    ".title,.number,.label": "fill:#1f2328",
-    ".muted": "fill:#59636e",
-    ".frame": "stroke-width:1",
-    ".socket>.frame": "fill:#f6f8fa;stroke:#6e7781",
-    ".node>.frame": "fill:#e6f1fb;stroke:#0087d7",
-    ".cache>.frame": "fill:#f3f8f1;stroke:#5f875f",
-    ".core>.frame": "fill:#ffffff;stroke:#b6bec7",
-    ".plain": f"fill:{SHARED_FILL}",
-    ".offline": "fill:none;stroke:#6e7781;stroke-dasharray:3 2",
-    ".hatch": "stroke:#8c959f;stroke-width:1.4",
-    ".dot": "fill:#99a2ac",
-}
-_DARK = {
-    ".page": "fill:#0d1117",
-    ".title,.number,.label": "fill:#e6edf3",
-    ".muted": "fill:#9198a1",
-    ".socket>.frame": "fill:#161b22;stroke:#8b949e",
-    ".node>.frame": "fill:#12263a;stroke:#2f8fd8",
-    ".cache>.frame": "fill:#15241a;stroke:#6f9f6f",
-    ".core>.frame": "fill:#0d1117;stroke:#484f58",
-    ".plain": "fill:#3d444d",
-    ".offline": "fill:none;stroke:#8b949e;stroke-dasharray:3 2",
-    ".hatch": "stroke:#6e7681;stroke-width:1.4",
-    ".dot": "fill:#6e7681",
-}
-
 PATTERNS = (
     '<defs><pattern id="reserved" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
     '<rect class="plain" width="8" height="8"/><line class="hatch" x1="0" y1="0" x2="0" y2="8"/></pattern>'
@@ -68,26 +38,13 @@ PATTERNS = (
 
 def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
     """The style sheet; it also highlights the CPUs of the owner under the pointer, without a script."""
-    lines = [f"text{{font-family:{FONT};font-variant-ligatures:none}}", ".letter{font-weight:700}"]
-    lines += [".strong{font-weight:700}", ".cpu:hover>rect{stroke:#e3b341;stroke-width:2}"]
-    lines += _rules(_LIGHT)
-    lines += [
-        f".k{at}{{fill:{paint.fill}}}.i{at}{{fill:{paint.ink}}}"
-        for at, paint in enumerate(paints)
-        if paint.fill
-    ]
-    lines += [
-        f"svg:has(.o{at}:hover) .cpu:not(.o{at}){{opacity:.25}}"
-        for at, owner in enumerate(owners)
-        if owner.cpus
-    ]
-    lines.append("@media (prefers-color-scheme:dark){" + "".join(_rules(_DARK)) + "}")
-    lines.append("@media print{" + "".join(_rules(_LIGHT)) + "}")
+    lines = [resources.files(__package__).joinpath("svg.css").read_text("utf-8").rstrip()]
+    for at, (owner, paint) in enumerate(zip(owners, paints, strict=True)):
+        if paint.fill:
+            lines.append(f".k{at}{{fill:{paint.fill}}}.i{at}{{fill:{paint.ink}}}")
+        if owner.cpus:
+            lines.append(f"svg:has(.o{at}:hover) .cpu:not(.o{at}){{opacity:.25}}")
     return "<style>" + "\n".join(lines) + "</style>"
-
-
-def _rules(look: dict[str, str]) -> list[str]:
-    return [f"{what}{{{how}}}" for what, how in look.items()]
 
 
 CHARACTER = 0.61
