@@ -16,6 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -82,10 +83,19 @@ def launcher(interpreter: str) -> str:
     return f'#!/bin/sh\n{MARK}\n{PLUGIN}="$0" exec {shlex.quote(interpreter)} -I -m nri_plugin\n'
 
 
-def why(error: OSError) -> str:
-    """The reason of a failure and, where it helps, the next step."""
-    reason = (error.strerror or str(error)).lower()
-    return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
+@contextmanager
+def _failing(path: Path, what: str) -> Iterator[None]:
+    """Turn a failure of the body into an error about the path.
+
+    Raises:
+        HostError: the body failed; has its reason and, where it helps, the next step.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        advice = "; run as root" if isinstance(error, PermissionError) and os.geteuid() else ""
+        raise HostError(str(path), f"{what}: {reason}{advice}") from None
 
 
 def is_ours(path: Path) -> bool:
@@ -94,11 +104,8 @@ def is_ours(path: Path) -> bool:
     Raises:
         HostError: it cannot be read.
     """
-    try:
-        head = path.read_bytes()[:4096]
-    except OSError as error:
-        raise HostError(str(path), f"cannot be read: {why(error)}") from None
-    return MARK.encode() in head
+    with _failing(path, "cannot be read"):
+        return MARK.encode() in path.read_bytes()[:4096]
 
 
 def require_ours(path: Path) -> None:
@@ -117,7 +124,7 @@ def write(path: Path, text: str, mode: int) -> None:
     Raises:
         HostError: the folder cannot be made or written to.
     """
-    try:
+    with _failing(path, "cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", prefix=f".{path.name}.", dir=path.parent, delete=False
@@ -125,8 +132,6 @@ def write(path: Path, text: str, mode: int) -> None:
             file.write(text)
             os.fchmod(file.fileno(), mode)
         os.replace(file.name, path)
-    except OSError as error:
-        raise HostError(str(path), f"cannot be written: {why(error)}") from None
 
 
 def remove(path: Path) -> bool:
@@ -137,10 +142,8 @@ def remove(path: Path) -> bool:
     """
     if not path.exists() or not is_ours(path):
         return False
-    try:
+    with _failing(path, "cannot be removed"):
         path.unlink()
-    except OSError as error:
-        raise HostError(str(path), f"cannot be removed: {why(error)}") from None
     return True
 
 

@@ -111,17 +111,9 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
         record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
     ]
     if output_format == "json":
-        rows = {
-            "widened": found.widened,
-            "already": found.already,
-            "gone": found.gone,
-            "limited": found.limited,
-        }
-        echo(
-            json.dumps(
-                {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}, indent=2
-            )
-        )
+        rows = {name: getattr(found, name) for name in ("widened", "already", "gone", "limited")}
+        facts = {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}
+        echo(json.dumps(facts, indent=2))
         return
     for line in found.failures:
         echo(line)

@@ -8,12 +8,11 @@ is refused with the reason.
 from importlib import resources
 from string import Template
 
-from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import NUMANode, Topology
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.scenario.scenario import Scenario, parse
+from nri_plugin.simulator.simulate.config import RESERVED_MEMORY
 
 FILE = "day.yaml.in"
 FITTING = "demo"
@@ -24,18 +23,14 @@ NAME = "built-in day"
 
 MIB = 1 << 20
 GIB = 1 << 30
-RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
-"""The default of evictionHard, which the reserved memory must equal."""
 
 
-def day(machine: str, topology: Topology, runtime: str = "containerd-2.1") -> Scenario:
+def day(machine: str, topology: Topology, runtime: str) -> Scenario:
     """The scenario for that machine.
 
     Raises:
         ConfigError: the machine is too small for it.
     """
-    if runtime not in BEHAVIOURS:
-        raise ValueError(f"unknown runtime {runtime}")
     template = resources.files("nri_plugin.simulator") / "scenarios" / FILE
     names = {"machine": "|\n  " + machine.strip().replace("\n", "\n  "), "runtime": runtime}
     text = Template(template.read_text("utf-8")).substitute(names | sizes(topology))
@@ -50,7 +45,7 @@ def sizes(topology: Topology) -> dict[str, str]:
     """
     # The first core is reserved. The first two containers get whole cores of one node at most, `filter` one whole uncore
     # cache where half of a node remains beside it. `train` wants more than any node has, so it is refused.
-    reserved = _first_core(topology)
+    reserved = topology.first_core
     threads = max(len(cpus) for _, cpus in topology.cores)
     largest = max(len(node.cpus - reserved) for node in topology.nodes)
     db = _whole(min(2 * threads, largest // 4), threads)
@@ -71,11 +66,6 @@ def sizes(topology: Topology) -> dict[str, str]:
         | _options(topology, reserved)
         | _memory(topology)
     )
-
-
-def _first_core(topology: Topology) -> CPUSet:
-    first = bits.lowest(topology.online.mask)
-    return next(cpus for _, cpus in topology.cores if first in cpus)
 
 
 def _whole(cpus: int, threads: int) -> int:
@@ -132,7 +122,7 @@ def _options(topology: Topology, reserved: CPUSet) -> dict[str, str]:
 def _memory(topology: Topology) -> dict[str, str]:
     """Values about memory; memory is bound where every node with CPUs has at least 1 GiB."""
     homes = [node for node in topology.nodes if node.cpus]
-    least = min(_bytes(node) for node in homes)
+    least = min(GIB if node.memory_bytes is None else node.memory_bytes for node in homes)
     is_bound = least >= GIB
     return {
         "memory_policy": "Static" if is_bound else "None",
@@ -141,10 +131,6 @@ def _memory(topology: Topology) -> dict[str, str]:
         "filter_memory": _mebibytes(min(4 * GIB, least // 16)),
         "train_memory": _mebibytes(min(32 * GIB, least // 4)),
     }
-
-
-def _bytes(node: NUMANode) -> int:
-    return GIB if node.memory_bytes is None else node.memory_bytes
 
 
 def _mebibytes(size_bytes: int) -> str:
