@@ -159,7 +159,13 @@ def _refused(row: Row, shapes: Row) -> str:
     return f"{len(pods)} x {row['reason']}: {shapes.get(row['shape'], row['shape'])}"
 
 
-_LETTERS = {"shared": SHARED.letter, "reserved": RESERVED.letter, "isolated": ISOLATED.letter}
+_LETTERS = {
+    "shared": SHARED.letter,
+    "reserved": RESERVED.letter,
+    "isolated": ISOLATED.letter,
+    "offline": OFFLINE.letter,
+}
+"""The letters of CPUs without a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +265,7 @@ class MachineBoxes:
     def _letter(self, cpu: int, kind: str, key: str) -> str:
         if key:
             return self._marks.letter(key)
-        if kind == "reserved":
-            return RESERVED.letter
-        if kind == "offline":
-            return OFFLINE.letter
-        return ISOLATED.letter if cpu in self._isolated else SHARED.letter
+        return _LETTERS["isolated" if kind == "shared" and cpu in self._isolated else kind]
 
     def _chips(self, devices: Iterable[Row]) -> Chips:
         """Chips by resource; a container in the shared pool has no letter, so its devices have a ring."""

@@ -5,6 +5,7 @@ description of the machine or from the PCI devices of this one.
 """
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import reduce
@@ -153,11 +154,10 @@ CLASSES = {"01": "storage", "02": "network", "03": "display", "0b": "coprocessor
 
 def resource_lines(description: Description | None) -> list[str]:
     """The device resources of a described machine, a line each."""
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counter[str]] = {}
     for device in description.devices if description else ():
         where = f"on NUMA {device.nodes}" if device.nodes else "on no NUMA node"
-        by_place = counts.setdefault(device.resource, {})
-        by_place[where] = by_place.get(where, 0) + 1
+        counts.setdefault(device.resource, Counter())[where] += 1
     return [
         f"{name}: " + ", ".join(f"{count} {where}" for where, count in by_place.items())
         for name, by_place in counts.items()
@@ -181,13 +181,12 @@ def pci_by_node(machine: SourcedMachine) -> dict[int, str]:
     Raises:
         HostError: a file of the machine cannot be read.
     """
-    counts: dict[int, dict[str, int]] = {}
+    counts: dict[int, Counter[str]] = {}
     for device in _pci(machine).values():
         name = CLASSES.get(str(device.get("class"))[2:4]) if isinstance(device, Mapping) else None
         node = device.get("numa_node") if name else None
         if name and isinstance(node, int) and node in machine.topology.node_ids:
-            by_name = counts.setdefault(node, {})
-            by_name[name] = by_name.get(name, 0) + 1
+            counts.setdefault(node, Counter())[name] += 1
     return {
         node: "PCI: " + ", ".join(f"{count} {name}" for name, count in sorted(by_name.items()))
         for node, by_name in sorted(counts.items())
@@ -196,11 +195,13 @@ def pci_by_node(machine: SourcedMachine) -> dict[int, str]:
 
 def pci_lines(machine: SourcedMachine) -> list[str]:
     """The PCI devices, one line for all NUMA nodes that have the same ones."""
-    nodes_by_text: dict[str, NodeMask] = {}
+    ids_by_text: dict[str, list[int]] = {}
     for node, text in pci_by_node(machine).items():
-        nodes_by_text[text] = nodes_by_text.get(text, NodeMask()) | NodeMask.of(node)
-    each = {text: " each" if len(nodes) > 1 else "" for text, nodes in nodes_by_text.items()}
-    return [f"{text}{each[text]} on NUMA {nodes}" for text, nodes in nodes_by_text.items()]
+        ids_by_text.setdefault(text, []).append(node)
+    return [
+        f"{text}{' each' if ids[1:] else ''} on NUMA {NodeMask.from_ids(ids)}"
+        for text, ids in ids_by_text.items()
+    ]
 
 
 def _pci(machine: SourcedMachine) -> Mapping[str, Any]:
