@@ -1,4 +1,4 @@
-"""Where every start of `nri-pin` begins, and where every error ends.
+"""The entry point of `nri-pin`, and the last handler of every error.
 
 Two starts must stay small and quick because container creation waits behind them: `nri-pin run`, and
 the start by the runtime itself, which gives no arguments, an empty environment but for `NRI_PLUGIN_*`, and
@@ -16,7 +16,7 @@ from nri_plugin.model.errors import ConfigError, NriPinError
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130  # what shells report for SIGINT
+EXIT_INTERRUPTED = 130  # as shells report SIGINT
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 STANDARD_OUTPUT = 1
@@ -27,7 +27,7 @@ LIFE = "NRI_PIN_LIFE"
 
 
 def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
-    """The agent's own arguments when this start is the agent's, None when the command line's.
+    """The arguments of the agent; None where the command line starts, not the agent.
 
     Source: NRI starts a plugin it owns without arguments and names the socket in `NRI_PLUGIN_SOCKET`.
     """
@@ -53,12 +53,12 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def complain(text: str) -> None:
-    """One line on standard error, whatever the text holds."""
+    """Print one line on standard error, without control characters."""
     sys.stderr.write(f"nri-pin: {visible(' '.join(text.split()))}\n")
 
 
 def complain_of_configuration(error: ConfigError) -> None:
-    """One line for the first error; what follows it (further errors, lines to add) stands below as it is."""
+    """Print the first error in one line; further lines (errors, lines to add) follow indented."""
     first, *others = str(error).splitlines()
     complain(first)
     sys.stderr.writelines(f"  {visible(line)}\n" for line in others)
@@ -78,11 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except Exception as error:
         if isinstance(error, OSError) and error.errno in NO_ROOM and error.filename is None:
-            # What is left in the buffer would fail once more at the end.
+            # The rest of the buffer would fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), STANDARD_OUTPUT)
-            complain(
-                f"the output cannot be written: {(error.strerror or '').lower()}; what is there is not whole"
-            )
+            complain(f"the output cannot be written: {(error.strerror or '').lower()}; it is incomplete")
             return EXIT_FAILURE
         if os.environ.get(DEBUG_VARIABLE):
             raise

@@ -94,7 +94,7 @@ class _Counting:
             machine=_machine(self.name, self.topology),
             configuration=Configuration(
                 self.config,
-                {"topologyManagerPolicy": "topologyManagerPolicy: restricted"},
+                {"topologyManagerPolicy": "restricted"},
                 "0",
                 "said by reservedSystemCPUs",
             ),

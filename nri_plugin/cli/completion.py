@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 
 import click
+from click import shell_completion
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-VARIABLE = "_NRI_PIN_COMPLETE"
+from nri_plugin.cli.main import COMPLETION_VARIABLE
+
 PROGRAM = "nri-pin"
 
 EXAMPLES = """\b
 Examples:
-  nri-pin completion bash > /etc/bash_completion.d/nri-pin          for everybody
+  nri-pin completion bash > /etc/bash_completion.d/nri-pin          for all users
   nri-pin completion bash > ~/.local/share/bash-completion/completions/nri-pin
   nri-pin completion zsh > "${fpath[1]}/_nri-pin"
   nri-pin completion fish > ~/.config/fish/completions/nri-pin.fish
@@ -30,37 +32,28 @@ Restart open shells.
 
 _WORD = re.compile(r"[A-Z]+")
 _FILES = frozenset({"FILE", "CONFIG", "IN", "OUT", "A", "B"})
-"""What stands for a file in the help of a command."""
+"""Metavars of files."""
 
 
-class _Values:
-    """The part of a completer that completes values."""
+class _Values(ShellComplete):
+    """A completer that also completes values: names of machines, scenarios and containers, files and folders."""
 
     def get_completions(self, args: list[str], incomplete: str) -> list[CompletionItem]:
         """Completions of the last word."""
         args = [word for word in args if word != "="]  # bash makes three words of --machine=g
-        incomplete = "" if incomplete == "=" else incomplete
-        known = None if incomplete.startswith("-") else self._parameter(args, incomplete)
-        found = [] if known is None else list(values(*known, incomplete))
-        return found or super().get_completions(args, incomplete)  # type: ignore[misc]
-
-    def _parameter(self, args: list[str], incomplete: str) -> tuple[click.Context, click.Parameter] | None:
-        """The parameter whose value is being typed."""
-        from click import shell_completion as click_completion
-
-        assert isinstance(self, ShellComplete)
-        # click has no public way to ask for the parameter; its version is locked, and a test asks a real bash
-        context = click_completion._resolve_context(self.cli, self.ctx_args, self.prog_name, args)  # noqa: SLF001
-        found, _ = click_completion._resolve_incomplete(context, args, incomplete)  # noqa: SLF001
-        return (context, found) if isinstance(found, click.Parameter) else None
+        # click has no public function that finds the parameter; its version is locked, and a test runs a real bash.
+        context = shell_completion._resolve_context(self.cli, self.ctx_args, self.prog_name, args)  # noqa: SLF001
+        word = "" if incomplete == "=" else incomplete
+        found, word = shell_completion._resolve_incomplete(context, args, word)  # noqa: SLF001
+        if isinstance(found, click.Parameter) and not incomplete.startswith("-"):
+            own = list(values(context, found, word))
+            if own:
+                return own
+        return found.shell_complete(context, word)
 
 
 class _Bash(_Values, BashComplete):
-    """Completion in bash, of any version."""
-
-    @staticmethod
-    def _check_version() -> None:
-        """Printing a script must not start a shell."""
+    """Completion in bash."""
 
 
 class _Zsh(_Values, ZshComplete):
@@ -75,9 +68,9 @@ SHELLS: Mapping[str, type[ShellComplete]] = {"bash": _Bash, "zsh": _Zsh, "fish":
 
 
 def register() -> None:
-    """Register these completers with click; called only where a shell asks."""
+    """Register these completers with click."""
     for name, completer in SHELLS.items():
-        click.shell_completion.add_completion_class(completer, name)
+        shell_completion.add_completion_class(completer, name)
 
 
 def values(context: click.Context, parameter: click.Parameter, incomplete: str) -> Iterator[CompletionItem]:
@@ -110,12 +103,12 @@ def _expected(context: click.Context, parameter: click.Parameter) -> set[str]:
 
 
 def machine_names() -> dict[str, str]:
-    """Machines that come with the package; only their file names are looked at."""
+    """Machines of the package, by the names of their files."""
     return dict.fromkeys(_shipped("machines", ".yaml"), "")
 
 
 def scenario_names(*, played: bool = False) -> dict[str, str]:
-    """Scenarios that come with the package; `played`: only those of steps, which the demo plays."""
+    """Scenarios of the package; `played`: only those with steps, which the demo can play."""
     names = _shipped("scenarios", ".yaml")
     if played:
         folder = resources.files("nri_plugin.simulator") / "scenarios"
@@ -124,11 +117,11 @@ def scenario_names(*, played: bool = False) -> dict[str, str]:
 
 
 def container_names(context: click.Context, *, whole: bool = True) -> dict[str, str]:
-    """Containers of the checkpoint, with their CPUs; nothing where there is none that can be read.
+    """Containers of the checkpoint; none where it is absent or cannot be read.
 
     Args:
-        context: of the command, whose `--state-dir` or `--state` counts.
-        whole: `namespace/pod/container`, else the last part.
+        context: of the command; its `--state-dir` or `--state` names the checkpoint.
+        whole: `namespace/pod/container`, else only the container's name.
     """
     from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
     from nri_plugin.model.errors import NriPinError
@@ -149,7 +142,7 @@ def container_names(context: click.Context, *, whole: bool = True) -> dict[str, 
 
 
 def last_parts(names: Iterable[str]) -> dict[str, str]:
-    """Of `namespace/pod/container` what follows a slash, where it names one container only."""
+    """The parts of `namespace/pod/container` behind a slash that identify one container."""
     parts = [name.split("/", count)[count] for name in names for count in range(1, name.count("/") + 1)]
     return {part: "" for part, count in Counter(parts).items() if count == 1}
 
@@ -166,5 +159,5 @@ def command(shell: str) -> None:
 
     SHELL is bash, zsh or fish.
     """
-    completer = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, VARIABLE)
+    completer = SHELLS[shell](click.Command(PROGRAM), {}, PROGRAM, COMPLETION_VARIABLE)
     click.echo(ShellComplete.source(completer))

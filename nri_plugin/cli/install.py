@@ -1,9 +1,9 @@
 """`nri-pin install`: install the plugin where the container runtime starts it.
 
 The runtime starts every executable `NN-name` of its plugin folder with an environment that has no PATH, so the
-file names its interpreter by an absolute path; its configuration is the drop-in of the same name. Files that
-were not written here are never replaced or removed. The runtime starts a plugin once; an agent that comes back connects
-to the NRI socket, so nothing is installed where that socket is closed or is another one.
+file names its interpreter by an absolute path; its configuration is the drop-in of the same name. The command never
+replaces or removes a file that it did not write. The runtime starts a plugin once. An agent that starts again connects to
+the NRI socket, so the command refuses to install where that socket is closed or is another one.
 
 Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts checked on containerd 1.7 and 2.1.
 """
@@ -16,6 +16,7 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -40,7 +41,7 @@ from nri_plugin.model.errors import HostError
 NAME = "nri-pin"
 MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
 MAX_SHEBANG_CHARS = 120
-"""Kernels before 5.1 cut the first line of a script off at 127."""
+"""Kernels before 5.1 cut the first line of a script at 127 characters."""
 
 EXAMPLES = """\b
 Examples:
@@ -81,10 +82,19 @@ def launcher(interpreter: str) -> str:
     return f'#!/bin/sh\n{MARK}\n{PLUGIN}="$0" exec {shlex.quote(interpreter)} -I -m nri_plugin\n'
 
 
-def why(error: OSError) -> str:
-    """The reason of a failure and, where it helps, the next step."""
-    reason = (error.strerror or str(error)).lower()
-    return f"{reason}; run as root" if isinstance(error, PermissionError) and os.geteuid() else reason
+@contextmanager
+def _failing(path: Path, what: str) -> Iterator[None]:
+    """Turn a failure of the body into an error about the path.
+
+    Raises:
+        HostError: the body failed; has its reason and, where it helps, the next step.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        advice = "; run as root" if isinstance(error, PermissionError) and os.geteuid() else ""
+        raise HostError(str(path), f"{what}: {reason}{advice}") from None
 
 
 def is_ours(path: Path) -> bool:
@@ -93,11 +103,8 @@ def is_ours(path: Path) -> bool:
     Raises:
         HostError: it cannot be read.
     """
-    try:
-        head = path.read_bytes()[:4096]
-    except OSError as error:
-        raise HostError(str(path), f"cannot be read: {why(error)}") from None
-    return MARK.encode() in head
+    with _failing(path, "cannot be read"):
+        return MARK.encode() in path.read_bytes()[:4096]
 
 
 def require_ours(path: Path) -> None:
@@ -111,12 +118,12 @@ def require_ours(path: Path) -> None:
 
 
 def write(path: Path, text: str, mode: int) -> None:
-    """Put the file in place in one step, so that a runtime that looks meanwhile sees all of it or nothing.
+    """Replace the file in one step, so that a runtime never reads a part of it.
 
     Raises:
         HostError: the folder cannot be made or written to.
     """
-    try:
+    with _failing(path, "cannot be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(
             "w", encoding="utf-8", prefix=f".{path.name}.", dir=path.parent, delete=False
@@ -124,8 +131,6 @@ def write(path: Path, text: str, mode: int) -> None:
             file.write(text)
             os.fchmod(file.fileno(), mode)
         os.replace(file.name, path)
-    except OSError as error:
-        raise HostError(str(path), f"cannot be written: {why(error)}") from None
 
 
 def remove(path: Path) -> bool:
@@ -136,15 +141,13 @@ def remove(path: Path) -> bool:
     """
     if not path.exists() or not is_ours(path):
         return False
-    try:
+    with _failing(path, "cannot be removed"):
         path.unlink()
-    except OSError as error:
-        raise HostError(str(path), f"cannot be removed: {why(error)}") from None
     return True
 
 
 def require_no_other_index(plugin_dir: Path, config_dir: Path, index: str) -> None:
-    """Two agents on one node would each assign all CPUs.
+    """Refuse a second agent on the node: each would assign all CPUs.
 
     Raises:
         HostError: the plugin is installed under another number.
@@ -157,7 +160,7 @@ def require_no_other_index(plugin_dir: Path, config_dir: Path, index: str) -> No
 
 
 def who_else_may_change(*programs: Path) -> Iterator[str]:
-    """A sentence for each program that others than root can change: the runtime starts it as root."""
+    """Warnings about programs that users other than root can change; the runtime starts them as root."""
     for program in programs:
         for path in (program, *program.parents, program.resolve(), *program.resolve().parents):
             reason = _not_roots_alone(path)
@@ -186,9 +189,9 @@ def _not_roots_alone(path: Path) -> str:
 
 
 def drop_in(path: Path, chosen: Path | None) -> str | None:
-    """The text to write as configuration; None when the one that is there stays.
+    """The text to write as configuration; None to keep the present one.
 
-    Checked in both cases: a plugin that refuses its configuration keeps some runtimes from starting.
+    Both are checked: a plugin that refuses its configuration keeps some runtimes from starting.
 
     Raises:
         ConfigError: there is no configuration, or it is wrong.
@@ -204,7 +207,7 @@ def drop_in(path: Path, chosen: Path | None) -> str | None:
 
 
 def runtime_settings(view: NodeView) -> NRISettings | None:
-    """How the NRI of the node's runtime is set; None where that cannot be seen."""
+    """The NRI settings of the node's runtime; None where they cannot be read."""
     processes = view.processes()
     process = None if isinstance(processes, Hidden) else find_runtime(processes)
     name = find_name(view, process)
@@ -235,7 +238,7 @@ def require_way_back(settings: NRISettings, nri_socket: str, drop_in: Path) -> N
 
 
 def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None) -> Changes:
-    """Write the drop-in, then the executable: a runtime that starts in between finds no plugin, not half of one.
+    """Write the drop-in, then the executable: a runtime that starts in between finds no plugin without configuration.
 
     Raises:
         NriPinError: nothing was installed.

@@ -1,8 +1,8 @@
 """The table of commands, and how a command line is run.
 
-A group imports the module of a command when it is used, never to list it or to complete a word: start time is most of
-what a person waits for. Errors of the click library are put into the form of our own: one lower-case sentence that ends
-in what to do next.
+A group imports the module of a command only when the command runs: to list commands or to complete a word, no command is
+imported, so that the program starts quickly. Errors of the click library get the form of our own: one lower-case
+sentence that ends with the next step.
 """
 
 import difflib
@@ -22,14 +22,14 @@ from nri_plugin.cli.output import echo
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """One command: where its code is and the line that lists it."""
+    """A command: its place, `module:attribute`, and its line in the list of commands."""
 
     target: str
     summary: str
 
 
 class LazyGroup(click.Group):
-    """A group with commands from a table, listed after its other commands.
+    """A group whose commands are in a table; a command is imported when it is used, not to be listed or completed.
 
     Args:
         entries: the table, by name.
@@ -41,17 +41,15 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - the signature is click's
         """The names in the order of the table."""
-        return [*self.commands, *self.entries]
+        return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - same
         """The command, imported now; None when there is no such name."""
         entry = self.entries.get(cmd_name)
         if entry is None:
-            return self.commands.get(cmd_name)
+            return None
         module, _, attribute = entry.target.partition(":")
-        command = getattr(importlib.import_module(module), attribute)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{entry.target} is no command")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def resolve_command(
@@ -60,7 +58,7 @@ class LazyGroup(click.Group):
         """The command of the first word.
 
         Raises:
-            UsageError: there is none; names the one that looks like it.
+            UsageError: there is none; suggests the most similar name.
         """
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
@@ -69,31 +67,55 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Names that begin so, with their lines, without importing what they name; else what click knows."""
+        """Names of commands with their summaries, or options."""
         if incomplete.startswith("-"):
             return super().shell_complete(ctx, incomplete)
-        lines = {name: command.get_short_help_str(100) for name, command in self.commands.items()}
-        lines |= {name: entry.summary for name, entry in self.entries.items()}
         return [
-            CompletionItem(name, help=line) for name, line in lines.items() if name.startswith(incomplete)
+            CompletionItem(name, help=entry.summary)
+            for name, entry in self.entries.items()
+            if name.startswith(incomplete)
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - same
-        """List the table without importing what it names."""
+        """List the table."""
         with formatter.section("Commands"):
-            here = [(name, command.get_short_help_str(100)) for name, command in self.commands.items()]
-            formatter.write_dl(here + [(name, entry.summary) for name, entry in self.entries.items()])
+            formatter.write_dl([(name, entry.summary) for name, entry in self.entries.items()])
+
+
+class RunCommand(click.Command):
+    """`nri-pin run`, which parses its own arguments; this class completes its options in a shell."""
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Options that have this prefix."""
+        from nri_plugin.agent.arguments import NAMES
+
+        names = [CompletionItem(name) for name in NAMES if name.startswith(incomplete)]
+        return names or super().shell_complete(ctx, incomplete)
+
+
+@click.command(
+    name="run",
+    cls=RunCommand,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True},
+)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[FILE]...")
+def run(words: tuple[str, ...]) -> int:
+    """Run the agent on this node."""
+    from nri_plugin.agent import agent
+
+    return agent.main(list(words))
 
 
 EXIT_INTERRUPTED = 130
 COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
-"""Set by a shell that asks for completions."""
+"""A shell sets this variable to ask for completions."""
 
 FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
-"""First words of the library's sentences, made lower-case; ours may begin with a path or a name, which stays."""
+"""First words of the sentences of click, which become lower-case; our own may begin with a path or a name."""
 
 LINES_TO_WRITE = re.compile(r"\n(?=  \S)")
-"""Before each line that is to be copied into a file; other ends of lines are blanks."""
+"""The line breaks that stay: each precedes a line that the reader copies into a file."""
 
 NOT_A_NUMBER = re.compile(r"is not a valid (integer|float)(?: range)?$")
 NUMBERS = {"integer": "whole number", "float": "number"}
@@ -111,7 +133,7 @@ Examples:
 
 
 COMMANDS: Mapping[str, CommandEntry] = {
-    "run": CommandEntry("nri_plugin.cli.run:command", "Run the agent on this node."),
+    "run": CommandEntry("nri_plugin.cli.main:run", "Run the agent on this node."),
     "demo": CommandEntry(
         "nri_plugin.cli.demo.demo:command", "Play a day in the life of a node; needs no root."
     ),
@@ -167,7 +189,7 @@ def run_command_line(args: Sequence[str]) -> int:
     """Run one command; returns its exit code.
 
     Raises:
-        NriPinError: as the command raises it; the caller prints it.
+        NriPinError: the command failed; the caller prints the error.
     """
     if COMPLETION_VARIABLE in os.environ:
         from nri_plugin.cli.completion import register
@@ -186,18 +208,14 @@ def run_command_line(args: Sequence[str]) -> int:
     return result if type(result) is int else 0
 
 
-def _did_you_mean(found: re.Match[str]) -> str:
-    return ", did you mean " + found[1].replace("', '", "' or '")
-
-
 def one_line(error: click.ClickException) -> str:
-    """The error in the house's form: one lower-case sentence that ends in what to do next.
-
-    Lines of a file to write stay lines of their own.
-    """
+    """The error as one lower-case sentence that ends with the next step; lines to copy into a file stay lines."""
     lines = (" ".join(part.split()) for part in LINES_TO_WRITE.split(error.format_message()))
     text = "\n  ".join(lines).rstrip(".").replace(". Choose from: ", ", choose from ")
-    text = DID_YOU_MEAN.sub(_did_you_mean, FIRST_OF_CLICK.sub(lambda found: found[0].lower(), text))
+    text = DID_YOU_MEAN.sub(
+        lambda found: ", did you mean " + found[1].replace("', '", "' or '"),
+        FIRST_OF_CLICK.sub(lambda found: found[0].lower(), text),
+    )
     text = NOT_A_NUMBER.sub(lambda found: f"is no {NUMBERS[found[1]]}", text)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         text += f"; see {error.ctx.command_path} --help"

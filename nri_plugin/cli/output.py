@@ -1,8 +1,8 @@
-"""What the commands share when they print: the format option, tables, and a progress line.
+"""Output of the commands: the format option, tables, text layout, and a progress line.
 
 A table fits the terminal: where a row is too wide, the widest cells are folded after their commas, never cut. The
-progress line stands on standard error of a terminal once something takes longer than a second, and is wiped at its end;
-nothing of it is written into files and pipes.
+progress line appears on a terminal at standard error after a second, and is wiped at the end; it is never written to
+files or pipes.
 """
 
 import os
@@ -40,27 +40,27 @@ def format_option(*formats: str) -> Callable[[F], F]:
 
 
 def echo(text: str, *, err: bool = False, styled: bool = False) -> None:
-    """Print text for people: the one way to a terminal.
+    """Print text for people; all such output passes here.
 
     Args:
         text: may hold names of pods, of files and of other programs.
         err: to standard error.
-        styled: it holds colours of ours, and all else in it has passed `visible` already.
+        styled: whether the text has our own colours; the rest of it has passed `visible` already.
     """
     click.echo(text if styled else visible(text), err=err)
 
 
 def wants_colour() -> bool:
-    """Colours only on a terminal that can show them, and never with NO_COLOR. Source: no-color.org."""
+    """Whether to use colours: on a terminal that can show them, without NO_COLOR. Source: no-color.org."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 NARROW = 80
-"""Columns to write for where there is no terminal to ask."""
+"""The width of output that does not go to a terminal."""
 
 
 def columns() -> int | None:
-    """The width to write for: COLUMNS where it is set, else the terminal's; None where there is no terminal."""
+    """The width of output: COLUMNS where it is set, else the terminal's; None without a terminal."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
     return None
@@ -68,7 +68,7 @@ def columns() -> int | None:
 
 GAP = "  "
 NARROWEST = 8
-"""Columns a folded cell keeps, so that a name stays readable."""
+"""The least width of a folded cell, so that a name stays readable."""
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()) -> list[str]:
@@ -85,7 +85,7 @@ def table(rows: Sequence[Sequence[str]], width: int | None, foldable: Collection
 def folded_rows(
     rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()
 ) -> list[list[str]]:
-    """The same, with the lines of each row apart."""
+    """The lines of each row of a table; see `table`."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     if width is not None:
         widths = _narrowed(rows, widths, width, foldable)
@@ -93,7 +93,7 @@ def folded_rows(
 
 
 def folded(line: str, width: int, indent: int) -> list[str]:
-    """A line in several, the further ones indented; a list that is too long for one is broken after its commas."""
+    """A line folded at blanks, further lines indented; a list that is too long is broken after its commas."""
     room = max(width, 2 * indent, NARROWEST)
     lines = [""]
     for gap, word in re.findall(r"(\s*)(\S+)", line):
@@ -122,7 +122,7 @@ def _narrowed(
 
 
 def _least(rows: Sequence[Sequence[str]], column: int) -> int:
-    """No member of a list is torn apart, and no head."""
+    """The least width of a column: members of lists and the head are not broken."""
     members = (len(part) for row in rows[1:] for part in _parts(row[column]) if part.endswith(","))
     return max(NARROWEST, len(rows[0][column]), *members, 0)
 
@@ -160,6 +160,48 @@ def fold(cell: str, width: int) -> list[str]:
     ]
 
 
+def cut(text: str, width: int, mark: str = "…") -> str:
+    """The text, or its beginning with a mark where it is longer than `width`."""
+    return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark[:width]
+
+
+_PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
+
+
+def fold_words(text: str, width: int, indent: str = "") -> list[str]:
+    """Lines of at most `width`, broken at blanks and behind commas; a longer word is broken anywhere."""
+    lines, line = [], ""
+    for piece in _PIECE.findall(text):
+        if line.strip() and len((line + piece).rstrip()) > width:
+            lines.append(line.rstrip())
+            line = indent
+        line += piece
+        while len(line.rstrip()) > width:
+            lines.append(line[:width])
+            line = indent + line[width:]
+    return [*lines, line.rstrip()]
+
+
+def count_of(number: int, what: str) -> str:
+    """A number with its noun: `1 core`, `2 cores`."""
+    return f"{number} {what}" + "s" * (number != 1)
+
+
+def memory_text(memory_bytes: int) -> str:
+    """A size in the largest binary unit that it reaches, rounded to a whole number."""
+    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
+        if memory_bytes >> shift:
+            return f"{(memory_bytes + (1 << shift >> 1)) >> shift}{unit}"
+    return str(memory_bytes)
+
+
+def memory_words(memory_bytes: int | None) -> str:
+    """The size of a NUMA node's memory; None for an unknown size."""
+    if memory_bytes is None:
+        return "memory unknown"
+    return memory_text(memory_bytes) if memory_bytes else "no memory"
+
+
 Item = TypeVar("Item")
 
 AFTER_S = 1.0
@@ -168,7 +210,7 @@ WIPE = "\r\x1b[K"
 
 
 class ProgressLine:
-    """The line, written from its second second on.
+    """The progress line; it appears after a second.
 
     Args:
         clock: seconds.
@@ -181,7 +223,7 @@ class ProgressLine:
         self._is_written = False
 
     def say(self, text: str) -> None:
-        """Write the text over the former one, if it is time to."""
+        """Replace the text of the line, at most every `AGAIN_S` seconds."""
         if not self._is_seen or self._clock() < self._due:
             return
         self._due, self._is_written = self._clock() + AGAIN_S, True
@@ -197,7 +239,7 @@ class ProgressLine:
 
 
 def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.monotonic) -> Iterator[Item]:
-    """Pass the items on, while the line counts them: `replayed {} events`."""
+    """Yield the items and count them in the progress line: `replayed {} events`."""
     line = ProgressLine(clock)
     try:
         for count, item in enumerate(items):
@@ -209,9 +251,9 @@ def told(items: Iterable[Item], text: str, clock: Callable[[], float] = time.mon
 
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
-    """Show what is being done and for how long, where there are no items to count.
+    """Show the text and the elapsed time while the body of the `with` runs.
 
-    A timer of the process interrupts what is done for it, so that there is neither thread nor a call in the way.
+    A timer signal of the process updates the line, so the body needs neither a thread nor calls.
     """
     if not sys.stderr.isatty() or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`nri-pin release`: give every container all CPUs again, before the agent leaves a node for good."""
+"""`nri-pin release`: give every container all CPUs again, before the agent is removed from a node."""
 
 import json
 import os
@@ -34,7 +34,7 @@ agent that is started again has the same allocations.
 
 
 class UnreleasedError(click.ClickException):
-    """Nothing was released."""
+    """The release was refused; no container was changed."""
 
     exit_code = 2
 
@@ -92,12 +92,12 @@ def _locked(state_dir: str) -> int:
         return lock_state_dir(state_dir)
     except CheckpointError as error:
         raise UnreleasedError(
-            f"{error}: it would pin again what is released; stop it first, or give --force"
+            f"{error}: it would pin the containers again; stop it first, or give --force"
         ) from error
 
 
 def _doubt(found: Released, state: State, cgroup_root: str) -> None:
-    """Report a tree without any cgroup of a running container: most likely it is not the host's."""
+    """Report a tree without the cgroup of any running container: most likely it is not the host's."""
     running = sum(record.phase is Phase.RUNNING for record in state.containers.values())
     if running and not (found.widened or found.already or found.failures):
         found.failures.append(
@@ -111,17 +111,9 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
         record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
     ]
     if output_format == "json":
-        rows = {
-            "widened": found.widened,
-            "already": found.already,
-            "gone": found.gone,
-            "limited": found.limited,
-        }
-        echo(
-            json.dumps(
-                {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}, indent=2
-            )
-        )
+        rows = {name: getattr(found, name) for name in ("widened", "already", "gone", "limited")}
+        facts = {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}
+        echo(json.dumps(facts, indent=2))
         return
     for line in found.failures:
         echo(line)
@@ -131,4 +123,4 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
         + (f"; {len(found.failures)} failed" if found.failures else "")
     )
     if waiting:
-        echo(f"{len(waiting)} containers are not started yet and will start on what they were created with")
+        echo(f"{len(waiting)} containers are not started yet and will start on the CPUs of their creation")

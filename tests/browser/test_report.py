@@ -271,5 +271,5 @@ def test_sizes_are_sorted_by_their_bytes(show: Show) -> None:
         for node, size in enumerate(promised)
     )
     page = show(render([simulation]))
-    page.locator("#memory-0 th", has_text="Promised").get_by_role("button").click()
+    page.locator("#memory-0 th", has_text="Allocated").get_by_role("button").click()
     assert column(page, "memory-0", 3) == ["1Ki", "512Mi", "3Gi", "64Gi"]

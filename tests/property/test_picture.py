@@ -6,9 +6,8 @@ from xml.etree import ElementTree as ET
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.cli.topology.distances import heat_map
-from nri_plugin.cli.topology.machine_view import Placements, Seat, View
-from nri_plugin.cli.topology.picture import TIMES, CPUOwner, Style, draw
+from nri_plugin.cli.topology.machine_view import CPUOwner, Placements, Seat, View
+from nri_plugin.cli.topology.picture import TIMES, Style, draw, heat_map
 from nri_plugin.cli.topology.svg import draw_svg
 from nri_plugin.cli.topology.topology import as_text
 from nri_plugin.model import bits

@@ -71,7 +71,7 @@ def test_a_full_disk_behind_the_output_is_no_fault_of_ours() -> None:
         )
     assert (done.returncode, done.stderr) == (
         1,
-        "nri-pin: the output cannot be written: no space left on device; what is there is not whole\n",
+        "nri-pin: the output cannot be written: no space left on device; it is incomplete\n",
     )
 
 

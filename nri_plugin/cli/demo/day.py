@@ -1,4 +1,4 @@
-"""The day that `nri-pin demo` plays, cut to the size of the machine it is played on.
+"""The scenario of `nri-pin demo`, in sizes that fit its machine.
 
 The scenario is a template. Its sizes are whole cores and fractions of the largest NUMA node: the first containers fit,
 one wants more than a node has and is refused, and a later one takes most of a node. A machine that is too small for that
@@ -8,34 +8,29 @@ is refused with the reason.
 from importlib import resources
 from string import Template
 
-from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import NUMANode, Topology
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.scenario.scenario import Scenario, parse
+from nri_plugin.simulator.simulate.config import RESERVED_MEMORY
 
 FILE = "day.yaml.in"
 FITTING = "demo"
-"""A machine that has room for the day."""
+"""A shipped machine that has room for the scenario."""
 
 NAME = "built-in day"
-"""What errors call it: its text is made for each machine and stands in no file."""
+"""The name of the scenario in errors: its text is made for each machine and is in no file."""
 
 MIB = 1 << 20
 GIB = 1 << 30
-RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
-"""As much as the default of evictionHard, which the reserved memory must equal."""
 
 
-def day(machine: str, topology: Topology, runtime: str = "containerd-2.1") -> Scenario:
+def day(machine: str, topology: Topology, runtime: str) -> Scenario:
     """The scenario for that machine.
 
     Raises:
         ConfigError: the machine is too small for it.
     """
-    if runtime not in BEHAVIOURS:
-        raise ValueError(f"unknown runtime {runtime}")
     template = resources.files("nri_plugin.simulator") / "scenarios" / FILE
     names = {"machine": "|\n  " + machine.strip().replace("\n", "\n  "), "runtime": runtime}
     text = Template(template.read_text("utf-8")).substitute(names | sizes(topology))
@@ -50,7 +45,7 @@ def sizes(topology: Topology) -> dict[str, str]:
     """
     # The first core is reserved. The first two containers get whole cores of one node at most, `filter` one whole uncore
     # cache where half of a node remains beside it. `train` wants more than any node has, so it is refused.
-    reserved = _first_core(topology)
+    reserved = topology.first_core
     threads = max(len(cpus) for _, cpus in topology.cores)
     largest = max(len(node.cpus - reserved) for node in topology.nodes)
     db = _whole(min(2 * threads, largest // 4), threads)
@@ -73,23 +68,18 @@ def sizes(topology: Topology) -> dict[str, str]:
     )
 
 
-def _first_core(topology: Topology) -> CPUSet:
-    first = bits.lowest(topology.online.mask)
-    return next(cpus for _, cpus in topology.cores if first in cpus)
-
-
 def _whole(cpus: int, threads: int) -> int:
-    """Down to whole cores, at least one."""
+    """The number rounded down to whole cores, at least one core."""
     return max(cpus // threads, 1) * threads
 
 
 def _cache(topology: Topology) -> int:
-    """CPUs of the largest uncore cache, as far as one NUMA node has them."""
+    """The most CPUs that an uncore cache has in one NUMA node."""
     return max(len(cpus & node.cpus) for _, cpus in topology.caches for node in topology.nodes)
 
 
 def _retry(topology: Topology, reserved: CPUSet, before: tuple[int, ...], threads: int) -> int:
-    """Most of a node; with only one to choose from, half of what is left of it.
+    """The size of the later container: most of a NUMA node, or half of the rest of the only one.
 
     Raises:
         ConfigError: nothing is left for it once those of `before` have their CPUs.
@@ -130,9 +120,9 @@ def _options(topology: Topology, reserved: CPUSet) -> dict[str, str]:
 
 
 def _memory(topology: Topology) -> dict[str, str]:
-    """Bound memory where every node with CPUs has some."""
+    """Values about memory; memory is bound where every node with CPUs has at least 1 GiB."""
     homes = [node for node in topology.nodes if node.cpus]
-    least = min(_bytes(node) for node in homes)
+    least = min(GIB if node.memory_bytes is None else node.memory_bytes for node in homes)
     is_bound = least >= GIB
     return {
         "memory_policy": "Static" if is_bound else "None",
@@ -141,10 +131,6 @@ def _memory(topology: Topology) -> dict[str, str]:
         "filter_memory": _mebibytes(min(4 * GIB, least // 16)),
         "train_memory": _mebibytes(min(32 * GIB, least // 4)),
     }
-
-
-def _bytes(node: NUMANode) -> int:
-    return GIB if node.memory_bytes is None else node.memory_bytes
 
 
 def _mebibytes(size_bytes: int) -> str:

@@ -1,7 +1,7 @@
 """`nri-pin demo`: a day in the life of a node, played on a described machine with the real agent.
 
-Runtime, hardware and cgroup tree are stand-ins; the agent is a process of its own, started as on a node.
-After every step the cgroup files are judged, so that the demo can fail.
+Runtime, hardware and cgroup tree are stand-ins. The agent is a separate process that is started as on a node. The demo
+checks the cgroup files after every step and fails where they are wrong.
 """
 
 import os
@@ -34,10 +34,10 @@ from nri_plugin.simulator.scenario.steps import Say
 
 DEFAULT_MACHINE = "demo"
 NARROWEST, NARROW, WIDEST = 40, 80, 100
-"""Columns: least and most that are written for, and those of a file."""
+"""Columns: the least, those for a file, and the most."""
 
 PAUSE_S = 0.3
-"""Between paragraphs, for a reader at a terminal."""
+"""The pause between paragraphs, for a reader at a terminal."""
 
 EPILOG = """\b
 Examples:
@@ -61,14 +61,14 @@ nri-pin topology --list names the machines. A scenario file begins like this:
 
 
 class DemoError(NriPinError):
-    """Something that was expected did not happen; the log of the agent was kept."""
+    """An expectation of the scenario was not met; the log of the agent is kept."""
 
     def __init__(self, what: str, log: Path) -> None:
         super().__init__(f"{what}; the agent's log is kept in {log}")
 
 
 class WrongMachineError(click.ClickException):
-    """There is no such machine, or its description is wrong; nothing was played."""
+    """There is no such machine, or its description is wrong."""
 
     exit_code = 2
 
@@ -115,7 +115,7 @@ def command(
 
 
 def chosen(machine_name: str | None, file: Path | None, runtime: str | None) -> Scenario:
-    """The scenario the options ask for.
+    """The scenario that the options select.
 
     Raises:
         UsageError: options exclude each other.
@@ -152,15 +152,15 @@ def new_report(scenario: Scenario, output_format: str, *, fast: bool, no_color: 
         return JSONReport(scenario)
     width = max(min(columns() or NARROW, WIDEST), NARROWEST)
     colour = wants_colour() and not no_color
-    hurried = fast or not sys.stdout.isatty()
-    return TextReport(scenario, width=width, colour=colour, pause=no_pause if hurried else pause)
+    pause_s = PAUSE_S if sys.stdout.isatty() and not fast else 0.0
+    return TextReport(scenario, width=width, colour=colour, pause_s=pause_s)
 
 
 def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
-    """Play the whole scenario and tell it.
+    """Play the whole scenario and report it.
 
     Raises:
-        DemoError: something that was expected did not happen.
+        DemoError: an expectation was not met.
     """
     with stage(scenario, keep) as node:
         try:
@@ -173,7 +173,7 @@ def play(scenario: Scenario, report: Report, keep: Path | None) -> None:
 
 
 def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]:
-    """Start the agent, do every step, show the end; returns what was not as expected."""
+    """Start the agent, do every step, show the end; returns the unmet expectations."""
     report.begin(node)
     began = time.monotonic()
     node.start_agent()
@@ -198,7 +198,7 @@ def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]
 
 
 def contradictions(node: ScenarioNode) -> list[str]:
-    """Where the checkpoint, judged as `nri-pin state verify` does, does not fit machine or cgroups."""
+    """Contradictions between checkpoint, machine and cgroups, as `nri-pin state verify` finds them."""
     checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
     if checkpoint is None:
         return [] if not node.runtime.placements() else ["the agent has written no checkpoint"]
@@ -220,18 +220,9 @@ def kept_log(node: ScenarioNode) -> Path:
     return kept
 
 
-def pause() -> None:
-    """Time to read a paragraph."""
-    time.sleep(PAUSE_S)
-
-
-def no_pause() -> None:
-    """No pause: there is no reader."""
-
-
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the demo like Ctrl-C, so that the agent never stays behind."""
+    """SIGTERM and SIGHUP end the demo like Ctrl-C, so that the agent ends, too."""
 
     def interrupt(number: int, frame: object) -> None:  # noqa: ARG001 - the signature is Python's
         raise KeyboardInterrupt

@@ -3,7 +3,8 @@
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable
 from functools import reduce
 from operator import or_
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.cli.output import cut
 from nri_plugin.cli.state.rows import Wanted, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import seen
-from nri_plugin.cli.topology.picture import CPUOwner, Kind, draw, in_encoding
+from nri_plugin.cli.topology.machine_view import CPUOwner
+from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine.devices import PlacedDevice
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.player import Player, StepOutcome
@@ -38,7 +41,7 @@ from nri_plugin.simulator.scenario.steps import (
 )
 
 PAGE = 80
-"""Columns in which the table of the checkpoint is at home."""
+"""The most columns of the table of the checkpoint."""
 
 MAX_KEY_WIDTH = 28
 CPUS_WIDTH = 22
@@ -52,28 +55,26 @@ CHECKED = (
     "every container began where it stayed",
     "exclusive CPUs belong to one container each",
     "no other container runs on them",
-    "nobody was moved",
-    "every write was one a kernel takes",
+    "no container was moved",
+    "a kernel would accept every write",
     "machine, cgroups and checkpoint agree",
 )
 
 
 class TextReport:
-    """Told to a reader.
+    """Text for a reader.
 
     Args:
         width: columns.
-        colour: whether ANSI colours may be used; everything is also said in words.
-        pause: called before every paragraph.
+        colour: whether to use ANSI colours; the text has the same content without.
+        pause_s: the pause before every paragraph, in seconds.
     """
 
-    def __init__(
-        self, scenario: Scenario, *, width: int, colour: bool, pause: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, scenario: Scenario, *, width: int, colour: bool, pause_s: float = 0.0) -> None:
         self._scenario = scenario
         self._width = width
         self._colour = colour
-        self._pause = pause
+        self._pause_s = pause_s
         self._paragraphs = 0
         self._keys = _longest_key(scenario)
 
@@ -81,27 +82,22 @@ class TextReport:
         """Production parts, stand-ins, and the machine."""
         behaviour = node.runtime.behaviour
         remark = "" if behaviour.was_watched else f" ({NOT_WATCHED})"
-        self._line(self._bold(f"nri-pin demo: {self._scenario.name}"))
-        self._line("")
-        self._wrapped(f"production code  {PRODUCTION}; the agent is a process of its own", 2, 19)
+        self._lines(self._bold(f"nri-pin demo: {self._scenario.name}"), "")
+        self._wrapped(f"production code  {PRODUCTION}; the agent is a separate process", 2, 19)
         self._wrapped(f"stand-ins        {STAND_INS}", 2, 19)
         self._wrapped(f"machine          {node.title}", 2, 19)
         self._wrapped(f"runtime played   {behaviour.name}{remark}", 2, 19)
-        self._line("")
-        self._line("starting the agent ...")
+        self._lines("", "starting the agent ...")
 
     def started(self, node: ScenarioNode, took_s: float) -> None:
-        """The agent's process."""
+        """The process of the agent, and the machine that it found."""
         text = f"the agent, process {node.agent_pid}, registered after {took_s:.1f} s and found this machine:"
-        self._line(text)
-        self._line("")
-        self._line(draw(node.topology, width=self._width, colour=self._colour))
-        self._line("")
-        self._line(LEGEND)
+        picture = draw(node.topology, width=self._width, colour=self._colour)
+        self._lines(text, "", picture, "", LEGEND)
 
     def say(self, text: str) -> None:
-        """A paragraph of its own."""
-        self._pause()
+        """A paragraph of the scenario."""
+        time.sleep(self._pause_s)
         self._paragraphs += 1
         self._line("")
         head = f"{self._paragraphs}. "
@@ -119,35 +115,30 @@ class TextReport:
         for key in outcome.left:
             self._line(self._styled(f"  - {key} ended", "yellow"))
         for change in outcome.changed:
-            text = f"  ~ {change.key:<{self._keys}} {_cut(change.after):<{CPUS_WIDTH}}"
-            self._line(f"{text} {len(change.after):>3} shared  was {len(change.before)}")
+            columns = _cpu_columns(change.after)
+            self._line(f"  ~ {change.key:<{self._keys}} {columns} shared  was {len(change.before)}")
         self._remark(outcome, player)
         for problem in outcome.problems:
             self._wrapped(f"! {problem}", 2, 4, colour="red")
 
     def end(self, node: ScenarioNode, player: Player, took_s: float, problems: list[str]) -> None:
-        """The machine as it is now, the checkpoint, the verdict."""
-        self._pause()
-        self._line("")
-        self._line(self._bold("The machine now"))
-        self._line(draw(node.topology, _owners(node, player), width=self._width, colour=self._colour))
-        self._line("")
-        self._line(self._bold("The checkpoint:  nri-pin state show"))
-        self._checkpoint(node)
-        self._line("")
+        """The machine at the end, the checkpoint, and the verdict."""
+        time.sleep(self._pause_s)
+        picture = draw(node.topology, _owners(node, player), width=self._width, colour=self._colour)
+        self._lines("", self._bold("The machine now"), picture, "")
+        self._lines(self._bold("The checkpoint:  nri-pin state show"), self._checkpoint(node), "")
         if not problems:
             self._wrapped(f"Checked after every step, from the cgroup files: {'; '.join(CHECKED)}.", 0, 0)
         self._line(f"{'ok' if not problems else f'not as expected: {len(problems)}'} after {took_s:.1f} s")
 
-    def _checkpoint(self, node: ScenarioNode) -> None:
+    def _checkpoint(self, node: ScenarioNode) -> str:
         checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
         if checkpoint is None:
-            text = f"no {FILE_NAME}"
-        else:
-            found = seen(checkpoint, root=str(node.places.machine))
-            width = min(self._width, PAGE) - 2
-            text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width)
-        self._line(textwrap.indent(text.rstrip(), "  "))
+            return f"  no {FILE_NAME}"
+        found = seen(checkpoint, root=str(node.places.machine))
+        width = min(self._width, PAGE) - 2
+        text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width)
+        return textwrap.indent(text.rstrip(), "  ")
 
     def _remark(self, outcome: StepOutcome, player: Player) -> None:
         step = outcome.step
@@ -164,11 +155,10 @@ class TextReport:
         key = f"  + {placement.key:<{self._keys}}"
         if not placement.effective:
             return f"{key} created, not started; it has no cgroup yet"
-        own = player.wants_own(placement.key)
-        where = f"{_cut(placement.effective):<{CPUS_WIDTH}} {len(placement.effective):>3} "
-        if not own:
-            return f"{key} {where}shared  {player.qos(placement.key)}"
-        text = f"{key} {where}own     {_seat(placement, player)}"
+        columns = _cpu_columns(placement.effective)
+        if not player.wants_own(placement.key):
+            return f"{key} {columns} shared  {player.qos(placement.key)}"
+        text = f"{key} {columns} own     {_seat(placement, player)}"
         return self._styled(text, "green")
 
     def _wrapped(self, text: str, indent: int, hanging: int, *, colour: str = "") -> None:
@@ -188,6 +178,10 @@ class TextReport:
     def _styled(self, text: str, colour: str) -> str:
         return click.style(text, fg=colour) if self._colour and colour else text
 
+    def _lines(self, *texts: str) -> None:
+        for text in texts:
+            self._line(text)
+
     def _line(self, text: str) -> None:
         """Print one line; pictures and tables (several lines) fit the width already."""
         if len(click.unstyle(text)) > self._width and "\n" not in text:
@@ -196,7 +190,7 @@ class TextReport:
 
 
 def _restarted(step: Restart) -> str:
-    """The part that ended, and how it came back."""
+    """A sentence about the part that ended, and about its new start."""
     if step.is_down:
         return f"{step.part} killed, not started again,"
     told = "SIGKILL sent, back" if step.part is Part.AGENT else "runtime restarted, agent back"
@@ -220,11 +214,8 @@ def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
             what = f"has {step.cpus} as {step.kind} partition" if step.cpus else "gave up its partition"
             return f"another program {what}"
         case Logged():
-            return (
-                f"the agent's log says: {step.text}"
-                if not step.only
-                else f"only a real {step.only} has it logged: {step.text}"
-            )
+            where = f"only a real {step.only} has it logged" if step.only else "the agent's log says"
+            return f"{where}: {step.text}"
     return None
 
 
@@ -242,7 +233,7 @@ def _folded(text: str, width: int) -> list[str]:
 
 
 class JSONReport:
-    """Told to a program, as one value at the end."""
+    """One JSON value for a program, printed at the end."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._answer: dict[str, Any] = {
@@ -254,7 +245,7 @@ class JSONReport:
         }
 
     def begin(self, node: ScenarioNode) -> None:
-        """Remember the machine."""
+        """Add the machine."""
         self._answer["machine"] = {
             "title": node.title,
             "online": str(node.topology.online),
@@ -262,15 +253,15 @@ class JSONReport:
         }
 
     def started(self, node: ScenarioNode, took_s: float) -> None:  # noqa: ARG002 - both reports are given the node
-        """Remember the start."""
+        """Add the time that the start took."""
         self._answer["agentStart_s"] = round(took_s, 3)
 
     def say(self, text: str) -> None:
-        """Sentences are steps of their own."""
+        """Add a sentence of the scenario as a step."""
         self._answer["steps"].append({"say": text})
 
     def outcome(self, outcome: StepOutcome, player: Player) -> None:
-        """A step with everything that is known of it."""
+        """The facts of a step."""
         if isinstance(outcome.step, Expect) and not outcome.problems:
             return
         self._answer["steps"].append(
@@ -291,7 +282,7 @@ class JSONReport:
         )
 
     def end(self, node: ScenarioNode, player: Player, took_s: float, problems: list[str]) -> None:
-        """Print it all."""
+        """Add the final placements, and print the value."""
         self._answer["placements"] = [
             _facts(each, player) for each in node.runtime.placements().values() if each.effective
         ]
@@ -346,32 +337,21 @@ def _seat(placement: ContainerPlacement, player: Player) -> str:
     name = "L3" if topology.caches_known else "cache"
     return (
         f"NUMA {topology.nodes_of(placement.effective)} "
-        f"{name} {bits.format_list(bits.from_ids(caches))} mem {_mems(placement)}"
+        f"{name} {bits.format_list(bits.from_ids(caches))} mem {placement.own_mems or 'any'}"
     )
 
 
-def _mems(placement: ContainerPlacement) -> NodeMask | str:
-    return placement.own_mems or "any"
+def _cpu_columns(cpus: CPUSet) -> str:
+    """CPUs and their number in columns of fixed width."""
+    return f"{cut(str(cpus), CPUS_WIDTH, '...'):<{CPUS_WIDTH}} {len(cpus):>3}"
 
 
 def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
     """Owners of CPUs, from the cgroups."""
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
-    owners = [
-        _owner(key, each.effective, "exclusive") for key, each in running.items() if player.wants_own(key)
-    ]
-    taken = CPUSet()
-    for owner in owners:
-        taken |= owner.cpus
-    reserved = node.reserved
-    pool = _owner("shared pool", node.topology.online - taken, "shared")
-    return [*owners, pool, *([_owner("reserved, in the pool", reserved, "reserved")] if reserved else [])]
-
-
-def _owner(label: str, cpus: CPUSet, kind: Kind) -> CPUOwner:
-    return CPUOwner(label, cpus, kind)
-
-
-def _cut(cpus: CPUSet) -> str:
-    text = str(cpus)
-    return text if len(text) <= CPUS_WIDTH else text[: CPUS_WIDTH - 3] + "..."
+    owners = [CPUOwner(key, each.effective) for key, each in running.items() if player.wants_own(key)]
+    taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
+    owners.append(CPUOwner("shared pool", node.topology.online - taken, "shared"))
+    if node.reserved:
+        owners.append(CPUOwner("reserved, in the pool", node.reserved, "reserved"))
+    return owners

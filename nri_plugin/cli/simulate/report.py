@@ -1,9 +1,9 @@
-"""A simulation as one HTML file: opened from a disk, mailed, printed; it loads nothing from anywhere.
+"""A simulation as one HTML file for a browser, for mail and for print; the page loads no other file.
 
-The modules `report_*` work out what the page shows, the templates in `templates/` write it as HTML and escape every
-value. Everything is in the page before any script runs; the script adds pointing, sorting and filtering. The content
-security policy of the page admits only our own style and script, by their hashes: markup that got in through a name
-would neither load nor run anything.
+The modules `report_*` compute the content of the page, the templates in `templates/` write it as HTML and escape every
+value. The page is complete without its script, which adds highlighting, sorting and filtering. The content security
+policy of the page admits only our own style and script, by their hashes: markup from a name could neither load nor run
+anything.
 """
 
 import base64
@@ -17,20 +17,20 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from nri_plugin import __version__
+from nri_plugin.cli.output import count_of, memory_words
 from nri_plugin.cli.simulate import report_tables as tables
-from nri_plugin.cli.simulate.report_marks import Marks, Row, count, letters, names, showable
+from nri_plugin.cli.simulate.report_marks import Marks, Row, letters, names, showable
 from nri_plugin.cli.simulate.report_plots import plots
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED
-from nri_plugin.cli.topology.picture import memory_text
 from nri_plugin.model import bits
 
 FREE = "·"
 SMALL = 256
-"""Up to so many CPUs each one shows its number."""
+"""The most CPUs whose numbers are shown."""
 UNNAMED = ("", "machine")
 """Names of a machine that the scenario itself describes."""
 FORMAT = 1
-"""Of the JSON that stands in the page, as `nri-pin simulate -o json` prints it."""
+"""Version of the JSON in the page, the output of `nri-pin simulate -o json`."""
 
 
 def render(simulations: Sequence[Mapping[str, Any]], comparison: Mapping[str, Any] | None = None) -> str:
@@ -93,7 +93,7 @@ def _environment() -> Environment:
         finalize=lambda value: value if hasattr(value, "__html__") else showable(value),
     )
     environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}
-    environment.globals["count"] = count
+    environment.globals["count_of"] = count_of
     return environment
 
 
@@ -113,13 +113,13 @@ def _title(simulation: Row) -> str:
 
 
 def _machine_name(machine: Row) -> str:
-    """Its name and its title, as far as it has them."""
+    """The name and the title of a machine."""
     words = [machine["name"]] * (machine["name"] not in UNNAMED) + [machine["title"]] * bool(machine["title"])
     return ": ".join(words) or "described in the scenario"
 
 
 class SimulationPart:
-    """The parts of the page that are about one simulation.
+    """The parts of the page about one simulation.
 
     Args:
         number: of the simulation in the report, from 0.
@@ -154,12 +154,18 @@ def _outcome(totals: Row) -> str:
 
 
 def _refused(row: Row, shapes: Row) -> str:
-    """How many pods of one shape were refused for one reason."""
+    """The number of pods of one shape that were refused for one reason."""
     pods = {key.rpartition("/")[0] for key in row["containers"]}
     return f"{len(pods)} x {row['reason']}: {shapes.get(row['shape'], row['shape'])}"
 
 
-_LETTERS = {"shared": SHARED.letter, "reserved": RESERVED.letter, "isolated": ISOLATED.letter}
+_LETTERS = {
+    "shared": SHARED.letter,
+    "reserved": RESERVED.letter,
+    "isolated": ISOLATED.letter,
+    "offline": OFFLINE.letter,
+}
+"""The letters of CPUs without a container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,22 +222,23 @@ class MachineBoxes:
         ids_by_size: dict[str, int] = {}
         for node in self._machine["numa_nodes"]:
             if not node["cpus"]:
-                size = _size(node, "memory unknown")
+                size = memory_words(node["memory_bytes"])
                 ids_by_size[size] = ids_by_size.get(size, 0) | 1 << node["id"]
         return {size: bits.format_list(ids) for size, ids in ids_by_size.items()}
 
     @property
     def devices_elsewhere(self) -> Chips:
-        """Devices that are at none of the NUMA nodes that have a box."""
+        """Devices that belong to no NUMA node with a box."""
         shown = frozenset(node["id"] for node in self._machine["numa_nodes"] if node["cpus"])
         return self._chips(device for device in self._devices if shown.isdisjoint(device["numa_nodes"]))
 
     def _node(self, node: Row, cpus: int) -> Row:
         available = self._available.get(node["id"])
+        size = "" if node["memory_bytes"] is None else memory_words(node["memory_bytes"])
         left = f"{available['available']} of {available['allocatable']} available" if available else ""
         return {
             "title": f"NUMA {node['id']}" + " (part)" * (cpus != _mask(node)),
-            "facts": ", ".join(filter(None, (_size(node), left))),
+            "facts": ", ".join(filter(None, (size, left))),
             "caches": [self._cache(number, mask & cpus) for number, mask in self._caches if mask & cpus],
             "devices": self._chips(device for device in self._devices if node["id"] in device["numa_nodes"]),
         }
@@ -258,11 +265,7 @@ class MachineBoxes:
     def _letter(self, cpu: int, kind: str, key: str) -> str:
         if key:
             return self._marks.letter(key)
-        if kind == "reserved":
-            return RESERVED.letter
-        if kind == "offline":
-            return OFFLINE.letter
-        return ISOLATED.letter if cpu in self._isolated else SHARED.letter
+        return _LETTERS["isolated" if kind == "shared" and cpu in self._isolated else kind]
 
     def _chips(self, devices: Iterable[Row]) -> Chips:
         """Chips by resource; a container in the shared pool has no letter, so its devices have a ring."""
@@ -276,11 +279,6 @@ class MachineBoxes:
             label = f"{device['resource']} {device['id']}: {key or 'free'}"
             by_resource.setdefault(device["resource"], []).append(Chip(letter, look, joins, label))
         return by_resource
-
-
-def _size(node: Row, unknown: str = "") -> str:
-    size = node["memory_bytes"]
-    return unknown if size is None else memory_text(size) if size else "no memory"
 
 
 def _mask(row: Row) -> int:

@@ -1,19 +1,20 @@
-"""What the parts of a report share: numbers, letters and colours of containers, and sentences about them.
+"""Numbers, letters and colours of the containers of a report, and sentences about them.
 
-A container has one number, one letter and one colour in every simulation of a report. The number joins all elements
-that are about it (`data-c`), so that the script of the page can highlight the container everywhere.
+A container has one number, one letter and one colour in every simulation of a report. The attribute `data-c` of all
+elements about a container holds its number, so that the script of the page can highlight the container everywhere.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nri_plugin.cli.topology.palette import Paint, Palette
+from nri_plugin.cli.output import count_of
+from nri_plugin.cli.topology.palette import Paint, paint_of
 
 _UNSHOWABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
 )
-"""Control characters, halves of surrogate pairs, and marks that change the reading direction of the text behind them."""
+"""Control characters, halves of surrogate pairs, and marks that change the direction of the text after them."""
 _REPLACEMENT = "\ufffd"
 
 Row = Mapping[str, Any]
@@ -24,11 +25,11 @@ LEVELS = {
     "uncore_cache": "L3 cache",
     "whole_cores": "whole cores",
 }
-"""Levels of alignment in words, in the order of the report."""
+"""Levels of alignment, in the order of the report."""
 
 
 def showable(text: object) -> str:
-    """Text with a replacement character for each one that cannot be shown, or that would turn what follows."""
+    """Text with a replacement character in place of each unshowable one."""
     return _UNSHOWABLE.sub(_REPLACEMENT, str(text))
 
 
@@ -36,34 +37,33 @@ class Marks:
     """Numbers, letters and colours of all containers of one report, the same in every simulation of it.
 
     Args:
-        simulations: as JSON; containers with CPUs of their own get letters in the order they appear.
+        simulations: as JSON; containers with exclusive CPUs get letters in the order in which they appear.
     """
 
     def __init__(self, simulations: Sequence[Row]) -> None:
         self.simulations = simulations
-        rows = [row for simulation in simulations for row in everybody(simulation)]
+        rows = [row for simulation in simulations for row in all_containers(simulation)]
         self._number_by_key = {
             row["key"]: number for number, row in enumerate({row["key"]: row for row in rows}.values())
         }
-        self._palette = Palette()
-        self._paint_by_key: dict[str, Paint] = {}
-        for simulation in simulations:
-            for owner in ordered_owners(simulation):
-                self._paint_by_key.setdefault(owner, self._palette.paint(owner))
+        owners = dict.fromkeys(
+            row["key"] for simulation in simulations for row in simulation["containers"] if row["exclusive"]
+        )
+        self._paint_by_key: dict[str, Paint] = {key: paint_of(place) for place, key in enumerate(owners)}
         looks = dict.fromkeys((paint.fill, paint.ink) for paint in self._paint_by_key.values())
         self._class_by_look = {look: f"k{number}" for number, look in enumerate(looks)}
 
     def number(self, key: str) -> int | None:
-        """The number that joins all elements of one container; None for an unknown one."""
+        """The number of a container; None for an unknown one."""
         return self._number_by_key.get(key)
 
     def letter(self, key: str) -> str:
-        """Its letter; empty for a container without CPUs of its own."""
+        """The letter of a container; empty without exclusive CPUs."""
         paint = self._paint_by_key.get(key)
         return paint.letter if paint else ""
 
     def colour(self, key: str) -> str:
-        """The CSS class of its colour; empty for a container without CPUs of its own."""
+        """The CSS class of the colour of a container; empty without exclusive CPUs."""
         paint = self._paint_by_key.get(key)
         return self._class_by_look[paint.fill, paint.ink] if paint else ""
 
@@ -75,7 +75,7 @@ class Marks:
 
     def says(self) -> list[list[Any]]:
         """By number: name, letter, colour, and a sentence for each simulation."""
-        by_key = [{row["key"]: row for row in everybody(simulation)} for simulation in self.simulations]
+        by_key = [{row["key"]: row for row in all_containers(simulation)} for simulation in self.simulations]
         return [
             [
                 showable(key),
@@ -91,8 +91,8 @@ class Marks:
         return [pool_sentence(simulation) for simulation in self.simulations]
 
 
-def everybody(simulation: Row) -> list[Row]:
-    """The containers that run at the end, then those that were refused, skipped or have ended."""
+def all_containers(simulation: Row) -> list[Row]:
+    """The containers that run at the end, then the others: refused, skipped and ended ones."""
     rows = {row["key"]: row for row in simulation["containers"]}
     for step in simulation["steps"]:
         for row in step["containers"]:
@@ -100,13 +100,8 @@ def everybody(simulation: Row) -> list[Row]:
     return list(rows.values())
 
 
-def ordered_owners(simulation: Row) -> list[str]:
-    """Containers that have CPUs of their own at the end, in their order."""
-    return [row["key"] for row in simulation["containers"] if row["exclusive"]]
-
-
 def is_refused(row: Row) -> bool:
-    """Whether a container was refused; what runs in a namespace that is never refused was not."""
+    """Whether a container was refused; a container that runs because of `neverRefuse` was not."""
     return bool(row["status"] == "refused")
 
 
@@ -119,7 +114,7 @@ def sentence(row: Row | None) -> str:
     if row["status"] == "skipped":
         return "never created, for its pod was over before its turn"
     have = (
-        f"{cpu_count(row['exclusive'])} to itself: {row['cpus']}"
+        f"{count_of(row['exclusive'], 'CPU')} to itself: {row['cpus']}"
         if row["exclusive"]
         else f"in the shared pool: {row['cpus']}"
     )
@@ -130,33 +125,23 @@ def sentence(row: Row | None) -> str:
         parts.append(f"memory on NUMA {row['mems']}")
     parts += [f"{name}: {', '.join(ids)}" for name, ids in row["devices"].items()]
     if row["aligned"]:
-        parts.append(alignment(row["aligned"]))
+        missing = missing_levels(row["aligned"])
+        parts.append(f"not aligned: {missing}" if missing else "aligned at all levels")
     if row["refusal"]:
-        parts.append(f"its namespace is never refused, elsewhere it were: {row['refusal']['text']}")
+        parts.append(f"not refused because of its namespace: {row['refusal']['text']}")
     return "; ".join(parts)
 
 
-def alignment(aligned: Row) -> str:
-    """At which levels it is aligned, in words."""
-    missing = [words for level, words in LEVELS.items() if not aligned[level]]
-    return "aligned at all levels" if not missing else "not aligned: " + ", ".join(missing)
+def missing_levels(aligned: Row) -> str:
+    """The levels at which exclusive CPUs are not aligned, in words; empty for none."""
+    return ", ".join(words for level, words in LEVELS.items() if not aligned[level])
 
 
 def pool_sentence(simulation: Row) -> str:
     """The CPUs of the shared pool and the number of containers in it."""
     totals = simulation["totals"]
     sharing = sum(not row["exclusive"] for row in simulation["containers"])
-    return f"shared pool, {cpu_count(totals['shared_cpus'])}: {totals['shared_pool']}; {count(sharing, 'container')} in it"
-
-
-def cpu_count(number: int) -> str:
-    """A number of CPUs in words."""
-    return count(number, "CPU")
-
-
-def count(number: int, what: str) -> str:
-    """A number of something in words."""
-    return f"{number} {what}" + "s" * (number != 1)
+    return f"shared pool, {count_of(totals['shared_cpus'], 'CPU')}: {totals['shared_pool']}; {count_of(sharing, 'container')} in it"
 
 
 def names(simulations: Sequence[Row]) -> list[str]:
@@ -168,5 +153,5 @@ def names(simulations: Sequence[Row]) -> list[str]:
 
 
 def letters(simulations: Sequence[Row]) -> list[str]:
-    """The same in a letter; empty where there is only one."""
+    """The letters of the simulations; empty for a single one."""
     return [chr(ord("A") + number) if len(simulations) > 1 else "" for number in range(len(simulations))]

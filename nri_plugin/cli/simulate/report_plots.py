@@ -10,14 +10,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nri_plugin.cli.simulate.report_marks import Marks, Row, cpu_count, is_refused, letters, names
+from nri_plugin.cli.output import count_of
+from nri_plugin.cli.simulate.report_marks import Marks, Row, is_refused, letters, names
 from nri_plugin.model import bits
 
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 26, 34
 """Pixels around the field of a plot."""
 WIDTH, HEIGHT = 600, 240
 TALLEST = 480
-"""Pixels; columns of many containers grow up to it, so that each piece can be pointed at."""
+"""Pixels; columns of many containers grow up to this height, so that a pointer can hit each piece."""
 _LEAST_COLUMN = 18
 """Pixels that a NUMA node has at least: its number must be readable."""
 _WIDEST_COLUMN = 96
@@ -29,7 +30,7 @@ _PIECES = ("exclusive", "reserved", "shared", "isolated", "offline")
 
 @dataclass(frozen=True, slots=True)
 class PlotLabel:
-    """Words at a place, in the style of the class `look`."""
+    """Text at a place, with the class `look`."""
 
     kind: ClassVar = "label"
     x: float
@@ -41,7 +42,7 @@ class PlotLabel:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A rectangle; `title` is shown when a mouse is over it, `joins` names the container or pool that it belongs to."""
+    """A rectangle with the tooltip `title`; `joins` identifies its container or pool."""
 
     kind: ClassVar = "bar"
     x: float
@@ -55,7 +56,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A line in the language of the attribute `d` of SVG."""
+    """A line, as the attribute `d` of an SVG path."""
 
     kind: ClassVar = "path"
     d: str
@@ -68,7 +69,7 @@ Shape = PlotLabel | Bar | Path
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """An SVG picture that a screen reader hears as `label`."""
+    """An SVG picture; `label` is for screen readers."""
 
     width: int
     height: int
@@ -79,7 +80,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """Drawings with a title, a caption that says how to read them, and the names of the series if there are several."""
+    """Drawings with a title and a caption, and the names of the series if there are several."""
 
     id: str
     title: str
@@ -114,7 +115,7 @@ class PlotField:
         return round(TOP + room - value * room / (self.top or 1), 1)
 
     def middle_part(self, column: int) -> tuple[float, float]:
-        """Left edge and width of a column, never so wide that two columns look like two walls."""
+        """Left edge and width of a column, in pixels, with a limit on the width."""
         middle = self.x(column + 0.5)
         width = min(_WIDEST_COLUMN, 2 * (self.x(column + 0.88) - middle))
         return middle - width / 2, width
@@ -145,7 +146,7 @@ class PlotField:
 def bar(
     x: float, y: float, width: float, height: float, look: str, title: str = "", joins: str | None = None
 ) -> Bar:
-    """A bar of whole tenths of a pixel that has no negative size."""
+    """A bar, rounded to tenths of a pixel and without a negative size."""
     return Bar(
         round(x, 1), round(y, 1), round(max(width, 0), 1), round(max(height, 0), 1), look, title, joins
     )
@@ -174,7 +175,7 @@ def _round_step(about: float) -> float:
 
 
 def plots(simulations: Sequence[Row], marks: Marks) -> list[Plot]:
-    """All plots; one that has nothing to show is left out."""
+    """The plots that have data."""
     shown = [over_steps(simulations), by_numa_node(simulations, marks), fragmentation(simulations)]
     return shown + [capacity(simulations)] * any(simulation["capacity"] for simulation in simulations)
 
@@ -190,14 +191,16 @@ def over_steps(simulations: Sequence[Row]) -> Plot:
     for number, (simulation, name) in enumerate(zip(simulations, names(simulations), strict=True)):
         values = [step["exclusive_cpus"] for step in simulation["steps"]]
         shapes += [Path(staircase(field, values), f"line s{number}"), *_crosses(field, simulation, number)]
-        told.append(f"{name}: {cpu_count(values[-1] if values else 0)} exclusive after {len(values)} steps")
+        told.append(
+            f"{name}: {count_of(values[-1] if values else 0, 'CPU')} exclusive after {len(values)} steps"
+        )
     caption = "After each step of the scenario. A cross is a step in which something was refused; the dotted line is all that may be exclusive."
     drawing = Drawing(WIDTH, HEIGHT, "; ".join(told), shapes)
     return Plot("plot-steps", "Exclusive CPUs over the steps", caption, [drawing], keys(simulations))
 
 
 def staircase(field: PlotField, values: Sequence[float]) -> str:
-    """The path of a line that stays level until the next value."""
+    """The path of a line that is level until the next value."""
     steps = (f"H{field.x(number)}V{field.y(value)}" for number, value in enumerate(values, 1))
     return f"M{field.x(0)} {field.y(0)}" + "".join(steps)
 
@@ -218,13 +221,15 @@ def keys(simulations: Sequence[Row]) -> list[str]:
 
 
 def allocatable(simulation: Row) -> int:
-    """How many CPUs of the machine may be exclusive."""
+    """The number of CPUs that can be exclusive."""
     return sum(node["allocatable"] for node in simulation["numa_nodes"])
 
 
 def by_numa_node(simulations: Sequence[Row], marks: Marks) -> Plot:
     """A column for each NUMA node, cut into the CPUs of each container."""
-    caption = "Each piece is the CPUs that one container has of its own on that node; grey is shared, hatched reserved."
+    caption = (
+        "Each piece is the exclusive CPUs of one container on that node; grey is shared, hatched reserved."
+    )
     drawings = [
         _columns(simulation, number, f"CPUs {letter}".rstrip(), marks)
         for number, (simulation, letter) in enumerate(zip(simulations, letters(simulations), strict=True))
@@ -235,7 +240,7 @@ def by_numa_node(simulations: Sequence[Row], marks: Marks) -> Plot:
 def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
     nodes = [node for node in simulation["machine"]["numa_nodes"] if node["cpus"]]
     pieces_by_node = [_pieces(node, simulation) for node in nodes]
-    # A piece needs some pixels to be pointed at, so the node with most pieces sets the height.
+    # A pointer must hit each piece, so the node with most pieces sets the height.
     height = min(TALLEST, max(HEIGHT, 6 * max(map(len, pieces_by_node))))
     field = PlotField(
         _width_of(len(nodes)), height, len(nodes), rounded_top(max(len(node["cpus"]) for node in nodes))
@@ -251,7 +256,7 @@ def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
             below += len(cpus)
             joins = str(marks.number(key)) if key else f"p{number}" if pool & bits.from_ids(cpus) else None
             colour = marks.colour(key)
-            words = f"NUMA {node['id']}: {key or kind}, {cpu_count(len(cpus))}"
+            words = f"NUMA {node['id']}: {key or kind}, {count_of(len(cpus), 'CPU')}"
             shapes.append(bar(left, y, width, tall, f"piece {kind} {colour}".rstrip(), words, joins))
             if key and tall >= 11 and width >= 12:
                 place = left + width / 2, y + tall / 2 + 4
@@ -302,7 +307,7 @@ def fragmentation(simulations: Sequence[Row]) -> Plot:
 
 
 def capacity(simulations: Sequence[Row]) -> Plot:
-    """How many more pods of each shape fit, against how many fit on an empty machine."""
+    """The number of further pods of each shape that fit, beside the number that fits on an empty machine."""
     title = "How many more pods fit"
     rows_by_simulation = [{row["shape"]: row for row in simulation["capacity"]} for simulation in simulations]
     text_by_shape: dict[str, str] = {}

@@ -1,13 +1,13 @@
 """The tables of a report as data: totals, differences, placements, refusals, devices, memory, steps and orders.
 
-`templates/tables.html.j2` draws them. A cell whose text does not sort as people expect carries a sort key.
+`templates/tables.html.j2` draws them. A cell has a sort key where the order of its text is not useful.
 """
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, alignment, count, is_refused, names
-from nri_plugin.cli.topology.picture import memory_text
+from nri_plugin.cli.output import count_of, memory_text
+from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, is_refused, missing_levels, names
 from nri_plugin.model import bits
 
 NONE = "-"
@@ -65,19 +65,19 @@ class ReportTable:
 
 
 def row(*cells: object, joins: int | None = None, also: str | None = None) -> ReportRow:
-    """A row; a cell that is no `ReportCell` is its text."""
+    """A row; a value that is no `ReportCell` becomes the text of one."""
     return ReportRow(
         [cell if isinstance(cell, ReportCell) else ReportCell(cell) for cell in cells], joins, also
     )
 
 
 def number(value: int, text: str = "") -> ReportCell:
-    """A number, sorted as one."""
+    """A number; the column is sorted by it."""
     return ReportCell(text or value, value, "" if text else "number")
 
 
 def name(key: str) -> ReportCell:
-    """A name that may break at its slashes and cannot change the reading direction of the text beside it."""
+    """A name; it may break at slashes and cannot change the direction of other text."""
     return ReportCell(key, look="name")
 
 
@@ -89,7 +89,7 @@ def cpu_list(cpus: str, nothing: str = NONE) -> ReportCell:
 
 
 def percent(ratio: float) -> ReportCell:
-    """A share of 1."""
+    """A share, from 0 to 1, as a percentage."""
     return ReportCell(f"{100 * ratio:.0f} %", ratio)
 
 
@@ -133,7 +133,7 @@ class SimulationTables:
         )
 
     def refusals(self) -> ReportTable:
-        """Every container that was refused, with the whole sentence."""
+        """The refused containers, with the full reason."""
         rows = [
             row(
                 number(step["number"]),
@@ -176,7 +176,7 @@ class SimulationTables:
             )
             for found in self._simulation["memory"]
         ]
-        return self._table("Memory", ["NUMA", "Resource", "Promised", "Of"], rows)
+        return self._table("Memory", ["NUMA", "Resource", "Allocated", "Of"], rows)
 
     def steps(self) -> ReportTable:
         """The steps in order."""
@@ -213,7 +213,7 @@ KINDS: Sequence[Callable[[SimulationTables], ReportTable]] = (
 
 _ORDER_COLUMNS = {
     "pods_placed": "Pods placed",
-    "containers_exclusive": "With own CPUs",
+    "containers_exclusive": "With exclusive CPUs",
     "exclusive_cpus": "Exclusive CPUs",
     "aligned_numa_node": "On one NUMA node",
     "aligned_uncore_cache": "In one L3",
@@ -240,7 +240,7 @@ def orders(simulations: Sequence[Row], letters: Sequence[str]) -> ReportTable:
 
 
 def differences(comparison: Row, simulations: Sequence[Row], marks: Marks) -> list[ReportTable]:
-    """The keys of two configurations that differ, and the containers that they treat differently."""
+    """The keys that differ between two configurations, and the containers with different results."""
     before, after = names(simulations)
     keys = [row(key, one or NONE, other or NONE) for key, one, other in comparison["configuration"]]
     rows = [
@@ -253,7 +253,7 @@ def differences(comparison: Row, simulations: Sequence[Row], marks: Marks) -> li
         )
         for found in comparison["containers"]
     ]
-    alike = f"{count(comparison['alike'], 'container')} the same with both."
+    alike = f"{count_of(comparison['alike'], 'container')} the same with both."
     nothing = f"No container is treated differently: {alike}"
     return [
         ReportTable("differing-keys", "Configurations", ["Key", before, after], keys),
@@ -277,7 +277,7 @@ def _totals(totals: Row) -> dict[str, object]:
         "Pods placed in part": totals["pods_partly"],
         "Pods refused": totals["pods_refused"],
         "Containers that run": totals["containers"],
-        "Containers with CPUs of their own": own,
+        "Containers with exclusive CPUs": own,
         " on one NUMA node": f"{totals['aligned_numa_node']} of {own}",
         " on one socket": f"{totals['aligned_socket']} of {own}",
         " in one L3 cache": f"{totals['aligned_uncore_cache']} of {own}",
@@ -288,7 +288,7 @@ def _totals(totals: Row) -> dict[str, object]:
         "Reserved CPUs": totals["reserved_cpus"],
         "Fragmentation by NUMA node": percent(totals["fragmentation_numa"]).text,
         "Fragmentation by L3 cache": percent(totals["fragmentation_cache"]).text,
-        "Memory promised": memory_text(totals["memory_promised_bytes"]),
+        "Memory allocated": memory_text(totals["memory_promised_bytes"]),
         "Expectations not met": totals["problems"],
     }
 
@@ -296,9 +296,9 @@ def _totals(totals: Row) -> dict[str, object]:
 def _aligned(aligned: Row | None) -> ReportCell:
     if aligned is None:
         return ReportCell(NONE, -1)
-    return ReportCell(
-        alignment(aligned).removeprefix("aligned at "), sum(bool(aligned[level]) for level in LEVELS)
-    )
+    missing = missing_levels(aligned)
+    text = f"not aligned: {missing}" if missing else "all levels"
+    return ReportCell(text, sum(bool(aligned[level]) for level in LEVELS))
 
 
 def _refused(step: Row) -> Iterable[tuple[str, Row]]:

@@ -1,23 +1,33 @@
-"""`nri-pin simulate`: what would become of these pods on that machine, without either."""
+"""`nri-pin simulate`: try pods on a described machine; needs neither pods nor machine."""
 
 import json
 import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import asdict, replace
+from typing import Any
 
 import click
 
-from nri_plugin.cli.output import NARROW, columns, echo, format_option, told, waiting
-
-if TYPE_CHECKING:
-    from nri_plugin.simulator.machine.source import SourcedMachine
-    from nri_plugin.simulator.simulate.comparison import SimulationComparison
-    from nri_plugin.simulator.simulate.config import Chosen
-    from nri_plugin.simulator.simulate.plan import PodPlan
-    from nri_plugin.simulator.simulate.simulation import Simulation
-
+from nri_plugin.cli.output import NARROW, columns, echo, format_option, table, told, waiting
+from nri_plugin.cli.simulate.text import comparison_text, simulation_text
+from nri_plugin.cli.topology.machine_view import summary
+from nri_plugin.cli.topology.picture import in_encoding
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.simulator.machine.source import SourcedMachine, read_machine
+from nri_plugin.simulator.simulate.comparison import (
+    PodOrder,
+    SimulationComparison,
+    compare,
+    ordered,
+    other_orders,
+)
+from nri_plugin.simulator.simulate.config import Chosen, choose, parse_set
+from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
+from nri_plugin.simulator.simulate.rows import described_machine, read_shape
+from nri_plugin.simulator.simulate.simulate import simulate
+from nri_plugin.simulator.simulate.simulation import FORMAT, Simulation
 
 EXIT_PROBLEMS = 1
 
@@ -51,6 +61,7 @@ not met; 2 for wrong usage.
 @click.option("--config", metavar="FILE", help="The agent's configuration to decide by.")
 @click.option(
     "--compare",
+    "compared_with",
     metavar="FILE|KEY=VALUE,...",
     help="Simulate again with this configuration, and show the differences.",
 )
@@ -90,7 +101,7 @@ not met; 2 for wrong usage.
 def command(
     words: tuple[str, ...],
     config: str | None,
-    compare: str | None,
+    compared_with: str | None,
     policy: str | None,
     scope: str | None,
     sets: tuple[str, ...],
@@ -111,18 +122,19 @@ def command(
         echo(_list(output_format))
         return 0
     machine, plan = _read(words, node)
-    plan = _ordered(plan, order, seed)
+    if order != "file":
+        plan = ordered(plan, PodOrder(order), seed)
     given = _sets(policy, scope, sets)
-    choices = _choices(machine, plan, config, given, compare)
+    choices = _choices(machine, plan, config, given, compared_with)
     simulations = _simulated(machine, plan, choices, shapes)
     if repeat is not None:
         is_shuffled = order == "shuffle"
         seeds = range(seed + is_shuffled, seed + is_shuffled + repeat)
         own = seed if is_shuffled else None
         simulations = _with_orders(simulations, machine, plan, choices, seeds, own)
-    comparison = _compared(simulations)
+    comparison = compare(*simulations) if len(simulations) == 2 else None
     if html is not None:
-        _write_report(html, simulations, comparison)
+        _write_report(html, as_dict(simulations, comparison))
     if output_format == "json":
         echo(json.dumps(as_dict(simulations, comparison)))
     else:
@@ -132,14 +144,8 @@ def command(
     return EXIT_PROBLEMS if any(one.totals.problems for one in simulations) else 0
 
 
-def as_dict(
-    simulations: Sequence["Simulation"], comparison: "SimulationComparison | None"
-) -> dict[str, object]:
-    """What `-o json` prints."""
-    from dataclasses import asdict
-
-    from nri_plugin.simulator.simulate.simulation import FORMAT
-
+def as_dict(simulations: Sequence[Simulation], comparison: SimulationComparison | None) -> dict[str, Any]:
+    """The value that `-o json` prints."""
     return {
         "format": FORMAT,
         "simulations": [one.as_dict() for one in simulations],
@@ -147,13 +153,7 @@ def as_dict(
     }
 
 
-def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, PodPlan]":
-    from dataclasses import replace
-
-    from nri_plugin.simulator.machine.source import read_machine
-    from nri_plugin.simulator.simulate.plan import read_plan
-    from nri_plugin.simulator.simulate.rows import described_machine
-
+def _read(words: Sequence[str], node: str) -> tuple[SourcedMachine, PodPlan]:
     if not words or len(words) > 2:
         raise click.UsageError(
             "name a machine and a scenario, such as nri-pin simulate laptop pods.yaml"
@@ -171,23 +171,18 @@ def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, PodPlan]":
 
 
 def _sets(policy: str | None, scope: str | None, sets: Sequence[str]) -> dict[str, str]:
-    from nri_plugin.simulator.simulate.config import parse_set
-
     short = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
     return {key: value for key, value in short.items() if value is not None} | dict(map(parse_set, sets))
 
 
 def _choices(
-    machine: "SourcedMachine",
-    plan: "PodPlan",
+    machine: SourcedMachine,
+    plan: PodPlan,
     config: str | None,
     sets: Mapping[str, str],
     compare: str | None,
-) -> "list[Chosen]":
-    """The configuration, and the second one where there is to be one."""
-    from nri_plugin.model.errors import ConfigError
-    from nri_plugin.simulator.simulate.config import choose, parse_set
-
+) -> list[Chosen]:
+    """The configuration, and with --compare the second one."""
     chosen = [choose(machine.topology, config, plan.config, sets, plan.file)]
     if compare is None:
         return chosen
@@ -203,38 +198,22 @@ def _choices(
 
 
 def _simulated(
-    machine: "SourcedMachine", plan: "PodPlan", choices: "Sequence[Chosen]", shapes: Sequence[str]
-) -> "list[Simulation]":
-    from nri_plugin.cli.topology.machine_view import summary
-    from nri_plugin.simulator.simulate.rows import read_shape
-    from nri_plugin.simulator.simulate.simulate import simulate
-
+    machine: SourcedMachine, plan: PodPlan, choices: Sequence[Chosen], shapes: Sequence[str]
+) -> list[Simulation]:
     more = [read_shape(text) for text in shapes]
     with waiting(f"simulating {plan.name or 'the scenario'}"):
         return [simulate(machine, plan, one, more, summary=summary(machine.topology)) for one in choices]
 
 
-def _ordered(plan: "PodPlan", order: str, seed: int) -> "PodPlan":
-    if order == "file":
-        return plan
-    from nri_plugin.simulator.simulate.comparison import PodOrder, ordered
-
-    return ordered(plan, PodOrder(order), seed)
-
-
 def _with_orders(
-    simulations: "Sequence[Simulation]",
-    machine: "SourcedMachine",
-    plan: "PodPlan",
-    choices: "Sequence[Chosen]",
+    simulations: Sequence[Simulation],
+    machine: SourcedMachine,
+    plan: PodPlan,
+    choices: Sequence[Chosen],
     seeds: Sequence[int],
     own: int | None,
-) -> "list[Simulation]":
-    """The simulations with a row for each other order."""
-    from dataclasses import replace
-
-    from nri_plugin.simulator.simulate.comparison import other_orders
-
+) -> list[Simulation]:
+    """The simulations, each with a row for every other order of the pods."""
     found = []
     for one, chosen in zip(simulations, choices, strict=True):
         rows = told(other_orders(machine, plan, chosen, seeds, seed=own), "tried {} orders")
@@ -242,21 +221,10 @@ def _with_orders(
     return found
 
 
-def _compared(simulations: "Sequence[Simulation]") -> "SimulationComparison | None":
-    from nri_plugin.simulator.simulate.comparison import compare
-
-    return compare(*simulations) if len(simulations) == 2 else None
-
-
-def _write_report(
-    path: str, simulations: "Sequence[Simulation]", comparison: "SimulationComparison | None"
-) -> None:
-    from dataclasses import asdict
-
+def _write_report(path: str, result: Mapping[str, Any]) -> None:
     from nri_plugin.cli.simulate.report import render
-    from nri_plugin.model.errors import HostError
 
-    page = render([one.as_dict() for one in simulations], None if comparison is None else asdict(comparison))
+    page = render(result["simulations"], result["comparison"])
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
@@ -264,10 +232,7 @@ def _write_report(
         raise HostError(path, f"cannot be written: {(error.strerror or 'unknown error').lower()}") from error
 
 
-def _print_text(simulations: "Sequence[Simulation]", comparison: "SimulationComparison | None") -> None:
-    from nri_plugin.cli.simulate.text import comparison_text, simulation_text
-    from nri_plugin.cli.topology.picture import in_encoding
-
+def _print_text(simulations: Sequence[Simulation], comparison: SimulationComparison | None) -> None:
     width = columns() or NARROW
     if comparison is None:
         text = simulation_text(simulations[0], width)
@@ -277,9 +242,6 @@ def _print_text(simulations: "Sequence[Simulation]", comparison: "SimulationComp
 
 
 def _list(output_format: str) -> str:
-    from nri_plugin.cli.output import table
-    from nri_plugin.simulator.simulate.plan import shipped_scenarios
-
     found = shipped_scenarios()
     if output_format == "json":
         return json.dumps(found)

@@ -4,8 +4,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from nri_plugin.cli.output import folded, folded_rows, table
-from nri_plugin.cli.topology.machine_view import count_of
+from nri_plugin.cli.output import count_of, folded, folded_rows, table
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.simulate.comparison import SimulationComparison, Sum, spread
@@ -23,13 +22,13 @@ from nri_plugin.simulator.simulate.simulation import (
 LETTERS = ("A", "B")
 OF_OPTION = "(--shape)"
 ROWS = 20
-"""So many different shapes and refusals are shown; a table of hundreds is for programs."""
+"""The most shapes and refusals that are shown; `-o json` has all."""
 NAMED = 3
-"""So many pods of a row are named; the others are counted."""
+"""The most pods of a row that are named; the others are counted."""
 
 
 def simulation_text(one: Simulation, width: int) -> str:
-    """Everything about one simulation, most wanted first."""
+    """One simulation: placements, refusals and capacity first."""
     sections = [
         head(one, width),
         _placements(one, width),
@@ -45,7 +44,7 @@ def simulation_text(one: Simulation, width: int) -> str:
 
 
 def head(one: Simulation, width: int) -> list[str]:
-    """What was simulated."""
+    """Scenario, machine, configuration and reserved CPUs."""
     chosen = one.configuration
     lines = [
         f"{one.scenario} on {_place(one)}: {count_of(one.totals.pods, 'pod')}",
@@ -53,17 +52,21 @@ def head(one: Simulation, width: int) -> list[str]:
         f"config    {chosen.name}",
         f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
     ]
-    return [piece for line in lines for piece in folded(line, width, 10)]
+    return _folded(lines, width, 10)
 
 
 def _place(one: Simulation) -> str:
-    """The machine's name; one that a scenario describes or that standard input brings has none."""
-    return "a machine of its own" if one.machine.name == "machine" else one.machine.name
+    """The machine's name; a machine from a scenario or from standard input has none."""
+    return "an unnamed machine" if one.machine.name == "machine" else one.machine.name
 
 
 def notes(one: Simulation, width: int) -> list[str]:
-    """What was not simulated."""
-    return [piece for note in one.notes for piece in folded(f"note: {note}", width, 6)]
+    """Assumptions and limits of the simulation."""
+    return _folded([f"note: {note}" for note in one.notes], width, 6)
+
+
+def _folded(lines: Iterable[str], width: int, indent: int) -> list[str]:
+    return [piece for line in lines for piece in folded(line, width, indent)]
 
 
 def sums(one: Simulation, width: int) -> list[str]:
@@ -80,7 +83,7 @@ def sums(one: Simulation, width: int) -> list[str]:
         f"CPUs      {_cpu_counts(one)}",
         *([aligned] if own else []),
     ]
-    return [piece for line in lines for piece in folded(line, width, 10)]
+    return _folded(lines, width, 10)
 
 
 def _cpu_counts(one: Simulation) -> str:
@@ -98,7 +101,7 @@ def _placements(one: Simulation, width: int) -> list[str]:
 
 
 def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) -> list[str]:
-    """A table without the columns that say nothing on any line."""
+    """A table without its empty columns."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     cells = [[row[column] for column in kept] for row in rows]
     return table(cells, width, {number for number, head in enumerate(cells[0]) if head in foldable})
@@ -136,7 +139,7 @@ def _row(one: Simulation, row: SimulatedContainer, name: str) -> list[str]:
 
 
 def _aligned(levels: AlignmentRow, *, is_known: bool) -> str:
-    """`all`, or the levels at which it is not."""
+    """`all`, or the levels at which the CPUs are not aligned."""
     words = {
         "node": levels.numa_node,
         "socket": levels.socket or levels.numa_node,
@@ -171,25 +174,26 @@ def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
     for number, row in enumerate(rows):
         by_reason.setdefault(row.reason if row.stage is RefusalStage.NODE else number, []).append(row)
     merged = [
-        row[0]
-        if len(row) == 1
-        else replace(row[0], shape="", containers=sum((one.containers for one in row), ()))
+        replace(
+            row[0],
+            shape=row[0].shape if len(row) == 1 else "",
+            containers=tuple(key for one in row for key in one.containers),
+        )
         for row in by_reason.values()
     ]
     return sorted(merged, key=lambda row: -len(row.containers))
 
 
 def _who(row: RefusedRow) -> list[str]:
-    """Containers; a node that is full refuses whole pods."""
+    """The refused containers; where the node has no room, the refused pods."""
     if row.stage is not RefusalStage.NODE:
         return list(row.containers)
     return list(dict.fromkeys(key.rpartition("/")[0] for key in row.containers))
 
 
 def _problems(one: Simulation, width: int) -> list[str]:
-    found = [problem for step in one.steps for problem in step.problems]
-    lines = ["Not as expected"] if found else []
-    return lines + [piece for problem in found for piece in folded(f"  ! {problem}", width, 4)]
+    found = [f"  ! {problem}" for step in one.steps for problem in step.problems]
+    return ["Not as expected", *_folded(found, width, 4)] if found else []
 
 
 def _capacity(rooms: Sequence[ShapeCapacity], width: int) -> list[str]:
@@ -224,7 +228,7 @@ def _count(room: ShapeCapacity, count: int | None) -> str:
 
 
 def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
-    """What other orders of the pods come to."""
+    """The spread of figures over other orders of the pods."""
     if not one.orders[1:]:
         return []
     head = (f"{len(one.orders) - 1} SHUFFLES{which}", "THIS ORDER", "LEAST", "MIDDLE", "MOST")
@@ -233,7 +237,7 @@ def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
 
 
 def _machine(one: Simulation, width: int) -> list[str]:
-    """How much is left where, and how broken up it is; a node of one cache is not, that is used or not."""
+    """What is left of each NUMA node and its fragmentation; a node of one cache has none."""
     groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
     heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
     caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}
@@ -268,15 +272,17 @@ def _by_cache(broken: Iterable[FragmentationRow]) -> str:
 
 
 def _grouped(ids: Sequence[int], rows: Sequence[list[str]]) -> Iterator[list[str]]:
-    """Neighbours that say the same on one line."""
+    """Neighbours with equal cells in one row."""
     for cells, group in groupby(zip(ids, rows, strict=True), lambda pair: pair[1]):
         yield [str(CPUSet.from_ids(number for number, _ in group)), *cells]
 
 
 def _use(caches: Sequence[FragmentationRow]) -> list[str]:
-    whole = sum(1 for row in caches if row.allocatable and row.available == row.allocatable)
-    taken = sum(1 for row in caches if row.allocatable and not row.available)
-    return [str(whole), str(len([row for row in caches if row.allocatable]) - whole - taken), str(taken)]
+    """How many caches are whole, used in part, and taken; caches of reserved CPUs alone do not count."""
+    counted = [row for row in caches if row.allocatable]
+    whole = sum(row.available == row.allocatable for row in counted)
+    taken = sum(not row.available for row in counted)
+    return [str(whole), str(len(counted) - whole - taken), str(taken)]
 
 
 def _left(row: SimulatedMemory | None) -> str:
@@ -288,7 +294,7 @@ def _percent(ratio: float) -> str:
 
 
 def comparison_text(both: Sequence[Simulation], comparison: SimulationComparison, width: int) -> str:
-    """What differs by container first, then the sums."""
+    """Two simulations: differences by container, then the sums."""
     first, second = both
     sections = [
         _heads(first, second, width),
@@ -311,7 +317,7 @@ def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
             for letter, one in zip(LETTERS, (first, second), strict=True)
         ),
     ]
-    return [piece for line in lines for piece in folded(line, width, 10)]
+    return _folded(lines, width, 10)
 
 
 def _differences(comparison: SimulationComparison, width: int) -> list[str]:

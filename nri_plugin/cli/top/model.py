@@ -1,4 +1,4 @@
-"""What `nri-pin top` shows: the state of the agent now, the latest changes, and what the reader wants to see.
+"""The data behind `nri-pin top`: the state of the agent, the latest changes, and the selection of the reader.
 
 `TopFeed` reads the agent's status socket, and the checkpoint while no agent answers. Each answer is a `Sample`. `Model`
 compares two samples in a row, keeps the changes as `TopEvent`s, and selects and sorts the rows.
@@ -7,13 +7,13 @@ compares two samples in a row, keeps the changes as `TopEvent`s, and selects and
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, decode
+from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.state.diff import changes
+from nri_plugin.cli.state.diff import change_facts, change_line, changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import ANSWER_S, NO_RUNTIME, SOCKET, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What is known at one moment.
+    """The state of an agent at one moment.
 
     Attributes:
         seen: the state and the machine.
@@ -43,7 +43,7 @@ class Sample:
 
     @property
     def is_placing(self) -> bool:
-        """Whether a container that is created now is placed: an agent answers, and a runtime is connected to it."""
+        """Whether new containers are placed: an agent answers, and a runtime is connected to it."""
         return self.is_connected and self.runtime is not None
 
 
@@ -69,32 +69,30 @@ class TopFeed:
         return -1 if self._peer is None else self._peer.fileno()
 
     def first(self) -> Sample:
-        """What is known now.
+        """The first sample.
 
         Raises:
             HostError: the agent does not answer and there is no checkpoint.
         """
         self._connect()
-        if self._peer is not None:
-            self._peer.settimeout(ANSWER_S)
-            while self._peer is not None:
-                sample = self._received()
-                if sample is not None:
-                    self._peer.setblocking(False)
-                    return sample
+        while self._peer is not None:
+            sample = self._received(self._peer)
+            if sample is not None:
+                self._peer.setblocking(False)
+                return sample
         return self._from_file()
 
     def next(self) -> Sample | None:
-        """The next sample; None when nothing is new. Tries to reach an agent that was away.
+        """The next sample; None when nothing is new. Connects again to an agent that was away.
 
         Raises:
-            HostError: the agent went and there is no checkpoint.
+            HostError: the agent has ended and there is no checkpoint.
         """
         if self._peer is None:
             self._connect()
         if self._peer is not None:
             self._peer.setblocking(False)
-            sample = self._received()
+            sample = self._received(self._peer)
             if sample is not None or self._peer is not None:
                 return sample
         return self._from_file()
@@ -115,14 +113,12 @@ class TopFeed:
             return
         self._peer, self._data = peer, b""
 
-    def _received(self) -> Sample | None:
+    def _received(self, peer: socket.socket) -> Sample | None:
         """The newest complete line; closes the connection when the agent did."""
-        if self._peer is None:
-            return None
         try:
-            while part := self._peer.recv(CHUNK):
+            while part := peer.recv(CHUNK):
                 self._data += part
-                if self._peer.gettimeout() and self._data.endswith(b"\n"):
+                if peer.gettimeout() and self._data.endswith(b"\n"):
                     break
             else:
                 self.close()
@@ -144,9 +140,6 @@ class TopFeed:
         except ValueError as error:
             self.close()
             raise HostError(self._socket_path, f"{error}; use the same version of both programs") from None
-        return self._told(status)
-
-    def _told(self, status: AgentStatus) -> Sample:
         found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
         source = f"agent at {self._socket_path}"
         return Sample(found, True, source, status.refusals, status.drifts, status.runtime)
@@ -187,9 +180,9 @@ class TopRow:
     """A container.
 
     Attributes:
-        row: what it has.
-        used: CPUs that it used lately; None where that is not known.
-        age_s: seconds since it began; None where that is not known.
+        row: allocation and place.
+        used: CPUs used since the last read; None where that is not known.
+        age_s: seconds since its start; None where that is not known.
         is_fresh: changed within the last seconds.
     """
 
@@ -201,7 +194,7 @@ class TopRow:
 
 @dataclass(frozen=True, slots=True)
 class TopEvent:
-    """Something that changed.
+    """A change.
 
     Attributes:
         at: seconds since the epoch.
@@ -232,11 +225,11 @@ class Model:
     """The state of the display.
 
     Attributes:
-        sample: what is known now.
-        log: what changed, the newest last.
+        sample: the newest state.
+        log: changes, the newest last.
         sort: one of `SORTS`.
-        pattern: only containers whose name holds it.
-        is_paused: nothing new is taken in.
+        pattern: selects containers whose names contain it.
+        is_paused: new samples are not taken in.
         scroll: containers above the first shown.
     """
 
@@ -250,7 +243,7 @@ class Model:
 
     def take(self, sample: Sample, at: float) -> list[TopEvent]:
         """Take in a sample; returns the changes."""
-        new = happenings(self.sample, sample, at)
+        new = list(happenings(self.sample, sample, at))
         for one in new:
             key = one.facts.get("key")
             if key is not None:
@@ -268,7 +261,7 @@ class Model:
     def lines(
         self, used: Mapping[str, float], age_of: Callable[[StateRow], float | None], at: float
     ) -> list[TopRow]:
-        """The containers to show, in order."""
+        """The selected containers, sorted."""
         lines = [
             TopRow(
                 row,
@@ -282,63 +275,29 @@ class Model:
         return sorted(lines, key=SORTS[self.sort])
 
 
-def happenings(before: Sample, after: Sample, at: float) -> list[TopEvent]:
+def happenings(before: Sample, after: Sample, at: float) -> Iterator[TopEvent]:
     """The changes from one sample to the next."""
-    from nri_plugin.cli.state.diff import change_facts, change_line
-
-    found = []
     if before.is_connected != after.is_connected:
         text = "the agent answers" if after.is_connected else "the agent is away; this is its checkpoint"
-        found.append(TopEvent(at, text, {"what": "agent", "connected": after.is_connected}))
+        yield TopEvent(at, text, {"what": "agent", "connected": after.is_connected})
     elif after.is_connected and before.is_placing != after.is_placing:
-        name = f"{after.runtime.name} {after.runtime.version}" if after.runtime else ""
-        text = f"{name} asks the agent" if after.runtime else NO_RUNTIME
-        found.append(TopEvent(at, text, {"what": "runtime", "connected": after.is_placing}))
-    found += [
-        TopEvent(at, " ".join(change_line(change).split()), change_facts(change))
-        for change in changes(before.seen.state, after.seen.state)
-    ]
-    if before.is_connected and after.is_connected:
-        found += _refusals(before, after, at) + _drifts(before, after, at)
-    return found
-
-
-def _refusals(before: Sample, after: Sample, at: float) -> list[TopEvent]:
-    known = refused(before)
-    return [
-        TopEvent(
-            at,
-            f"refused {row.namespace}/{row.pod}/{row.container}: {row.detail}",
-            {
-                "what": "refused",
-                "name": f"{row.namespace}/{row.pod}/{row.container}",
-                "reason": row.reason,
-                "detail": row.detail,
-            },
-        )
-        for row in after.refusals
-        if row.number > known
-    ]
-
-
-def _drifts(before: Sample, after: Sample, at: float) -> list[TopEvent]:
-    known = drifted(before)
-    return [
-        TopEvent(
-            at,
-            f"drift {row.name}: found CPUs {row.found or '-'}, should be {row.desired} ({row.cause})",
-            {
-                "what": "drift",
-                "name": row.name,
-                "found": row.found,
-                "desired": row.desired,
-                "cause": row.cause,
-                "error": row.error,
-            },
-        )
-        for row in after.drifts
-        if row.number > known
-    ]
+        runtime = after.runtime
+        text = f"{runtime.name} {runtime.version} asks the agent" if runtime else NO_RUNTIME
+        yield TopEvent(at, text, {"what": "runtime", "connected": after.is_placing})
+    for change in changes(before.seen.state, after.seen.state):
+        yield TopEvent(at, " ".join(change_line(change).split()), change_facts(change))
+    if not (before.is_connected and after.is_connected):
+        return
+    for refusal in after.refusals:
+        if refusal.number > refused(before):
+            name = f"{refusal.namespace}/{refusal.pod}/{refusal.container}"
+            facts = {"what": "refused", "name": name, "reason": refusal.reason, "detail": refusal.detail}
+            yield TopEvent(at, f"refused {name}: {refusal.detail}", facts)
+    for drift in after.drifts:
+        if drift.number > drifted(before):
+            found = f"found CPUs {drift.found or '-'}, should be {drift.desired} ({drift.cause})"
+            facts = {name: getattr(drift, name) for name in ("name", "found", "desired", "cause", "error")}
+            yield TopEvent(at, f"drift {drift.name}: {found}", {"what": "drift", **facts})
 
 
 def refused(sample: Sample) -> int:

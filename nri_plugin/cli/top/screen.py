@@ -1,7 +1,7 @@
-"""The terminal while `nri-pin top` has it.
+"""The display of `nri-pin top`: the text of a frame, and the terminal.
 
-`frame` makes the picture from a `Model`: lines of text, none wider than the terminal. `Screen` switches to the alternate
-screen, writes only the lines that changed, and reads keys one by one. It restores the terminal however the command ends.
+`frame` makes the lines of a picture from a `Model`; no line is wider than the terminal. `Screen` switches to the
+alternate screen, writes only the lines that changed, and reads keys one by one. It always restores the terminal.
 """
 
 import os
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Self
 
-from nri_plugin.cli.output import table
+from nri_plugin.cli.output import cut, table
 from nri_plugin.cli.state.show import cells_of, marked_name
 from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
 from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
@@ -35,11 +35,13 @@ LEAST_NAME = 16
 LOG_LINES = 5
 KEYS = "q quit  s sort: {sort}  n filter: {filter}  p {pause}  up/down scroll"
 FRESH = "* "
+CUT = "~"
+"""Marks a text whose end or beginning is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A line and how it stands out: `head`, `fresh`, `dim` or nothing."""
+    """A line and its style: `head`, `fresh`, `dim` or empty."""
 
     text: str
     style: str = ""
@@ -56,34 +58,39 @@ def frame(
     """The picture.
 
     Args:
-        model: what is known.
+        model: the state of the display.
         lines: the containers, in order.
         width: of the terminal.
-        height: of the terminal; None for as many lines as it takes, and no keys.
+        height: of the terminal; None for any number of lines without the line of keys.
         at: seconds since the epoch.
-        prompt: what is being typed as filter; None when nothing is.
+        prompt: the filter text that is being typed; None for none.
     """
-    top = header(model, width, at, most=len(lines) + 99 if height is None else max(1, height // 4))
+    most = len(lines) + 99 if height is None else max(1, height // 4)
+    top = header(model, width, at, most)
     if height is None:
         body, _ = containers(model, lines, width, None)
-        return [*top, Text(""), *body, *log(model.log, width, len(model.log))]
-    log_lines = log(model.log, width, min(LOG_LINES, max(0, height // 5)))
+        return _fitting([*top, Text(""), *body, *log(model.log, len(model.log))], width)
+    log_lines = log(model.log, min(LOG_LINES, max(0, height // 5)))
     room = max(2, height - len(top) - len(log_lines) - 3)
     body, more = containers(model, lines, width, room)
     body += [Text("")] * (room - len(body))
     shown = [*top, Text(""), *body, Text(more, "dim"), *log_lines]
-    return [*shown[: height - 1], keys(model, width, prompt)]
+    return _fitting([*shown[: height - 1], keys(model, prompt)], width)
+
+
+def _fitting(lines: Iterable[Text], width: int) -> list[Text]:
+    """The lines, cut where they are wider than the terminal."""
+    return [Text(cut(line.text, width, CUT), line.style) for line in lines]
 
 
 def header(model: Model, width: int, at: float, most: int) -> list[Text]:
     """The source, totals, and a bar for each NUMA node."""
     sample = model.sample
-    clock = clock_time(at)
     paused = "  PAUSED" if model.is_paused else ""
     away = "" if sample.is_connected else "  AGENT AWAY, as its checkpoint says"
     lines = [
-        Text(cut(f"nri-pin top  {clock}{paused}{away}", width), "head"),
-        Text(cut(f"from {sample.source}", width), "" if sample.is_connected else "fresh"),
+        Text(f"nri-pin top  {clock_time(at)}{paused}{away}", "head"),
+        Text(f"from {sample.source}", "" if sample.is_connected else "fresh"),
     ]
     if sample.is_connected and not sample.is_placing:
         lines += [
@@ -95,7 +102,7 @@ def header(model: Model, width: int, at: float, most: int) -> list[Text]:
 
 
 def totals(model: Model, node: Node | None, state: State) -> list[str]:
-    """Numbers of everything, a word each."""
+    """Totals of containers, CPUs, refusals and drifts."""
     sample = model.sample
     told = sample.is_connected
     numbers = [
@@ -117,11 +124,11 @@ def totals(model: Model, node: Node | None, state: State) -> list[str]:
 
 
 def bars(node: Node, state: State, width: int, most: int) -> list[str]:
-    """What is exclusive (#), reserved (r) and available (.) of each NUMA node with CPUs, several in a line."""
+    """Bars of exclusive (#), reserved (r) and available (.) CPUs of each NUMA node, several in a line."""
     nodes = [numa for numa in node.topology.nodes if numa.cpus]
     free = state.available(node)
-    by_length = []
     # Shorter bars until the nodes fit into `most` lines; without bars the last lines are summed up.
+    rows: list[str] = []
     for length in (BAR, 6, 0):
         cells = [_bar(node, state, numa, len(numa.cpus & free), length) for numa in nodes]
         wide = max(map(len, cells), default=0) + 2
@@ -130,13 +137,9 @@ def bars(node: Node, state: State, width: int, most: int) -> list[str]:
             "".join(cell.ljust(wide) for cell in cells[i : i + count]).rstrip()
             for i in range(0, len(cells), count)
         ]
-        by_length.append(rows)
         if len(rows) <= most:
-            return [cut(row, width) for row in rows]
-    rows = by_length[-1]
-    return [
-        cut(row, width) for row in [*rows[: most - 1], f"and {len(rows) - most + 1} more lines of NUMA nodes"]
-    ]
+            return rows
+    return [*rows[: most - 1], f"and {len(rows) - most + 1} more lines of NUMA nodes"]
 
 
 def _bar(node: Node, state: State, numa: NUMANode, free: int, length: int) -> str:
@@ -158,19 +161,17 @@ def _share(part: int, whole: int, length: int) -> int:
 
 
 def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | None) -> tuple[list[Text], str]:
-    """The rows that have room, and a note about hidden rows."""
+    """The rows that fit, and a note about hidden rows."""
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
-    cells = [HEAD, *map(_cells, shown)]
-    cells = _narrowed(cells, width)
-    texts = table(cells, None)
+    texts = table(_narrowed([HEAD, *map(_cells, shown)], width), None)
     styles = ["head", *("fresh" if line.is_fresh else "" for line in shown)]
     hidden = len(lines) - len(shown)
     more = f"{first} above, {hidden - first} below" if hidden else ""
     if not lines:
         more = "no container" + (f" has {model.pattern!r} in its name" if model.pattern else "")
-    return [Text(cut(text, width), style) for text, style in zip(texts, styles, strict=True)], more
+    return list(map(Text, texts, styles)), more
 
 
 def _cells(line: TopRow) -> tuple[str, ...]:
@@ -180,10 +181,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
         (FRESH if line.is_fresh else "  ")
         + name
         + (" !" if line.row.record.unplaced or line.row.lost else ""),
-        cut(cpus, WIDEST_LIST),
-        cut(numa, WIDEST_LIST),
-        cut(caches, WIDEST_LIST),
-        cut(mems, WIDEST_LIST),
+        *(cut(ids, WIDEST_LIST, CUT) for ids in (cpus, numa, caches, mems)),
         aligned,
         "-" if line.used is None else f"{line.used:.2f}",
         age_words(line.age_s),
@@ -191,7 +189,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
 
 
 def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]:
-    """Rows that fit: names lose their beginning, which says least."""
+    """Rows that fit: names lose their beginning, which identifies a container least."""
     others = sum(max(len(row[column]) for row in cells) + 2 for column in range(1, len(HEAD)))
     room = max(LEAST_NAME, width - others)
     return [(_cut_left(row[0], room) if number else row[0], *row[1:]) for number, row in enumerate(cells)]
@@ -199,30 +197,30 @@ def _narrowed(cells: list[tuple[str, ...]], width: int) -> list[tuple[str, ...]]
 
 def _cut_left(text: str, room: int) -> str:
     mark, name = text[:2], text[2:]
-    return text if len(text) <= room else f"{mark}~{name[len(name) - room + 3 :]}"
+    return text if len(text) <= room else f"{mark}{CUT}{name[len(name) - room + 3 :]}"
 
 
 def clock_time(at: float) -> str:
-    """A time of day in UTC, as the agent's log and the other commands have it."""
+    """The time of day in UTC, as in the agent's log."""
     return time.strftime("%H:%M:%SZ", time.gmtime(at))
 
 
-def log(happened: Sequence[TopEvent], width: int, count: int) -> list[Text]:
+def log(happened: Sequence[TopEvent], count: int) -> list[Text]:
     """The last changes, the newest last."""
     if not count or not happened:
         return []
-    lines = [Text(cut(f"{clock_time(one.at)} {one.text}", width)) for one in list(happened)[-count:]]
+    lines = [Text(f"{clock_time(one.at)} {one.text}") for one in list(happened)[-count:]]
     return [Text("CHANGES", "head"), *lines]
 
 
-def keys(model: Model, width: int, prompt: str | None) -> Text:
-    """The last line."""
+def keys(model: Model, prompt: str | None) -> Text:
+    """The last line: the keys, or the filter that is being typed."""
     if prompt is not None:
-        return Text(cut(f"show names with (Enter to take, Esc to leave): {prompt}", width), "head")
+        return Text(f"show names with (Enter to take, Esc to leave): {prompt}", "head")
     text = KEYS.format(
         sort=model.sort, filter=model.pattern or "none", pause="go on" if model.is_paused else "pause"
     )
-    return Text(cut(text, width), "dim")
+    return Text(text, "dim")
 
 
 def age_words(seconds: float | None) -> str:
@@ -237,11 +235,6 @@ def age_words(seconds: float | None) -> str:
         if count or parts or name == "s":
             parts.append(f"{count}{name}")
     return "".join(part for part in parts[:2] if not part.startswith("0")) or "0s"
-
-
-def cut(text: str, width: int) -> str:
-    """The text, cut at its end and marked where it is too long."""
-    return text if len(text) <= width else text[: max(0, width - 1)] + "~"
 
 
 def _wrapped(words: Sequence[str], width: int) -> list[str]:
@@ -272,10 +265,10 @@ NAMED = {"\r": "enter", "\n": "enter", "\x7f": "backspace", "\x08": "backspace",
 
 
 class Screen:
-    """The terminal on standard input and output; use it in a `with`, which gives it back as it was.
+    """The terminal on standard input and output; the context manager restores it at the end.
 
     Args:
-        colour: whether colours may be used; without them what stands out does by weight and reversal.
+        colour: whether to use colours; without them, styles are bold and reversed text.
     """
 
     def __init__(self, *, colour: bool) -> None:
@@ -314,21 +307,21 @@ class Screen:
             os.close(end)
 
     def take(self) -> None:
-        """Make the terminal ours, at the start and when we come back from the background."""
+        """Set up the terminal, at the start and when the process returns to the foreground."""
         tty.setcbreak(self._input)
         self._shown = []
         self._write(ENTER)
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
+        """Columns and lines of the terminal."""
         try:
             return tuple(os.get_terminal_size(self._output))  # type: ignore[return-value]
         except OSError:
             return tuple(shutil.get_terminal_size())  # type: ignore[return-value]
 
     def draw(self, lines: Sequence[Text]) -> None:
-        """Write those lines that are other ones, all at once."""
+        """Write the lines that have changed, in one write."""
         if self._resized or self.size != self._size:
             self._resized, self._size = False, self.size
             self.take()
@@ -342,7 +335,7 @@ class Screen:
             self._write("".join(parts))
 
     def wait(self, timeout_s: float, others: Iterable[int]) -> list[str]:
-        """The keys pressed, when there are any, or when another descriptor has something, or after a while."""
+        """Wait for a key, for data on another descriptor, or for the time; returns the keys."""
         watched = [self._input, self._wake[0], *others]
         ready, _, _ = select.select(watched, [], [], max(0.0, timeout_s))
         if self._wake[0] in ready:
@@ -351,7 +344,7 @@ class Screen:
         return self._keys() if self._input in ready else []
 
     def _keys(self) -> list[str]:
-        """Empty input is a terminal that went away."""
+        """The keys of the input; `gone` where the terminal was closed."""
         text = os.read(self._input, 1024).decode("utf-8", "replace")
         return keys_in(text) if text else ["gone"]
 
@@ -371,7 +364,7 @@ class Screen:
 
 
 def keys_in(text: str) -> list[str]:
-    """The keys that a piece of input stands for: names of special ones, letters as they are."""
+    """The keys in a piece of input: names of special keys, and letters."""
     keys = []
     while text:
         sequence = next((one for one in SEQUENCES if text.startswith(one)), "")

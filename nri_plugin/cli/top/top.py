@@ -38,7 +38,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Usage:
-    """Reads cgroups repeatedly; CPU use is that between two reads.
+    """CPU use of containers between two reads of their cgroups, and their ages.
 
     Args:
         root: of the cgroup tree.
@@ -54,11 +54,11 @@ class Usage:
         self.cpus_used: dict[str, float] = {}
 
     def read(self, records: Iterable[ContainerRecord], now: float) -> bool:
-        """Read them all; returns whether any CPU time was found.
+        """Read the CPU time of all containers; returns whether any was found.
 
         Args:
             records: the containers.
-            now: seconds of a clock that never goes back.
+            now: seconds of a monotonic clock.
         """
         found: dict[str, tuple[float, int]] = {}
         used: dict[str, float] = {}
@@ -120,7 +120,7 @@ def uptime_s() -> float:
 
 
 FIRST_USE_S = 0.25
-"""Between the two reads that CPU use is computed from, with --once."""
+"""The time between the two reads of CPU use with --once."""
 
 EXAMPLES = """\b
 Examples:
@@ -202,7 +202,7 @@ def command(
     except BrokenPipeError:
         os.dup2(
             os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-        )  # the reader is gone; the rest has nowhere to go
+        )  # the reader has closed the pipe: discard the rest
     finally:
         feed.close()
 
@@ -253,12 +253,12 @@ def _say(facts: Mapping[str, Any]) -> None:
 
 
 def change_facts(one: TopEvent) -> dict[str, Any]:
-    """A change as a program reads it."""
+    """A change, for programs."""
     return {"at": _when(one.at), **one.facts}
 
 
 def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any]:
-    """Everything as it is now."""
+    """The whole state, for programs."""
     node, state = sample.seen.node, sample.seen.state
     return {
         "at": _when(at),

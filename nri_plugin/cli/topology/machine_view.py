@@ -1,30 +1,34 @@
-"""A machine and the containers that run on it: the data that every form of `nri-pin topology` draws.
+"""A machine and the containers that run on it: the data behind each output format of `nri-pin topology`.
 
-Placements come from a checkpoint, or from a dump that was printed with one. The devices of each NUMA node come from the
+Placements come from a checkpoint, or from the output of `nri-pin topology -o json`. The devices of each NUMA node come from the
 description of the machine or from the PCI devices of this one.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import reduce
+from itertools import count
+from operator import or_
+from typing import Any, Literal
 
-from nri_plugin.cli.topology.picture import CPUOwner, memory_text
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.checkpoint.format import Checkpoint
+from nri_plugin.cli.output import count_of, memory_text
+from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED, Paint, paint_of
 from nri_plugin.host.sysfs_parts import read_pci
+from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import owner_of
-from nri_plugin.model.topology import Topology
-
-if TYPE_CHECKING:
-    from nri_plugin.checkpoint.format import Checkpoint
-    from nri_plugin.model.state import State
-    from nri_plugin.simulator.machine.description import Description
-    from nri_plugin.simulator.machine.source import SourcedMachine
+from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import Allocation, Phase, State, owner_of
+from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.simulator.machine.description import Description
+from nri_plugin.simulator.machine.source import SourcedMachine
 
 
 def summary(topology: Topology) -> str:
-    """How many of everything there are."""
+    """The machine in one line: counts of sockets, NUMA nodes, caches, cores and CPUs, and its memory."""
     widths = sorted({len(cpus) for _, cpus in topology.cores})
     sizes = [node.memory_bytes for node in topology.nodes]
     parts = [
@@ -45,30 +49,123 @@ def _caches(topology: Topology) -> str:
     return f"{count} ({count_of(len(topology.without_l3), 'CPU')} without)" if topology.without_l3 else count
 
 
-def count_of(number: int, what: str) -> str:
-    """As in `1 core`, `2 cores`."""
-    return f"{number} {what}" + "s" * (number != 1)
+@dataclass(frozen=True, slots=True)
+class CachePart:
+    """The part of an uncore cache that is in one NUMA node of one socket.
+
+    Attributes:
+        id: number of the cache.
+        cpus: mask of the CPUs in this part.
+        cores: masks of the threads of each core, by lowest CPU.
+        whole: mask of all CPUs of the cache.
+        is_l3: False for CPUs that share no L3.
+    """
+
+    id: int
+    cpus: int
+    cores: tuple[int, ...]
+    whole: int
+    is_l3: bool = True
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another node or socket has the rest of the cache."""
+        return self.is_l3 and self.cpus != self.whole
+
+    @property
+    def name(self) -> str:
+        """The name in a picture."""
+        return f"L3 {self.id}" if self.is_l3 else "no L3"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePart:
+    """The part of a NUMA node that is in one socket; the first part of a node has its lowest CPU."""
+
+    node: NUMANode
+    cpus: int
+    caches: tuple[CachePart, ...]
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another socket has the rest of the node."""
+        return self.cpus != self.node.cpus.mask
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the first part; only this one shows the memory of the node."""
+        return bits.lowest(self.cpus) == bits.lowest(self.node.cpus.mask)
+
+
+@dataclass(frozen=True, slots=True)
+class SocketPart:
+    """A socket."""
+
+    id: int
+    cpus: int
+    nodes: tuple[NodePart, ...]
+
+
+def members(mask: int) -> Iterator[CPUID]:
+    """The CPUs of a mask, ascending; faster than `bits.iterate` for a few CPUs with high numbers."""
+    while mask:
+        yield CPUID(bits.lowest(mask))
+        mask &= mask - 1
+
+
+def machine_parts(topology: Topology) -> tuple[SocketPart, ...]:
+    """The sockets with their nodes, caches and cores, each level by id.
+
+    Every online CPU is in exactly one core of one cache of one node of one socket. A node over two sockets, or a cache
+    over two nodes, appears in each with its part.
+    """
+    cores: dict[tuple[int, int, int], dict[int, int]] = {}
+    for core, cpus in topology.cores:
+        for cpu in members(cpus.mask):
+            place = (topology.socket_by_cpu[cpu], topology.node_by_cpu[cpu], topology.cache_by_cpu[cpu])
+            here = cores.setdefault(place, {})
+            here[core] = here.get(core, 0) | 1 << cpu
+    whole = {int(cache): cpus.mask for cache, cpus in topology.caches}
+    caches: dict[tuple[int, int], list[CachePart]] = {}
+    for (socket, node, cache), found in sorted(cores.items()):
+        masks = sorted(found.values(), key=bits.lowest)
+        is_l3 = topology.is_l3(CPUSet(whole[cache]))
+        part = CachePart(cache, reduce(or_, masks), tuple(masks), whole[cache], is_l3)
+        caches.setdefault((socket, node), []).append(part)
+    by_id = {int(node.id): node for node in topology.nodes}
+    nodes: dict[int, list[NodePart]] = {}
+    for (socket, number), parts in caches.items():
+        mask = reduce(or_, (part.cpus for part in parts))
+        nodes.setdefault(socket, []).append(NodePart(by_id[number], mask, tuple(parts)))
+    return tuple(
+        SocketPart(socket, reduce(or_, (part.cpus for part in inside)), tuple(inside))
+        for socket, inside in sorted(nodes.items())
+    )
+
+
+def nodes_without_cpus(topology: Topology) -> tuple[NUMANode, ...]:
+    """NUMA nodes that belong to no socket."""
+    return tuple(node for node in topology.nodes if not node.cpus)
 
 
 CLASSES = {"01": "storage", "02": "network", "03": "display", "0b": "coprocessor", "12": "accelerator"}
-"""PCI base classes that pods care for. Source: PCI Code and ID Assignment Specification, base classes."""
+"""PCI base classes of devices that pods use. Source: PCI Code and ID Assignment Specification, base classes."""
 
 
-def resource_lines(description: "Description | None") -> list[str]:
-    """What pods can ask for on a described machine: a line for each resource."""
-    counts: dict[str, dict[str, int]] = {}
+def resource_lines(description: Description | None) -> list[str]:
+    """The device resources of a described machine, a line each."""
+    counts: dict[str, Counter[str]] = {}
     for device in description.devices if description else ():
         where = f"on NUMA {device.nodes}" if device.nodes else "on no NUMA node"
-        by_place = counts.setdefault(device.resource, {})
-        by_place[where] = by_place.get(where, 0) + 1
+        counts.setdefault(device.resource, Counter())[where] += 1
     return [
         f"{name}: " + ", ".join(f"{count} {where}" for where, count in by_place.items())
         for name, by_place in counts.items()
     ]
 
 
-def resources_by_node(description: "Description | None") -> dict[int, list[str]]:
-    """The same node by node, with the ids of the devices."""
+def resources_by_node(description: Description | None) -> dict[int, list[str]]:
+    """The device resources of each NUMA node, with the ids of the devices."""
     found: dict[int, dict[str, list[str]]] = {}
     for device in description.devices if description else ():
         for node in device.nodes:
@@ -78,45 +175,84 @@ def resources_by_node(description: "Description | None") -> dict[int, list[str]]
     }
 
 
-def pci_by_node(machine: "SourcedMachine") -> dict[int, str]:
-    """How many PCI devices of which kind each node has; those that no firmware places are left out.
+def pci_by_node(machine: SourcedMachine) -> dict[int, str]:
+    """The PCI devices of each NUMA node, counted by class; devices without a node are left out.
 
     Raises:
         HostError: a file of the machine cannot be read.
     """
-    counts: dict[int, dict[str, int]] = {}
+    counts: dict[int, Counter[str]] = {}
     for device in _pci(machine).values():
         name = CLASSES.get(str(device.get("class"))[2:4]) if isinstance(device, Mapping) else None
         node = device.get("numa_node") if name else None
         if name and isinstance(node, int) and node in machine.topology.node_ids:
-            by_name = counts.setdefault(node, {})
-            by_name[name] = by_name.get(name, 0) + 1
+            counts.setdefault(node, Counter())[name] += 1
     return {
         node: "PCI: " + ", ".join(f"{count} {name}" for name, count in sorted(by_name.items()))
         for node, by_name in sorted(counts.items())
     }
 
 
-def pci_lines(machine: "SourcedMachine") -> list[str]:
-    """The same, a line for all nodes that have the same."""
-    nodes_by_text: dict[str, NodeMask] = {}
+def pci_lines(machine: SourcedMachine) -> list[str]:
+    """The PCI devices, one line for all NUMA nodes that have the same ones."""
+    ids_by_text: dict[str, list[int]] = {}
     for node, text in pci_by_node(machine).items():
-        nodes_by_text[text] = nodes_by_text.get(text, NodeMask()) | NodeMask.of(node)
-    each = {text: " each" if len(nodes) > 1 else "" for text, nodes in nodes_by_text.items()}
-    return [f"{text}{each[text]} on NUMA {nodes}" for text, nodes in nodes_by_text.items()]
+        ids_by_text.setdefault(text, []).append(node)
+    return [
+        f"{text}{' each' if ids[1:] else ''} on NUMA {NodeMask.from_ids(ids)}"
+        for text, ids in ids_by_text.items()
+    ]
 
 
-def _pci(machine: "SourcedMachine") -> Mapping[str, Any]:
+def _pci(machine: SourcedMachine) -> Mapping[str, Any]:
     if machine.files is not None:
         return read_pci(machine.files, machine.topology.online.mask)
     dumped = (machine.dump or {}).get("pci")
     return dumped if isinstance(dumped, Mapping) else {}
 
 
+Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
+_PAINTS = {"shared": SHARED, "reserved": RESERVED, "isolated": ISOLATED, "offline": OFFLINE}
+
+
+@dataclass(frozen=True, slots=True)
+class CPUOwner:
+    """An owner of CPUs: a container, the shared pool, or a kind of CPUs.
+
+    Attributes:
+        label: a line of the legend.
+        cpus: the CPUs.
+        kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
+        note: more facts for the legend.
+        members: containers that share these CPUs.
+        mems: NUMA nodes its memory is bound to.
+    """
+
+    label: str
+    cpus: CPUSet
+    kind: Kind = "exclusive"
+    note: str = ""
+    members: tuple[str, ...] = ()
+    mems: NodeMask = NO_NODES
+
+    @property
+    def details(self) -> str:
+        """The legend behind the label: CPUs, note and members."""
+        parts = f"{self.cpus} ({count_of(len(self.cpus), 'cpu')})" if self.cpus else "none"
+        parts += f", {self.note}" if self.note else ""
+        return parts + (": " + ", ".join(self.members) if self.members else "")
+
+
+def owner_paints(owners: Sequence[CPUOwner]) -> list[Paint]:
+    """The paint of each owner; containers get letters in their order."""
+    places = count()
+    return [paint_of(next(places)) if owner.kind == "exclusive" else _PAINTS[owner.kind] for owner in owners]
+
+
 KEY = "placements"
 """The key of a dump that holds placements."""
 MOST_NAMED = 20
-"""Containers of the shared pool that a legend names; `-o json` and `state show` name all."""
+"""Containers of the shared pool that a legend names; `-o json` and `nri-pin state show` name all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +261,10 @@ class Seat:
 
     Attributes:
         namespace: of its pod.
-        pod: the pod's name, or its uid where the runtime told no name.
+        pod: the pod's name, or its uid where the name is not known.
         container: its name in the pod.
         cpus: its exclusive CPUs; empty in the shared pool.
-        mems: NUMA nodes its memory is bound to; empty where it is not bound.
+        mems: NUMA nodes its memory is bound to; empty for unbound memory.
     """
 
     namespace: str
@@ -139,7 +275,7 @@ class Seat:
 
     @property
     def name(self) -> str:
-        """As people write it."""
+        """`namespace/pod/container`, without a namespace that is not known."""
         return "/".join(filter(None, (self.namespace, self.pod, self.container)))
 
 
@@ -148,10 +284,10 @@ class Placements:
     """The placements of containers on a machine.
 
     Attributes:
-        source: the file, and which generation of it.
+        source: the file and its generation.
         seats: by name; at most one for each container of a pod.
-        shared_pool: what all without exclusive CPUs run on.
-        reserved: CPUs for the system; they are in the shared pool, too, unless reserved strictly.
+        shared_pool: the CPUs of all containers without exclusive CPUs.
+        reserved: CPUs for the system; also in the shared pool unless reserved strictly.
     """
 
     source: str
@@ -166,23 +302,16 @@ class Placements:
             "shared_pool": str(self.shared_pool),
             "reserved": str(self.reserved),
             "containers": [
-                {
-                    "namespace": seat.namespace,
-                    "pod": seat.pod,
-                    "container": seat.container,
-                    "cpus": str(seat.cpus),
-                    "mems": str(seat.mems),
-                }
-                for seat in self.seats
+                asdict(seat) | {"cpus": str(seat.cpus), "mems": str(seat.mems)} for seat in self.seats
             ],
         }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], where: str) -> "Placements":
-        """What `as_dict` wrote.
+        """Read the output of `as_dict`.
 
         Raises:
-            ConfigError: it is something else.
+            ConfigError: the value has another form.
         """
         try:
             seats = tuple(
@@ -204,36 +333,41 @@ class Placements:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What is drawn.
+    """A machine and its containers, as a picture shows them.
 
     Attributes:
         machine: the machine.
         placements: None where they are not known.
-        remark: why it is not known, or by which file it is; empty where there is nothing to say.
+        remark: a doubt about the machine, or the reason why no placements are known; empty for none.
     """
 
-    machine: "SourcedMachine"
+    machine: SourcedMachine
     placements: Placements | None = None
     remark: str = ""
 
     @property
     def topology(self) -> Topology:
-        """The machine as placement sees it."""
+        """The topology by which CPUs are assigned."""
         return self.machine.topology
 
     @property
+    def source(self) -> str:
+        """The file of the placements; the remark where they are not known."""
+        return self.remark if self.placements is None else f"containers: {self.placements.source}"
+
+    @property
     def owners(self) -> list[CPUOwner] | None:
-        """Owners of CPUs in the order of the legend; None where they are not known."""
+        """Owners of CPUs in the order of the legend; None where placements are not known."""
         return None if self.placements is None else owners_of(self.placements, self.topology)
 
 
 def _plain(name: object) -> str:
-    """A name out of a file that anybody may have written: nothing in it moves the cursor of a terminal."""
+    """A name from an untrusted file, without characters that control a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in str(name))
 
 
 def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
-    """Containers first, by name; then what belongs to none of them."""
+    """Containers with exclusive CPUs by name, then the shared pool, isolated, reserved and offline CPUs."""
     owners = [
         CPUOwner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
         for seat in placements.seats
@@ -242,9 +376,7 @@ def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     sharing = tuple(seat.name for seat in placements.seats if not seat.cpus)
     if len(sharing) > MOST_NAMED:
         sharing = (*sharing[:MOST_NAMED], f"and {len(sharing) - MOST_NAMED} more")
-    taken = CPUSet()
-    for owner in owners:
-        taken |= owner.cpus
+    taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
     owners.append(CPUOwner("shared pool", placements.shared_pool, "shared", members=sharing))
     isolated = (topology.isolated & topology.online) - taken
     if isolated:
@@ -270,15 +402,13 @@ def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tup
 
     Args:
         path: the checkpoint, or the directory that holds it.
-        topology: the machine that it should be about.
-        is_asked_for: whether the user named it; one that was only looked for need not be there.
+        topology: the machine that the checkpoint should be about.
+        is_asked_for: whether the user named the file; the default file may be absent.
 
     Raises:
-        ConfigError: it was asked for and is not there, or is about another machine.
-        CheckpointError: it was asked for and cannot be read.
+        ConfigError: a file that the user named is absent, or is about another machine.
+        CheckpointError: a file that the user named cannot be read.
     """
-    from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-
     file = os.path.join(path, FILE_NAME) if os.path.isdir(path) else path
     try:
         checkpoint = read_checkpoint(file)
@@ -302,7 +432,7 @@ def read_placements(path: str, topology: Topology, *, is_asked_for: bool) -> tup
     return _placements(checkpoint, topology, file), ""
 
 
-def _refuse_another_machine(checkpoint: "Checkpoint", topology: Topology, file: str) -> None:
+def _refuse_another_machine(checkpoint: Checkpoint, topology: Topology, file: str) -> None:
     facts = checkpoint.facts
     online = checkpoint.state.exclusive if facts is None else facts.online
     nodes = None if facts is None else NodeMask.from_ids(node for node, _ in facts.numa_nodes)
@@ -315,7 +445,7 @@ def _refuse_another_machine(checkpoint: "Checkpoint", topology: Topology, file: 
         raise ConfigError(file, detail)
 
 
-def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Placements:
+def _placements(checkpoint: Checkpoint, topology: Topology, file: str) -> Placements:
     state, facts = checkpoint.state, checkpoint.facts
     pool = topology.online - state.exclusive if facts is None else state.shared_pool(facts.as_node())
     return Placements(
@@ -326,24 +456,13 @@ def _placements(checkpoint: "Checkpoint", topology: Topology, file: str) -> Plac
     )
 
 
-def _seats(state: "State") -> Sequence[Seat]:
+def _seats(state: State) -> Iterator[Seat]:
     """All containers that have an allocation or run."""
-    from nri_plugin.model.state import Phase
-
-    keys = {record.key: None for record in state.containers.values() if record.phase != Phase.STOPPED}
-    keys |= {key: None for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems}
-    seats = []
-    for key in keys:
+    keys = [record.key for record in state.containers.values() if record.phase != Phase.STOPPED]
+    keys += [key for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems]
+    for key in dict.fromkeys(keys):
         uid, name = owner_of(key)
         pod = state.pods.get(uid)
-        allocation = state.allocations.get(key)
-        seats.append(
-            Seat(
-                namespace=pod.namespace if pod else "",
-                pod=(pod.name if pod else "") or uid,
-                container=name,
-                cpus=allocation.cpus if allocation else CPUSet(),
-                mems=allocation.mems if allocation else NodeMask(),
-            )
-        )
-    return seats
+        allocation = state.allocations.get(key) or Allocation()
+        namespace, pod_name = (pod.namespace, pod.name) if pod else ("", "")
+        yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems)

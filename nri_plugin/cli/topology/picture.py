@@ -1,149 +1,54 @@
-"""A machine in the terminal: sockets around NUMA nodes around caches around cores.
+"""A machine in the terminal: sockets around NUMA nodes around caches around cores, and the distances between nodes.
 
-`machine_parts` nests the machine: every online CPU is in exactly one core of one cache of one node of one socket. A node
-over two sockets, or a cache over two nodes, appears in each with its part, and says so. `stack` puts boxes side by side
-as far as the width allows, the rest below.
+`stack` puts boxes side by side as far as the width allows, the rest below. With owners every CPU is one character, the
+letter of its owner; without, it is its number. A machine that would need too many lines is shown in ranges: a line for
+each cache, or for each NUMA node.
 
-With owners every CPU is one character, the mark of its owner; without, it is its number. A machine that would need
-too many lines is shown in ranges: a line for each cache, or for each NUMA node.
+`heat_map` shows distances as numbers where they fit, else as one shaded cell for each pair of nodes with a key of the
+shades.
 """
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
 
-from nri_plugin.cli.topology.palette import ISOLATED, LETTERS, OFFLINE, RESERVED, SHARED, Paint, Palette
+from nri_plugin.cli.output import cut, fold_words, memory_text, memory_words
+from nri_plugin.cli.topology.machine_view import (
+    CachePart,
+    CPUOwner,
+    NodePart,
+    SocketPart,
+    machine_parts,
+    members,
+    nodes_without_cpus,
+    owner_paints,
+)
+from nri_plugin.cli.topology.palette import LETTERS, SHARED, UNKNOWN, Paint, Scale, ink_on, scale_of
 from nri_plugin.model import bits
 from nri_plugin.model.bounds import visible
-from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import NUMANode, Topology
 
-
-@dataclass(frozen=True, slots=True)
-class CachePart:
-    """What one uncore cache has in one node of one socket.
-
-    Attributes:
-        id: its number.
-        cpus: mask.
-        cores: masks of the threads of each core, by lowest CPU.
-        whole: mask of all CPUs of the cache.
-        is_l3: False for CPUs that have none.
-    """
-
-    id: int
-    cpus: int
-    cores: tuple[int, ...]
-    whole: int
-    is_l3: bool = True
-
-    @property
-    def is_part(self) -> bool:
-        """Whether the rest of it is elsewhere."""
-        return self.is_l3 and self.cpus != self.whole
-
-    @property
-    def name(self) -> str:
-        """As it is drawn; CPUs that share no more than an L2 are not said to share an L3."""
-        return f"L3 {self.id}" if self.is_l3 else "no L3"
-
-
-@dataclass(frozen=True, slots=True)
-class NodePart:
-    """What one NUMA node has in one socket; the first part of a node is the one with its lowest CPU."""
-
-    node: NUMANode
-    cpus: int
-    caches: tuple[CachePart, ...]
-
-    @property
-    def is_part(self) -> bool:
-        """Whether the rest of it is in another socket."""
-        return self.cpus != self.node.cpus.mask
-
-    @property
-    def is_first(self) -> bool:
-        """Whether this is where its memory is shown."""
-        return bits.lowest(self.cpus) == bits.lowest(self.node.cpus.mask)
-
-
-@dataclass(frozen=True, slots=True)
-class SocketPart:
-    """One socket."""
-
-    id: int
-    cpus: int
-    nodes: tuple[NodePart, ...]
-
-
-def members(mask: int) -> Iterator[CPUID]:
-    """The CPUs of a mask, ascending: quicker than `bits.iterate` where they are few and their numbers high."""
-    while mask:
-        yield CPUID(bits.lowest(mask))
-        mask &= mask - 1
-
-
-def machine_parts(topology: Topology) -> tuple[SocketPart, ...]:
-    """The sockets by id with all that is in them, each level by id."""
-    cores: dict[tuple[int, int, int], dict[int, int]] = {}
-    for core, cpus in topology.cores:
-        for cpu in members(cpus.mask):
-            place = (topology.socket_by_cpu[cpu], topology.node_by_cpu[cpu], topology.cache_by_cpu[cpu])
-            here = cores.setdefault(place, {})
-            here[core] = here.get(core, 0) | 1 << cpu
-    whole = {int(cache): cpus.mask for cache, cpus in topology.caches}
-    caches: dict[tuple[int, int], list[CachePart]] = {}
-    for (socket, node, cache), found in sorted(cores.items()):
-        masks = sorted(found.values(), key=bits.lowest)
-        is_l3 = topology.is_l3(CPUSet(whole[cache]))
-        part = CachePart(cache, _union(masks), tuple(masks), whole[cache], is_l3)
-        caches.setdefault((socket, node), []).append(part)
-    by_id = {int(node.id): node for node in topology.nodes}
-    nodes: dict[int, list[NodePart]] = {}
-    for (socket, number), parts in caches.items():
-        mask = _union([part.cpus for part in parts])
-        nodes.setdefault(socket, []).append(NodePart(by_id[number], mask, tuple(parts)))
-    return tuple(
-        SocketPart(socket, _union([part.cpus for part in inside]), tuple(inside))
-        for socket, inside in sorted(nodes.items())
-    )
-
-
-def nodes_without_cpus(topology: Topology) -> tuple[NUMANode, ...]:
-    """Nodes that are in no socket."""
-    return tuple(node for node in topology.nodes if not node.cpus)
-
-
-def _union(masks: Sequence[int]) -> int:
-    union = 0
-    for mask in masks:
-        union |= mask
-    return union
-
-
 Span = tuple[str, str]
-"""Text and the ANSI parameters it is drawn with (empty for plain)."""
+"""Text and its ANSI parameters; empty parameters for plain text."""
 Line = tuple[Span, ...]
 
-_PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
 MAX_COLUMNS = 8
 FRAME = 4
-"""Columns that a box has around its content."""
+"""Columns of the frame, left and right together."""
 BLANK: Span = (" ", "")
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One box.
+    """A frame around other boxes or around groups of cells.
 
     Attributes:
-        titles: what may stand in its frame, longest first.
-        ansi: how frame and title are drawn.
-        boxes: what is in it; where there are any, `groups` is empty.
+        titles: alternatives for the title, longest first.
+        ansi: the colour of frame and title.
+        boxes: the boxes inside; where there are any, `groups` is empty.
         groups: cells that belong together (those of a cache); a group begins a new line where it does not fit.
-        brackets: what stands around each group; empty for nothing.
+        brackets: the characters before and after each group; empty for none.
     """
 
     titles: Sequence[str]
@@ -154,7 +59,7 @@ class Box:
 
 
 def least_width(box: Box) -> int:
-    """The narrowest that the box can be without folding a cell, frame included."""
+    """The least width at which no cell is folded, frame included."""
     if box.boxes:
         content = max(least_width(inner) for inner in box.boxes)
     elif box.brackets:
@@ -165,12 +70,12 @@ def least_width(box: Box) -> int:
 
 
 def stack(boxes: Sequence[Box], width: int) -> list[Line]:
-    """The boxes in as many columns as fit, no line longer than `width`, which is at least 24."""
+    """The boxes in as many columns as fit. No line is longer than `width`, which is at least 24."""
     if not boxes:
         return []
     columns = column_count(len(boxes), max(map(least_width, boxes)), width)
     room = (width - columns + 1) // columns - FRAME
-    contents = [_content(box, room) for box in boxes]
+    contents = [stack(box.boxes, room) if box.boxes else _grouped(box, room) for box in boxes]
     titles = [_title(box, room) for box in boxes]
     inner = max(
         min(room, max(len(title) + 1, *map(length, content)))
@@ -186,49 +91,26 @@ def stack(boxes: Sequence[Box], width: int) -> list[Line]:
 
 
 def column_count(boxes: int, least: int, width: int) -> int:
-    """How many boxes stand side by side: as many as fit, but no half-empty last row."""
+    """The number of boxes side by side: as many as fit, in rows of about equal length."""
     fitting = max(1, min(boxes, MAX_COLUMNS, (width + 1) // (least + 1)))
     rows = -(-boxes // fitting)
     return -(-boxes // rows)
 
 
 def length(line: Line) -> int:
-    """Columns that a line takes."""
+    """The number of characters of a line."""
     return sum(len(text) for text, _ in line)
 
 
 def paint(line: Line, *, colour: bool) -> str:
-    """The line for the terminal; the characters are the same with and without colour."""
+    """The line with its escape sequences; the characters are the same with and without colour."""
     if not colour:
         return "".join(visible(text) for text, _ in line).rstrip()
     return "".join(f"\x1b[{how}m{visible(text)}\x1b[0m" if how else visible(text) for text, how in line)
 
 
-def cut(text: str, width: int) -> str:
-    """The text, or as much as fits with a sign that there was more."""
-    return text if len(text) <= width else text[: max(width - 1, 0)] + "…"[:width]
-
-
-def fold(text: str, width: int, indent: str = "") -> list[str]:
-    """Lines of at most `width`, broken at blanks and behind commas, in words only where nothing else helps."""
-    lines, line = [], ""
-    for piece in _PIECE.findall(text):
-        if line.strip() and len((line + piece).rstrip()) > width:
-            lines.append(line.rstrip())
-            line = indent
-        line += piece
-        while len(line.rstrip()) > width:
-            lines.append(line[:width])
-            line = indent + line[width:]
-    return [*lines, line.rstrip()]
-
-
-def _content(box: Box, width: int) -> list[Line]:
-    return stack(box.boxes, width) if box.boxes else _grouped(box, width)
-
-
 def _grouped(box: Box, width: int) -> list[Line]:
-    """Groups side by side where they fit; one that is wider than the box goes over several lines."""
+    """Groups side by side where they fit; a group that is wider than the box takes several lines."""
     begin, end = box.brackets[:1], box.brackets[1:]
     lines: list[Line] = []
     can_join = False
@@ -258,7 +140,7 @@ def _wrapped(cells: Sequence[Line], width: int, begin: str, end: str) -> list[Li
 
 
 def _folded(cell: Line, width: int) -> list[Line]:
-    """A cell in lines that fit: broken between its spans, and within one behind commas where it can be."""
+    """A cell in lines that fit: broken between its spans, else behind commas, else anywhere."""
     if length(cell) <= width:
         return [cell]
     lines: list[Line] = [()]
@@ -296,54 +178,31 @@ def _joined(parts: Iterable[Line]) -> Line:
     return tuple(spans)
 
 
-Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
 Cell = Callable[[int], Line]
-"""How CPUs (a mask) are drawn."""
+"""Draws the CPUs of a mask."""
 
 NARROWEST = 40
 TIMES = "\N{MULTIPLICATION SIGN}"
 SOCKET_FRAME, NODE_FRAME, CACHE_FRAME = "38;5;245", "38;5;32", "38;5;65"
-"""Colours of frames, read on white and on black."""
+"""Colours of frames, legible on white and on black."""
 
-_OF_NO_ONE = {"shared": SHARED, "reserved": RESERVED, "isolated": ISOLATED, "offline": OFFLINE}
 _ASCII = {ord(plain): other for plain, other in zip(f"┌┐└┘─│·…░▒▓█{TIMES}", "++++-|.~:+#@x", strict=True)}
 _ASCII |= {ord(letter): "*" for letter in LETTERS if not letter.isascii()}
 
 
 class Style(Enum):
-    """How much is drawn, most first; with the lines that it may take."""
+    """The amount of detail, most first; the value is the number of lines that a picture may have."""
 
     BOXES = 46
-    """Each cache a box of its own."""
+    """A box for each cache."""
     BRACKETS = 60
-    """Each cache in brackets."""
+    """Brackets for each cache."""
     CACHES = 100
     """A line for each cache, in ranges."""
     NODES = 101
     """A line for each NUMA node, in ranges."""
     LINES = 0
-    """The same without boxes, however many."""
-
-
-@dataclass(frozen=True, slots=True)
-class CPUOwner:
-    """An owner of CPUs: a container, the shared pool, or a kind of CPUs.
-
-    Attributes:
-        label: a line of the legend.
-        cpus: the CPUs.
-        kind: `exclusive` owners have a letter each; later owners are drawn over earlier ones.
-        note: what else the legend says.
-        members: containers that share these CPUs.
-        mems: NUMA nodes its memory is bound to.
-    """
-
-    label: str
-    cpus: CPUSet
-    kind: Kind = "exclusive"
-    note: str = ""
-    members: tuple[str, ...] = ()
-    mems: NodeMask = NO_NODES
+    """A line for each NUMA node, without boxes; any number of lines."""
 
 
 def draw(
@@ -360,8 +219,8 @@ def draw(
         topology: the machine.
         owners: of CPUs; CPUs without an owner are drawn as the shared pool. None for CPU numbers.
         width: columns of the terminal, at least 40.
-        colour: whether to use ANSI colours; the picture says the same without.
-        style: how much is drawn; None for as much as its lines allow.
+        colour: whether to use ANSI colours; the picture has the same content without.
+        style: the amount of detail; None for the most detail that its lines allow.
     """
     width = max(width, NARROWEST)
     lines = [*_machine(topology, owners, width, style), *_other_lines(topology, owners, width)]
@@ -371,29 +230,12 @@ def draw(
 
 
 def in_encoding(text: str, encoding: str | None) -> str:
-    """The text with plain characters for lines and marks where the terminal cannot show others."""
+    """The text, in ASCII where the encoding of the terminal lacks one of its characters."""
     try:
         text.encode(encoding or "ascii")
     except (UnicodeEncodeError, LookupError):
         return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
     return text
-
-
-def memory_text(memory_bytes: int) -> str:
-    """A size as people write it."""
-    for shift, unit in ((30, "Gi"), (20, "Mi"), (10, "Ki")):
-        if memory_bytes >> shift:
-            return f"{(memory_bytes + (1 << shift >> 1)) >> shift}{unit}"
-    return str(memory_bytes)
-
-
-def owner_paints(owners: Sequence[CPUOwner]) -> list[Paint]:
-    """What each is drawn with, in their order: letters by the order of those that have any."""
-    palette = Palette()
-    return [
-        palette.paint(f"{number}") if owner.kind == "exclusive" else _OF_NO_ONE[owner.kind]
-        for number, owner in enumerate(owners)
-    ]
 
 
 def _machine(
@@ -410,14 +252,14 @@ def _machine(
 
 
 def _lines(sockets: Sequence[SocketPart], marks: dict[int, Span] | None, width: int) -> list[Line]:
-    """A line for each node, without boxes, for machines of very many."""
+    """A line for each node, without boxes."""
     left = max(len(f"socket {socket.id}") for socket in sockets) + 2
     lines: list[Line] = []
     for socket in sockets:
         name = f"socket {socket.id}".ljust(left)
         for part in socket.nodes:
             counts = "" if marks is None else "".join(text for text, _ in _count_cell(marks)(part.cpus))
-            rows = fold(f"{_node_titles(part)[0]}  {counts}", width - left, indent="  ")
+            rows = fold_words(f"{_node_titles(part)[0]}  {counts}", width - left, indent="  ")
             for row in rows:
                 lines.append(((name, SOCKET_FRAME), (row, "")))
                 name = " " * left
@@ -476,8 +318,8 @@ def _node(part: NodePart, style: Style, cell: Cell, *, has_l3: bool) -> Box:
 
 
 def _mark_cell(marks: dict[int, Span]) -> Cell:
-    nobody = (SHARED.letter, SHARED.ansi)
-    return lambda mask: tuple(marks.get(cpu, nobody) for cpu in members(mask))
+    shared = (SHARED.letter, SHARED.ansi)
+    return lambda mask: tuple(marks.get(cpu, shared) for cpu in members(mask))
 
 
 def _number_cell(topology: Topology) -> Cell:
@@ -490,7 +332,7 @@ def _range_cell(mask: int) -> Line:
 
 
 def _count_cell(marks: dict[int, Span]) -> Cell:
-    """How many CPUs of a set each owner has, as in `A x 16`."""
+    """The number of CPUs of each owner, as in `A x 16`."""
 
     def cell(mask: int) -> Line:
         counts: dict[Span, int] = {}
@@ -510,18 +352,18 @@ def _cache_titles(cache: CachePart) -> Sequence[str]:
 
 
 def _node_titles(part: NodePart) -> Sequence[str]:
-    """A part of a node always shows its CPUs, and only the first part the memory of the whole."""
+    """Alternatives for the title, longest first; only the first part of a node shows the memory of the node."""
     node = part.node
     name = f"NUMA {node.id}" + (" (part)" if part.is_part else "")
     named = f"{name}: {bits.format_list(part.cpus)}"
     if node.memory_bytes is None or not part.is_first:
         return (named, name)
-    size = f", {memory_text(node.memory_bytes)}" if node.memory_bytes else ", no memory"
+    size = f", {memory_words(node.memory_bytes)}"
     return (f"{named}{size} in all", named, name) if part.is_part else (named + size, name + size, name)
 
 
 def _other_lines(topology: Topology, owners: Sequence[CPUOwner] | None, width: int) -> list[Line]:
-    """What has no place in a box: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
+    """Lines below the boxes: nodes without CPUs, caches over several nodes, offline and isolated CPUs."""
     ids_by_size: dict[str, int] = {}
     for node in nodes_without_cpus(topology):
         size = "size unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} each"
@@ -536,7 +378,11 @@ def _other_lines(topology: Topology, owners: Sequence[CPUOwner] | None, width: i
     for name, cpus in (("offline", topology.offline), ("isolated", topology.isolated)):
         if cpus and name not in told:
             texts.append(f"{name} {cpus}")
-    return [((row, ""),) for text in texts for row in fold(text, width, indent="  ")]
+    return _folded_lines(texts, width)
+
+
+def _folded_lines(texts: Iterable[str], width: int) -> list[Line]:
+    return [((row, ""),) for text in texts for row in fold_words(text, width, indent="  ")]
 
 
 def _legend(topology: Topology, owners: Sequence[CPUOwner], width: int) -> list[Line]:
@@ -552,12 +398,108 @@ def _legend(topology: Topology, owners: Sequence[CPUOwner], width: int) -> list[
 
 
 def _legend_lines(drawn: Paint, owner: CPUOwner, width: int) -> Iterable[Line]:
-    """A line that is too long goes on below; CPUs and names are never cut, only a label that fills half of it."""
-    count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
-    text = f"{cut(owner.label, width - 3)}: {owner.cpus} ({count})" if owner.cpus else f"{owner.label}: none"
-    text += f", {owner.note}" if owner.note else ""
-    text += ": " + ", ".join(owner.members) if owner.members else ""
-    rows = fold(text, width - 2, indent="  ")
+    """The entry of an owner: CPUs and names go on in further lines; only a label wider than the picture is cut."""
+    rows = fold_words(f"{cut(owner.label, width - 3)}: {owner.details}", width - 2, indent="  ")
     yield ((drawn.letter, drawn.ansi), (f" {rows[0]}", ""))
     for row in rows[1:]:
         yield ((f"  {row}", ""),)
+
+
+MOST_ROWS = 128
+"""Rows of a map of distances; on larger machines nodes with equal distances are grouped."""
+
+
+def heat_map(topology: Topology, width: int, *, colour: bool = False) -> str:
+    """The distances between NUMA nodes; empty where a machine has none. No line is longer than `width`."""
+    scale = scale_of(topology)
+    if scale is None:
+        return ""
+    left = max(len("distance"), len(f"NUMA {topology.node_ids[-1]}")) + 1
+    digits = max(len(str(scale.values[-1])), len(str(topology.node_ids[-1])))
+    count = len(topology.nodes)
+    if left + (digits + 2) * count <= width and count <= 32:
+        lines = _numbers(topology, scale, left, digits)
+    elif left + count <= width and count <= MOST_ROWS:
+        lines = _shades(topology, scale, left, 2 if left + 2 * count <= width else 1)
+        lines += _key(scale, width)
+    else:
+        lines = _groups(topology, width)
+    return "\n".join(paint(line, colour=colour) for line in lines)
+
+
+def _numbers(topology: Topology, scale: Scale, left: int, digits: int) -> list[Line]:
+    """A number for each pair of nodes, with its shade behind it."""
+
+    def cell(value: int | None) -> Iterable[Span]:
+        if value is None:
+            return [(f" {UNKNOWN:>{digits}} ", "")]
+        name, number = scale.colour(value)
+        ink = 231 if ink_on(name) == "#ffffff" else 16
+        # With colours, the shade has the colour of the background and cannot be seen.
+        shade = (scale.shade(value), f"38;5;{number};48;5;{number}")
+        return [(f" {value:>{digits}}", f"38;5;{ink};48;5;{number}"), shade]
+
+    head = "distance".ljust(left) + "".join(f" {node:>{digits}} " for node in topology.node_ids)
+    return [((head.rstrip(), ""),), *_rows(topology, left, cell)]
+
+
+def _shades(topology: Topology, scale: Scale, left: int, wide: int) -> list[Line]:
+    """A shade for each pair of nodes; node numbers stand upright above their columns: tens, then ones."""
+
+    def cell(value: int | None) -> Iterable[Span]:
+        return [(UNKNOWN * wide, "") if value is None else _shade(scale, value, wide)]
+
+    ids = [str(node).rjust(len(str(topology.node_ids[-1]))) for node in topology.node_ids]
+    heads = []
+    for place in range(len(ids[-1])):
+        column = [digits[place] for digits in ids]
+        if place < len(ids[-1]) - 1:  # tens are written where they change
+            column = [" " if at and digit == column[at - 1] else digit for at, digit in enumerate(column)]
+        name = "" if place else "distance"
+        heads.append(name.ljust(left) + "".join(digit.ljust(wide) for digit in column))
+    return [*(((head.rstrip(), ""),) for head in heads), *_rows(topology, left, cell)]
+
+
+def _rows(topology: Topology, left: int, cell: Callable[[int | None], Iterable[Span]]) -> Iterable[Line]:
+    for node in topology.nodes:
+        values = node.distances or [None] * len(topology.nodes)
+        yield ((f"NUMA {node.id}".ljust(left), ""), *(span for value in values for span in cell(value)))
+
+
+def _shade(scale: Scale, value: int, wide: int) -> Span:
+    number = scale.colour(value)[1]
+    return scale.shade(value) * wide, f"38;5;{number};48;5;{number}"
+
+
+def _key(scale: Scale, width: int) -> list[Line]:
+    """The distances of each shade."""
+    lines: list[Line] = [()]
+    for value, text in scale.key(scale.shade):
+        entry: Line = (_shade(scale, value, 2), (f" {text}   ", ""))
+        if length((*lines[-1], *entry)) > width + 3:
+            lines.append(())
+        lines[-1] += entry
+    return [(*line[:-1], (line[-1][0].rstrip(), "")) for line in lines]
+
+
+def _groups(topology: Topology, width: int) -> list[Line]:
+    """One sentence for all nodes that have the same distances to the others."""
+    ids_by_text: dict[str, int] = {}
+    for at, node in enumerate(topology.nodes):
+        if node.distances is not None:
+            text = _distances(topology, node, node.distances[at])
+            ids_by_text[text] = ids_by_text.get(text, 0) | 1 << node.id
+    return _folded_lines(
+        [f"NUMA {bits.format_list(ids)} distance {text}" for text, ids in ids_by_text.items()], width
+    )
+
+
+def _distances(topology: Topology, node: NUMANode, own: int) -> str:
+    ids_by_value: dict[int, int] = {}
+    for other, value in zip(topology.node_ids, node.distances or (), strict=True):
+        ids_by_value[value] = ids_by_value.get(value, 0) | 1 << other
+    most = max(ids_by_value, key=lambda value: ids_by_value[value].bit_count())
+    others = {value: ids & ~(1 << node.id) for value, ids in sorted(ids_by_value.items())}
+    rest = [f"{most} to all others"] if others[most] else []
+    near = [f"{value} to {bits.format_list(ids)}" for value, ids in others.items() if ids and value != most]
+    return ", ".join([f"{own} to itself", *near, *rest])

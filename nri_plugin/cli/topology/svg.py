@@ -1,44 +1,184 @@
-"""The machine as one SVG file without scripts or external files; every part has a tooltip."""
+"""The machine as one SVG file without scripts or external files; every part has a tooltip.
 
-from collections.abc import Iterable, Mapping, Sequence
+Boxes are laid out from the inside out: the size of a box is known before it is placed. `svg.css` has the style. Its colours
+are in classes, never in variables, because converters such as rsvg-convert do not support variables.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from itertools import chain
 
-from nri_plugin.cli.topology.machine_view import View, pci_by_node, resources_by_node, summary
-from nri_plugin.cli.topology.palette import Paint
-from nri_plugin.cli.topology.picture import (
+from nri_plugin.cli.output import fold_words, memory_text, memory_words
+from nri_plugin.cli.topology.machine_view import (
     CachePart,
     CPUOwner,
     NodePart,
-    fold,
+    View,
     machine_parts,
     members,
-    memory_text,
     nodes_without_cpus,
     owner_paints,
+    pci_by_node,
+    resources_by_node,
+    summary,
 )
-from nri_plugin.cli.topology.svg_parts import (
-    CHARACTER,
-    GAP,
-    PADDING,
-    PATTERNS,
-    TITLE,
-    SVGBox,
-    best_grid,
-    describe_node,
-    escape,
-    frame,
-    grid,
-    matrix,
-    number,
-    rectangle,
-    stacked,
-    style_sheet,
-    text,
-    text_width,
-)
+from nri_plugin.cli.topology.palette import UNKNOWN, Paint, Scale, ink_on, scale_of
 from nri_plugin.model import bits
-from nri_plugin.model.topology import Topology
+from nri_plugin.model.topology import NUMANode, Topology
+
+PATTERNS = (
+    '<defs><pattern id="reserved" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+    '<rect class="plain" width="8" height="8"/><line class="hatch" x1="0" y1="0" x2="0" y2="8"/></pattern>'
+    '<pattern id="isolated" width="6" height="6" patternUnits="userSpaceOnUse">'
+    '<rect class="plain" width="6" height="6"/><circle class="dot" cx="3" cy="3" r="1.1"/></pattern></defs>'
+)
+
+
+def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
+    """The style sheet; it also highlights the CPUs of the owner under the pointer, without a script."""
+    lines = [resources.files(__package__).joinpath("svg.css").read_text("utf-8").rstrip()]
+    for at, (owner, paint) in enumerate(zip(owners, paints, strict=True)):
+        if paint.fill:
+            lines.append(f".k{at}{{fill:{paint.fill}}}.i{at}{{fill:{paint.ink}}}")
+        if owner.cpus:
+            lines.append(f"svg:has(.o{at}:hover) .cpu:not(.o{at}){{opacity:.25}}")
+    return "<style>" + "\n".join(lines) + "</style>"
+
+
+CHARACTER = 0.61
+"""Width of a character as a share of the font size; monospaced fonts have 0.55 to 0.6."""
+GAP = 6
+PADDING = 7
+TITLE = 13
+"""Font size of a title in a frame."""
+BEST_RATIO = 1.7
+"""Width to height that a grid should have on a screen."""
+
+Drawing = Callable[[float, float], Iterable[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SVGBox:
+    """A part of known size, in pixels; `draw` returns its elements with the upper left corner at (x, y)."""
+
+    width: float
+    height: float
+    draw: Drawing
+
+
+def escape(text: str) -> str:
+    """Text without markup and without characters that XML does not allow."""
+    plain = "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+    return plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
+
+
+def text_width(text: str, size: float) -> float:
+    """The width of a text, in pixels."""
+    return len(text) * size * CHARACTER
+
+
+def number(value: float) -> str:
+    """A coordinate with one decimal at most."""
+    return f"{value:.1f}".rstrip("0").rstrip(".")
+
+
+def text(
+    x: float, y: float, what: str, kind: str, size: float = TITLE, anchor: str = "", more: str = ""
+) -> str:
+    """One line of text with its base line at y; `more` holds other attributes."""
+    where = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text{more} class="{kind}" x="{number(x)}" y="{number(y)}" font-size="{number(size)}"{where}>{escape(what)}</text>'
+
+
+def rectangle(x: float, y: float, width: float, height: float, more: str, radius: float = 3) -> str:
+    """A rectangle; `more` holds its other attributes."""
+    return (
+        f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
+        f'rx="{number(radius)}" {more}/>'
+    )
+
+
+def group(kind: str, hover: str, *parts: Iterable[str]) -> Iterable[str]:
+    """Elements that share a class and a tooltip; an empty `hover` for none."""
+    yield f'<g class="{kind}">' + (f"<title>{escape(hover)}</title>" if hover else "")
+    yield from chain(*parts)
+    yield "</g>"
+
+
+def grid(items: Sequence[SVGBox], columns: int, gap: float = GAP) -> SVGBox:
+    """The items in rows, each column as wide as its widest and each row as high as its highest."""
+    rows = [items[start : start + columns] for start in range(0, len(items), columns)]
+    widths = [max(row[at].width for row in rows if at < len(row)) for at in range(min(columns, len(items)))]
+    heights = [max(item.height for item in row) for row in rows]
+
+    def draw(x: float, y: float) -> Iterable[str]:
+        for row, height in zip(rows, heights, strict=True):
+            left = x
+            for item, width in zip(row, widths, strict=False):
+                yield from item.draw(left, y)
+                left += width + gap
+            y += height + gap
+
+    return SVGBox(_total(widths, gap), _total(heights, gap), draw)
+
+
+def best_grid(items: Sequence[SVGBox], gap: float = GAP, widest: float = math.inf) -> SVGBox:
+    """The grid whose shape is closest to `BEST_RATIO`; a half-empty last row counts against it.
+
+    If every grid is wider than `widest`, the result has one column.
+    """
+    count = len(items)
+    best, least = None, math.inf
+    for columns in range(1, count + 1):
+        # Small numbers of columns are tried, and those that leave no empty place.
+        if columns > 16 and count % columns:
+            continue
+        tried = grid(items, columns, gap)
+        ratio = tried.width / max(tried.height, 1)
+        badness = abs(math.log(ratio / BEST_RATIO)) + -count % columns / columns
+        if best is None or (tried.width <= widest and badness < least):
+            best, least = tried, badness if tried.width <= widest else math.inf
+    return best or grid(items, 1, gap)
+
+
+def stacked(items: Sequence[SVGBox], gap: float = GAP) -> SVGBox:
+    """The items below each other."""
+    return grid(items, 1, gap)
+
+
+def frame(title: str, hover: str, kind: str, content: SVGBox, aside: SVGBox | None = None) -> SVGBox:
+    """A box with a title above its content; `aside` is at the right end of the title."""
+    aside_width = aside.width + GAP if aside else 0
+    width = max(content.width, text_width(title, TITLE) + aside_width) + 2 * PADDING
+    top = PADDING + TITLE + 5
+    height = top + content.height + PADDING if content.height else top + PADDING - 5
+
+    def draw(x: float, y: float) -> Iterable[str]:
+        own = [
+            rectangle(x, y, width, height, 'class="frame"'),
+            text(x + PADDING, y + PADDING + TITLE - 3, title, "title"),
+        ]
+        beside = aside.draw(x + width - PADDING - aside.width, y + PADDING - 2) if aside else []
+        return group(kind, hover, own, beside, content.draw(x + PADDING, y + top))
+
+    return SVGBox(width, height, draw)
+
+
+def describe_node(node: NUMANode) -> str:
+    """The tooltip of a NUMA node."""
+    parts = [f"NUMA node {node.id}", f"CPUs {node.cpus}" if node.cpus else "no CPUs"]
+    parts.append(
+        "memory unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} memory"
+    )
+    parts += [f"{pages} huge pages of {memory_text(size << 10)}" for size, pages in node.hugepages if pages]
+    return "\n".join(parts)
+
+
+def _total(sizes: Sequence[float], gap: float) -> float:
+    return sum(sizes) + gap * (len(sizes) - 1) if sizes else 0
+
 
 MARGIN = 16
 NARROWEST, WIDEST = 640.0, 1900.0
@@ -48,9 +188,9 @@ CELL_HEIGHT = 20
 SWATCH = 16
 LEGEND_SIZE = 12
 MANY = 12
-"""Containers that stand below each other in the legend."""
+"""The most containers that the legend lists in one column."""
 BARE_WIDTH = 150
-"""Of what is in the box of a node without CPUs."""
+"""Width of the content of a node without CPUs."""
 _MARKED = {
     "reserved": 'fill="url(#reserved)"',
     "isolated": 'fill="url(#isolated)"',
@@ -80,7 +220,7 @@ class Artist:
 
 
 def draw_svg(view: View) -> str:
-    """The picture as a file of its own, in ASCII: characters beyond it are written as references."""
+    """The picture as an SVG file in ASCII; other characters are written as references."""
     artist = _artist(view)
     machine = _machine(artist)
     width = min(max(machine.width, NARROWEST), WIDEST)
@@ -106,38 +246,33 @@ def _artist(view: View) -> Artist:
     highest = max((topology.online | topology.offline).mask.bit_length() - 1, 0)
     letters = 13 if owners else 0
     cell_width = max(text_width(str(highest), NUMBER) + 9 + letters, 22)
-    return Artist(topology, owners, owner_paints(owners), owner_by_cpu, cell_width, _devices(view))
-
-
-def _devices(view: View) -> dict[int, list[str]]:
-    found = resources_by_node(view.machine.description)
+    devices = resources_by_node(view.machine.description)
     for node, line in pci_by_node(view.machine).items():
-        found.setdefault(node, []).append(line)
-    return found
+        devices.setdefault(node, []).append(line)
+    return Artist(topology, owners, owner_paints(owners), owner_by_cpu, cell_width, devices)
 
 
 def _head(view: View, width: float) -> SVGBox:
-    topology = view.topology
-    remark = view.remark if view.placements is None else f"containers: {view.placements.source}"
-    rows = [(view.machine.name, "label strong", 18.0)]
-    rows += [(row, "muted", float(TITLE)) for row in _folded(summary(topology), width, TITLE)]
-    rows += [(row, "muted", 11.0) for row in _folded(remark, width, 11)]
-    return stacked([_row(*row) for row in rows], 4)
+    rows = [_row(view.machine.name, "label strong", 18)]
+    rows += [*_rows(summary(view.topology), "muted", TITLE, width), *_rows(view.source, "muted", 11, width)]
+    return stacked(rows, 4)
 
 
 def _row(what: str, kind: str, size: float) -> SVGBox:
     return SVGBox(text_width(what, size), size + 2, lambda x, y: [text(x, y + size - 2, what, kind, size)])
 
 
-def _folded(what: str, width: float, size: float) -> list[str]:
-    return fold(what, max(int(width / (size * CHARACTER)), 24)) if what else []
+def _rows(what: str, kind: str, size: float, width: float) -> list[SVGBox]:
+    """A text in rows of at most this width; none for an empty text."""
+    rows = fold_words(what, max(int(width / (size * CHARACTER)), 24)) if what else []
+    return [_row(row, kind, size) for row in rows]
 
 
 def _machine(artist: Artist) -> SVGBox:
-    """Sockets, and below them what is in none: nodes without CPUs, CPUs that are offline."""
+    """Sockets, and below them nodes without CPUs and offline CPUs."""
     sockets = [_socket(artist, part.id, part.cpus, part.nodes) for part in machine_parts(artist.topology)]
     items = [best_grid(sockets, 2 * GAP, WIDEST)]
-    bare = [_bare_node(artist, node.id) for node in nodes_without_cpus(artist.topology)]
+    bare = [_bare_node(artist, node) for node in nodes_without_cpus(artist.topology)]
     if bare:
         items.append(grid(bare, max(1, int((max(items[0].width, NARROWEST) + GAP) / (bare[0].width + GAP)))))
     if artist.topology.offline:
@@ -156,46 +291,27 @@ def _socket(artist: Artist, socket: int, cpus: int, nodes: Sequence[NodePart]) -
 def _node(artist: Artist, part: NodePart) -> SVGBox:
     title = f"NUMA {part.node.id}" + (" (part)" if part.is_part else "")
     if part.is_first and part.node.memory_bytes is not None:
-        title += f" · {_size(part.node.memory_bytes)}"
+        title += f" · {memory_words(part.node.memory_bytes)}"
     if artist.topology.caches_known:
         content = best_grid([_cache(artist, cache) for cache in part.caches])
     else:
         content = best_grid([_core(artist, core, cache) for cache in part.caches for core in cache.cores], 4)
     if part.is_first and part.node.id in artist.devices:
-        content = stacked([content, *_device_rows(artist.devices[part.node.id], content.width)], 3)
-    place = artist.topology.node_ids.index(part.node.id)
-    aside = (
-        _memory_of(artist, part.node.id, content.width - text_width(title, TITLE)) if part.is_first else None
-    )
-    return frame(title, describe_node(artist.topology, place), "node", content, aside)
+        lines = (_rows(line, "muted", NUMBER, content.width) for line in artist.devices[part.node.id])
+        content = stacked([content, *chain.from_iterable(lines)], 3)
+    room = content.width - text_width(title, TITLE)
+    aside = _memory_of(artist, part.node.id, room) if part.is_first else None
+    return frame(title, describe_node(part.node), "node", content, aside)
 
 
-def _bare_node(artist: Artist, node: int) -> SVGBox:
-    place = next(at for at, other in enumerate(artist.topology.nodes) if other.id == node)
-    title = f"NUMA {node} · {_size(artist.topology.nodes[place].memory_bytes)}"
-    aside = _memory_of(artist, node, BARE_WIDTH - text_width(title, TITLE))
-    empty = SVGBox(BARE_WIDTH, 0, lambda _x, _y: [])
-    return frame(title, describe_node(artist.topology, place), "node", empty, aside)
-
-
-def _device_rows(lines: Sequence[str], width: float) -> Iterable[SVGBox]:
-    for line in lines:
-        for row in _folded(line, width, NUMBER):
-            yield _row(row, "muted", NUMBER)
-
-
-def _size(memory_bytes: int | None) -> str:
-    return (
-        "memory unknown"
-        if memory_bytes is None
-        else memory_text(memory_bytes)
-        if memory_bytes
-        else "no memory"
-    )
+def _bare_node(artist: Artist, node: NUMANode) -> SVGBox:
+    title = f"NUMA {node.id} · {memory_words(node.memory_bytes)}"
+    aside = _memory_of(artist, node.id, BARE_WIDTH - text_width(title, TITLE))
+    return frame(title, describe_node(node), "node", SVGBox(BARE_WIDTH, 0, lambda _x, _y: []), aside)
 
 
 def _memory_of(artist: Artist, node: int, room: float) -> SVGBox | None:
-    """Letters of the containers with memory bound to the node, as many as there is room for."""
+    """Letters of the containers with memory bound to the node, as many as fit."""
     bound = [at for at, owner in enumerate(artist.owners) if node in owner.mems]
     if not bound:
         return None
@@ -214,14 +330,12 @@ def _cache(artist: Artist, cache: CachePart) -> SVGBox:
 
 def _core(artist: Artist, core: int, cache: CachePart) -> SVGBox:
     where = _whereabouts(artist, core, cache)
-    cells = [_cpu(artist, cpu, where) for cpu in members(core)]
-    inside = grid(cells, 4, 1)
+    inside = grid([_cpu(artist, cpu, where) for cpu in members(core)], 4, 1)
     width, height = inside.width + 4, inside.height + 4
 
     def draw(x: float, y: float) -> Iterable[str]:
-        yield '<g class="core">' + rectangle(x, y, width, height, 'class="frame"')
-        yield from inside.draw(x + 2, y + 2)
-        yield "</g>"
+        outline = [rectangle(x, y, width, height, 'class="frame"')]
+        return group("core", "", outline, inside.draw(x + 2, y + 2))
 
     return SVGBox(width, height, draw)
 
@@ -242,20 +356,20 @@ def _cpu(artist: Artist, cpu: int, where: str) -> SVGBox:
     holder = "" if owner is None else f"\n{artist.owners[owner].label}"
     look = _look(artist, owner) if where != "offline" else _MARKED["offline"]
     kind = "cpu" if owner is None else f"cpu o{owner}"
-    width = artist.cell_width
+    width, ink = artist.cell_width, _ink(artist, owner)
 
     def draw(x: float, y: float) -> Iterable[str]:
-        yield f'<g class="{kind}"><title>{escape(f"CPU {cpu}, {where}{holder}")}</title>'
-        yield rectangle(x, y, width, CELL_HEIGHT, look, 2)
         base = y + CELL_HEIGHT / 2 + 4
-        ink = f"i{owner}" if owner is not None and artist.paints[owner].fill else "number"
         letter = "" if owner is None or artist.owners[owner].kind == "shared" else artist.paints[owner].letter
+        parts = [rectangle(x, y, width, CELL_HEIGHT, look, 2)]
         if letter:
-            yield text(x + 4, base, str(cpu), ink, NUMBER)
-            yield text(x + width - 4, base, letter, f"{ink} letter", NUMBER + 1, "end")
+            parts += [
+                text(x + 4, base, str(cpu), ink, NUMBER),
+                text(x + width - 4, base, letter, f"{ink} letter", NUMBER + 1, "end"),
+            ]
         else:
-            yield text(x + width / 2, base, str(cpu), ink, NUMBER, "middle")
-        yield "</g>"
+            parts.append(text(x + width / 2, base, str(cpu), ink, NUMBER, "middle"))
+        return group(kind, f"CPU {cpu}, {where}{holder}", parts)
 
     return SVGBox(width, CELL_HEIGHT, draw)
 
@@ -268,26 +382,25 @@ def _look(artist: Artist, owner: int | None) -> str:
     return _MARKED.get(artist.owners[owner].kind, 'class="plain"')
 
 
+def _ink(artist: Artist, owner: int | None) -> str:
+    return f"i{owner}" if owner is not None and artist.paints[owner].fill else "number"
+
+
 def _swatch(artist: Artist, owner: int, hover: str) -> SVGBox:
+    look, letter, kind = _look(artist, owner), artist.paints[owner].letter, f"{_ink(artist, owner)} letter"
+
     def draw(x: float, y: float) -> Iterable[str]:
-        yield f'<g class="o{owner}"><title>{escape(hover)}</title>'
-        yield rectangle(x, y, SWATCH, SWATCH, _look(artist, owner), 2)
-        ink = f"i{owner}" if artist.paints[owner].fill else "number"
-        yield text(
-            x + SWATCH / 2,
-            y + SWATCH - 4,
-            artist.paints[owner].letter,
-            f"{ink} letter",
-            LEGEND_SIZE,
-            "middle",
-        )
-        yield "</g>"
+        parts = [
+            rectangle(x, y, SWATCH, SWATCH, look, 2),
+            text(x + SWATCH / 2, y + SWATCH - 4, letter, kind, LEGEND_SIZE, "middle"),
+        ]
+        return group(f"o{owner}", hover, parts)
 
     return SVGBox(SWATCH, SWATCH, draw)
 
 
 def _below(artist: Artist, width: float) -> list[SVGBox]:
-    """The legend with the matrix of distances beside it, or below it where there is no room."""
+    """The legend and the matrix of distances, side by side where they fit."""
     distances = matrix(artist.topology)
     if not artist.owners:
         return [distances] if distances else []
@@ -299,48 +412,93 @@ def _below(artist: Artist, width: float) -> list[SVGBox]:
 
 def _legend(artist: Artist, width: float) -> SVGBox:
     """Containers, many of them in columns, and below them the owners of the other CPUs."""
-    entries = [_entry(artist, at, width) for at in range(len(artist.owners))]
-    of_containers = [
-        entry for entry, owner in zip(entries, artist.owners, strict=True) if owner.kind == "exclusive"
-    ]
-    others = [entry for entry, owner in zip(entries, artist.owners, strict=True) if owner.kind != "exclusive"]
-    widest = max((entry.width for entry in of_containers), default=width) + 2 * MARGIN
-    columns = int(width // widest) if len(of_containers) > MANY else 1
-    return stacked([*([grid(of_containers, max(columns, 1), 4)] if of_containers else []), *others], 4)
+    containers: list[SVGBox] = []
+    others: list[SVGBox] = []
+    for at, owner in enumerate(artist.owners):
+        (containers if owner.kind == "exclusive" else others).append(_entry(artist, at, width))
+    if not containers:
+        return stacked(others, 4)
+    widest = max(entry.width for entry in containers) + 2 * MARGIN
+    columns = max(int(width // widest), 1) if len(containers) > MANY else 1
+    return stacked([grid(containers, columns, 4), *others], 4)
 
 
 def _entry(artist: Artist, at: int, width: float) -> SVGBox:
+    """The swatch of an owner with its label and details, in one line if there is room."""
     owner = artist.owners[at]
     swatch = _swatch(artist, at, owner.label)
-    count = f"{len(owner.cpus)} cpu" + "s" * (len(owner.cpus) != 1)
-    details = f"{owner.cpus} ({count})" if owner.cpus else "none"
-    details += f", {owner.note}" if owner.note else ""
-    details += ": " + ", ".join(owner.members) if owner.members else ""
     left = SWATCH + PADDING
-    rows = [(row, "label strong") for row in _folded(owner.label, width - left, LEGEND_SIZE)]
-    rows += [(row, "muted") for row in _folded(details, width - left, LEGEND_SIZE)]
-    if sum(len(row) for row, _ in rows) * LEGEND_SIZE * CHARACTER < width - left - 20 and len(rows) == 2:
-        return _one_line(at, swatch, rows[0][0], rows[1][0])
-    lines = stacked([_row(row, kind, LEGEND_SIZE) for row, kind in rows], 2)
+    labels = _rows(owner.label, "label strong", LEGEND_SIZE, width - left)
+    rows = [*labels, *_rows(owner.details, "muted", LEGEND_SIZE, width - left)]
+    is_line = len(rows) == 2 and sum(row.width for row in rows) < width - left - 20
+    lines = grid(rows, 2, 12) if is_line else stacked(rows, 2)
 
     def draw(x: float, y: float) -> Iterable[str]:
-        yield f'<g class="legend o{at}">'
-        yield from swatch.draw(x, y)
-        yield from lines.draw(x + left, y + 1)
-        yield "</g>"
+        return group(f"legend o{at}", "", swatch.draw(x, y), lines.draw(x + left, y + 2))
 
     return SVGBox(left + lines.width, max(SWATCH, lines.height + 2), draw)
 
 
-def _one_line(at: int, swatch: SVGBox, label: str, details: str) -> SVGBox:
-    left = SWATCH + PADDING
-    name = text_width(label, LEGEND_SIZE) + 12
+KEY_SIZE = 11
+"""Font size of the key of colours."""
+
+
+def matrix(topology: Topology) -> SVGBox | None:
+    """The matrix of distances with its heading and a key of colours; None where a machine has no distances."""
+    scale = scale_of(topology)
+    if scale is None:
+        return None
+    side = 34 if len(topology.nodes) <= 16 else 24 if len(topology.nodes) <= 40 else 11
+    title = "distances between NUMA nodes"
+    heading = SVGBox(
+        text_width(title, TITLE), TITLE, lambda x, y: [text(x, y + TITLE - 3, title, "label strong")]
+    )
+    key = [
+        _key_entry(scale.colour(value)[0], words)
+        for value, words in scale.key(lambda one: scale.colour(one)[0])
+    ]
+    return stacked([heading, _cells(topology, scale, side), grid(key, 6, 2 * GAP)], 2 * GAP)
+
+
+def _cells(topology: Topology, scale: Scale, side: float) -> SVGBox:
+    names = [str(node) for node in topology.node_ids]
+    size = 12 if side > 30 else 9 if side > 20 else 7
+    high = side if side <= 30 else 24
+    left, top = text_width(names[-1], size) + GAP, size + 4
+    every = 4 if side < 20 else 1  # crowded columns show every fourth number
 
     def draw(x: float, y: float) -> Iterable[str]:
-        yield f'<g class="legend o{at}">'
-        yield from swatch.draw(x, y)
-        yield text(x + left, y + SWATCH - 4, label, "label strong", LEGEND_SIZE)
-        yield text(x + left + name, y + SWATCH - 4, details, "muted", LEGEND_SIZE)
-        yield "</g>"
+        lines = [y + top + (row + 0.5) * high + size * 0.35 for row in range(len(names))]
+        for at in range(0, len(names), every):
+            yield text(x + left + (at + 0.5) * side, y + size, names[at], "muted", size, "middle")
+            yield text(x + left - GAP / 2, lines[at], names[at], "muted", size, "end")
+        for row, node in enumerate(topology.nodes):
+            for column, value in enumerate(node.distances or ()):
+                place = (x + left + column * side, y + top + row * high, side, high)
+                yield from _cell(
+                    scale, value, place, f"NUMA {node.id} to NUMA {names[column]}: {value}", size
+                )
+            if node.distances is None:
+                yield text(x + left + side / 2, lines[row], UNKNOWN, "muted", size)
 
-    return SVGBox(left + name + text_width(details, LEGEND_SIZE), SWATCH, draw)
+    return SVGBox(left + side * len(names), top + high * len(names), draw)
+
+
+def _cell(
+    scale: Scale, value: int, place: tuple[float, float, float, float], hover: str, size: float
+) -> Iterable[str]:
+    x, y, width, height = place
+    fill = scale.colour(value)[0]
+    parts = [rectangle(x + 0.5, y + 0.5, width - 1, height - 1, f'fill="{fill}"', 1)]
+    if width > 20:
+        middle = (x + width / 2, y + height / 2 + size * 0.35)
+        parts.append(text(*middle, str(value), "value", size, "middle", f' fill="{ink_on(fill)}"'))
+    return group("far", hover, parts)
+
+
+def _key_entry(fill: str, words: str) -> SVGBox:
+    def draw(x: float, y: float) -> Iterable[str]:
+        yield rectangle(x, y, 14, 12, f'fill="{fill}" class="key"', 1)
+        yield text(x + 19, y + KEY_SIZE - 1, words, "muted", KEY_SIZE)
+
+    return SVGBox(19 + text_width(words, KEY_SIZE), 14, draw)

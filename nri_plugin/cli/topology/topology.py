@@ -4,12 +4,11 @@ import json
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
-from nri_plugin.cli.output import echo, format_option, wants_colour
-from nri_plugin.cli.topology.distances import heat_map
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
+from nri_plugin.cli.output import echo, fold_words, format_option, wants_colour
 from nri_plugin.cli.topology.machine_view import (
     KEY,
     Placements,
@@ -19,12 +18,10 @@ from nri_plugin.cli.topology.machine_view import (
     resource_lines,
     summary,
 )
-from nri_plugin.cli.topology.picture import draw, fold, in_encoding
+from nri_plugin.cli.topology.picture import draw, heat_map, in_encoding
 from nri_plugin.model.errors import ConfigError
-
-if TYPE_CHECKING:
-    from nri_plugin.simulator.machine.source import SourcedMachine
-
+from nri_plugin.simulator.machine.machine import shipped
+from nri_plugin.simulator.machine.source import SourcedMachine, converted, live_machine, read_machine
 
 EPILOG = """\b
 Examples:
@@ -93,8 +90,6 @@ def command(
         _print(_list(output_format, shutil.get_terminal_size().columns))
         return
     if wants_conversion:
-        from nri_plugin.simulator.machine.source import converted
-
         if root is not None or state is not None or sum(sources) == 0:
             raise click.UsageError("--convert takes a description, and neither --root nor --state")
         click.echo(converted(name or machine or ""), nl=False)
@@ -113,14 +108,14 @@ def command(
 def as_text(view: View, width: int, *, colour: bool = False) -> str:
     """The machine in one line, the picture with its legend, the distances, the devices."""
     parts = [
-        "\n".join(fold(summary(view.topology), width)),
+        "\n".join(fold_words(summary(view.topology), width)),
         draw(view.topology, view.owners, width=width, colour=colour, style=None),
         heat_map(view.topology, max(width, 40), colour=colour),
         *resource_lines(view.machine.description),
         *pci_lines(view.machine),
-        _remark(view),
+        view.source,
     ]
-    parts[3:] = ["\n".join(fold(line, width, indent="  ")) for line in parts[3:]]
+    parts[3:] = ["\n".join(fold_words(line, width, indent="  ")) for line in parts[3:]]
     return "\n".join(part for part in parts if part)
 
 
@@ -130,48 +125,38 @@ def as_facts(view: View) -> dict[str, object]:
     return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
 
 
-def _remark(view: View) -> str:
-    return view.remark if view.placements is None else f"containers: {view.placements.source}"
-
-
 def _view(name: str | None, root: str | None, state: str | None) -> View:
-    from nri_plugin.simulator.machine.source import live_machine, read_machine
-
     if root is not None and not os.path.isdir(root):
         raise ConfigError(f"--root {root}", "no such directory; name one that holds sys and proc")
     machine = live_machine(root or LIVE) if name is None else read_machine(name)
     if state is not None:
         return View(machine, *read_placements(state, machine.topology, is_asked_for=True))
     if name is None and root is None:
-        from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
-
         path = f"{DEFAULT_DIR}/{FILE_NAME}"
         return View(machine, *read_placements(path, machine.topology, is_asked_for=False))
     return View(machine, _dumped_placements(machine, name or ""), _doubt(machine))
 
 
-def _doubt(machine: "SourcedMachine") -> str:
-    """What lstopo's XML leaves open."""
+def _doubt(machine: SourcedMachine) -> str:
+    """A remark about CPUs that lstopo's XML lists without details."""
     if machine.kind != "lstopo" or not machine.topology.offline:
         return ""
     return f"CPUs {machine.topology.offline} are offline, or lstopo was kept from them: 'lstopo --disallowed' shows those"
 
 
-def _dumped_placements(machine: "SourcedMachine", where: str) -> Placements | None:
+def _dumped_placements(machine: SourcedMachine, where: str) -> Placements | None:
     found = (machine.dump or {}).get(KEY)
     return None if found is None else Placements.from_dict(found, where)
 
 
 def _list(output_format: str, width: int) -> str:
-    from nri_plugin.simulator.machine.machine import shipped
-
     titles = {name: description.title for name, description in shipped().items()}
     if output_format == "json":
         return _json(titles)
     left = max(map(len, titles)) + 2
     blank = " " * left
     return "\n".join(
-        f"{name:<{left}}" + f"\n{blank}".join(fold(title, max(width - left, 20)))
+        f"{name:<{left}}" + f"\n{blank}".join(fold_words(title, max(width - left, 20)))
         for name, title in titles.items()
     )
 

@@ -11,7 +11,8 @@ from nri_plugin.__main__ import main
 from nri_plugin.cli import install
 from nri_plugin.cli.doctor.runtime_files import FileLine, NRISettings
 from nri_plugin.cli.doctor.view import NodeView
-from nri_plugin.cli.install import MARK, launcher, who_else_may_change, why
+from nri_plugin.cli.install import MARK, is_ours, launcher, who_else_may_change
+from nri_plugin.model.errors import HostError
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 
@@ -228,10 +229,23 @@ def test_install_warns_of_a_program_that_others_can_change(
     assert f"warning: the runtime will run {python} as root" in text
 
 
-def test_a_user_without_rights_is_told_to_be_root(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (PermissionError(13, "Permission denied"), "permission denied; run as root"),
+        (OSError(28, "No space left on device"), "no space left on device"),
+    ],
+)
+def test_a_user_without_rights_is_told_to_be_root(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, text: str
+) -> None:
+    def fail(_path: Path) -> bytes:
+        raise error
+
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert why(PermissionError(13, "Permission denied")) == "permission denied; run as root"
-    assert why(OSError(28, "No space left on device")) == "no space left on device"
+    monkeypatch.setattr(Path, "read_bytes", fail)
+    with pytest.raises(HostError, match=f"^/f: cannot be read: {text}$"):
+        is_ours(Path("/f"))
 
 
 def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path: Path) -> None:

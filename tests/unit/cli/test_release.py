@@ -56,7 +56,7 @@ def test_all_cpus_are_given_back_and_said(place: Path) -> None:
     assert (place / "cg" / OWN / "cpuset.cpus").read_text() == "0-1"
     assert result.output.splitlines() == [
         "1 cgroups were given CPUs 0-1, 0 had them, 1 are gone",
-        "1 containers are not started yet and will start on what they were created with",
+        "1 containers are not started yet and will start on the CPUs of their creation",
     ]
 
 
@@ -88,7 +88,7 @@ def test_running_agent_keeps_it_from_being_done(place: Path) -> None:
     result = run(place)
     assert result.exit_code == 2
     assert "another agent" in result.output
-    assert "it would pin again what is released; stop it first, or give --force" in result.output
+    assert "it would pin the containers again; stop it first, or give --force" in result.output
     assert (place / "cg" / OWN / "cpuset.cpus").read_text() == "1"
     assert run(place, "--force").exit_code == 0
     assert (place / "cg" / OWN / "cpuset.cpus").read_text() == "0-1"

@@ -4,9 +4,9 @@ import pytest
 
 from nri_plugin.cli.simulate.report_marks import (
     Marks,
-    alignment,
-    everybody,
+    all_containers,
     letters,
+    missing_levels,
     names,
     pool_sentence,
     sentence,
@@ -17,7 +17,7 @@ ALL = {"numa_node": True, "socket": True, "uncore_cache": True, "whole_cores": T
 
 
 def row(key: str) -> dict[str, object]:
-    return next(row for row in everybody(samples.sample()) if row["key"] == key)
+    return next(row for row in all_containers(samples.sample()) if row["key"] == key)
 
 
 def test_letters_go_to_containers_with_cpus_of_their_own_in_order() -> None:
@@ -71,7 +71,7 @@ def test_sentence_of_who_is_not_in_the_other_simulation() -> None:
 
 def test_sentence_of_a_namespace_that_is_never_refused_says_what_was_wrong() -> None:
     tolerated = {**row("shop/web/web"), "refusal": {"reason": "R", "text": "R: no room"}}
-    assert sentence(tolerated).endswith("its namespace is never refused, elsewhere it were: R: no room")
+    assert sentence(tolerated).endswith("not refused because of its namespace: R: no room")
 
 
 def test_sentence_names_devices() -> None:
@@ -81,12 +81,12 @@ def test_sentence_names_devices() -> None:
 @pytest.mark.parametrize(
     ("aligned", "words"),
     [
-        (ALL, "aligned at all levels"),
-        ({**ALL, "socket": False, "whole_cores": False}, "not aligned: socket, whole cores"),
+        (ALL, ""),
+        ({**ALL, "socket": False, "whole_cores": False}, "socket, whole cores"),
     ],
 )
 def test_alignment_names_what_is_missing(aligned: dict[str, bool], words: str) -> None:
-    assert alignment(aligned) == words
+    assert missing_levels(aligned) == words
 
 
 def test_pool_is_told_with_its_cpus_and_who_is_in_it() -> None:
@@ -103,6 +103,6 @@ def test_two_simulations_are_called_a_and_b() -> None:
 def test_containers_that_ended_are_known_once() -> None:
     simulation = samples.sample()
     simulation["containers"] = simulation["containers"][1:]
-    assert sorted(row["key"] for row in everybody(simulation)) == sorted(
+    assert sorted(row["key"] for row in all_containers(simulation)) == sorted(
         ["net/filter/filter", "shop/web/web", "db/main/db", "ml/train/train"]
     )

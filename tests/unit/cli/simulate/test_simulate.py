@@ -135,7 +135,7 @@ def test_a_report_that_cannot_be_written_is_told(run) -> None:  # type: ignore[n
 
 
 def test_a_machine_that_the_scenario_describes_has_no_name(run) -> None:  # type: ignore[no-untyped-def]
-    assert run("telco")[1].startswith("telco on a machine of its own: 11 pods\n")
+    assert run("telco")[1].startswith("telco on an unnamed machine: 11 pods\n")
 
 
 def test_the_shipped_scenarios_are_listed_with_what_they_show(run) -> None:  # type: ignore[no-untyped-def]

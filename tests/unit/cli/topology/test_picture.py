@@ -4,8 +4,10 @@ import re
 
 import pytest
 
+from nri_plugin.cli.output import fold_words, memory_text
+from nri_plugin.cli.topology.machine_view import CPUOwner
 from nri_plugin.cli.topology.palette import BEYOND, LETTERS
-from nri_plugin.cli.topology.picture import TIMES, CPUOwner, Style, draw, fold, in_encoding, memory_text
+from nri_plugin.cli.topology.picture import TIMES, Style, draw, in_encoding
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, parse, shipped
@@ -179,8 +181,8 @@ def test_what_has_no_place_in_a_box_is_said_below() -> None:
 
 
 def test_a_word_that_is_wider_than_the_line_is_broken() -> None:
-    assert fold("abcdefgh ij", 4) == ["abcd", "efgh", "ij"]
-    assert fold("1-2,3-4,5-6", 8, indent=" ") == ["1-2,3-4,", " 5-6"]
+    assert fold_words("abcdefgh ij", 4) == ["abcd", "efgh", "ij"]
+    assert fold_words("1-2,3-4,5-6", 8, indent=" ") == ["1-2,3-4,", " 5-6"]
 
 
 def test_unknown_memory_is_not_written_in_a_title() -> None:

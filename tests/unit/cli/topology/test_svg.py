@@ -185,7 +185,7 @@ def test_the_file_needs_nothing_and_runs_nothing() -> None:
 
 
 def test_light_and_dark_are_both_in_it() -> None:
-    assert "@media (prefers-color-scheme:dark)" in draw_svg(PLACED)
+    assert "@media screen and (prefers-color-scheme:dark)" in draw_svg(PLACED)
 
 
 def test_names_that_hold_markup_or_control_characters_are_text() -> None:

@@ -182,7 +182,7 @@ def test_a_checkpoint_that_is_asked_for_must_be_there_and_sound(tmp_path: Path) 
 
 
 def test_a_live_node_without_a_checkpoint_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("nri_plugin.checkpoint.file.DEFAULT_DIR", str(tmp_path))
+    monkeypatch.setattr("nri_plugin.cli.topology.topology.DEFAULT_DIR", str(tmp_path))
     said = " ".join(run().output.split())
     assert said.endswith(
         f"no containers are shown: there is no {tmp_path}/state.json; --state FILE names another checkpoint"
@@ -194,7 +194,7 @@ def test_a_live_node_without_a_checkpoint_says_so(monkeypatch: pytest.MonkeyPatc
 def test_a_live_node_with_a_checkpoint_shows_its_containers(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nri_plugin.checkpoint.file.DEFAULT_DIR", str(tmp_path))
+    monkeypatch.setattr("nri_plugin.cli.topology.topology.DEFAULT_DIR", str(tmp_path))
     here = replace(STATE, allocations={"u1/pg": Allocation(CPUSet.of(0))})
     checkpoint(tmp_path, "pack:1 numa:1 l3:1 core:1 pu:1", here)
     assert "A shop/db/pg: 0 (1 cpu)" in run().output
@@ -220,7 +220,7 @@ def test_the_picture_is_a_format(placed: list[str]) -> None:
 def test_what_this_machine_prints_is_read_back_as_this_machine(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("nri_plugin.checkpoint.file.DEFAULT_DIR", str(tmp_path))
+    monkeypatch.setattr("nri_plugin.cli.topology.topology.DEFAULT_DIR", str(tmp_path))
     (tmp_path / "node.json").write_text(run("-o", "json").output)
     assert read_machine(str(tmp_path / "node.json")).topology == discover()
 

@@ -2,7 +2,8 @@
 
 import re
 
-from nri_plugin.cli.topology.distances import COLOURS, SHADES, heat_map, scale_of
+from nri_plugin.cli.topology.palette import COLOURS, SHADES, scale_of
+from nri_plugin.cli.topology.picture import heat_map
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load, parse
 
