@@ -7,25 +7,14 @@ allocations overlap, the one whose container is found on its CPUs stays. Where t
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
 
 import msgspec
 
 from nri_plugin.checkpoint.format import READABLE, Checkpoint
-from nri_plugin.checkpoint.rows import (
-    AllocationRow,
-    NodeFacts,
-    SavedContainer,
-    SavedNode,
-    SavedPod,
-    allocation_from,
-    container_from,
-    facts_from,
-    pod_from,
-)
+from nri_plugin.checkpoint.rows import NODE_FACTS, STATE_ROWS, NodeFacts, SavedNode
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named
 from nri_plugin.model.topology import Topology
@@ -83,7 +72,7 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
     try:
         if text.startswith(_NODE):
             row = msgspec.json.decode(text.removeprefix(_NODE), type=SavedNode | None)
-            found.facts = None if row is None else facts_from(row)
+            found.facts = None if row is None else NODE_FACTS.record(row)
         else:
             _keep(found, number, text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -91,10 +80,11 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
 
 
 def _keep(found: Salvage, number: int, text: bytes) -> None:
-    """Rows have no field that is required by another kind too, so the fields tell which it is."""
-    for kind, read, kept in _KINDS:
+    """Each kind of row requires fields that no other kind has, so the fields tell which it is."""
+    for kept, rows in STATE_ROWS.items():
         try:
-            key, record = read(msgspec.json.decode(text, type=kind))
+            row = msgspec.json.decode(text, type=rows.table.row_type)
+            key, record = getattr(row, rows.key), rows.table.record(row)
         except msgspec.ValidationError:
             continue
         table: dict[str, object] = getattr(found, kept)
@@ -104,13 +94,6 @@ def _keep(found: Salvage, number: int, text: bytes) -> None:
                 del table[key]
         return
     raise ValueError("no row of any kind")
-
-
-_KINDS: tuple[tuple[type, Callable[[Any], tuple[str, object]], str], ...] = (
-    (AllocationRow, allocation_from, "allocations"),
-    (SavedContainer, container_from, "containers"),
-    (SavedPod, pod_from, "pods"),
-)
 
 
 def _shown(line: bytes) -> str:

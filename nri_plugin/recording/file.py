@@ -13,11 +13,12 @@ from datetime import datetime
 import msgspec
 
 from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import state_rows
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, event_line, node_row, snapshot_row
+from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, SnapshotRow, event_line, node_row
 from nri_plugin.wire.nri.events import CreateContainerResponse
 
 FORMAT = "nri-pin recording"
@@ -50,7 +51,7 @@ def head_lines(
         at=at,
         node=node_row(node),
     )
-    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=snapshot_row(state)))
+    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=SnapshotRow(**state_rows(state))))
 
 
 def node_line(node: Node, at: datetime) -> bytes:

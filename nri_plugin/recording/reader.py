@@ -30,6 +30,7 @@ from typing import BinaryIO
 import msgspec
 
 from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import state_from
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide, unrefused
 from nri_plugin.model.errors import HostError
@@ -52,7 +53,6 @@ from nri_plugin.recording.rows import (
     RecordedNode,
     event_from,
     node_from,
-    snapshot_from,
 )
 from nri_plugin.wire.nri.events import CreateContainer
 
@@ -380,7 +380,7 @@ class _Lines:
     def _begun(self, line: RecordedLine) -> RecordedEntry:
         if self._head is None or line.snapshot is None:
             raise ValueError("a snapshot without a head")
-        entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
+        entry = replace(self._head, state=state_from(line.snapshot), lost=False)
         self.lost, self._head = False, None
         return entry
 
