@@ -4,7 +4,7 @@ At every moment, also in the middle of a crash, `state.json` is a complete check
 after it. `state.json.previous` is the generation before it. A start moves a checkpoint that it cannot use to
 `state.json.damaged-N` and logs that. It then takes the previous generation if that is sound: the previous one is one event
 old, and the runtime's list of containers tells the difference. Otherwise it rebuilds the state from the runtime's list
-alone. A missing checkpoint was removed on purpose, so the previous generation is not taken then.
+alone.
 """
 
 import errno
