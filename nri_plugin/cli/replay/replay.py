@@ -179,9 +179,9 @@ def _verify(course: _Course, width: int) -> tuple[_ReplayAnswer, int]:
 
 def _compare(course: _Course, config_path: str, width: int) -> _ReplayAnswer:
     from nri_plugin.cli.replay import tally as text
+    from nri_plugin.cli.replay.other_life import OtherLife
     from nri_plugin.cli.replay.tally import ReplayComparison
     from nri_plugin.config.loading import load
-    from nri_plugin.recording.other_life import OtherLife
 
     config = load(config_path)
     other = OtherLife(lambda recorded, former: _node(config, recorded, former))

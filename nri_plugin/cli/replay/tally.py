@@ -12,13 +12,13 @@ from datetime import datetime
 from typing import Any
 
 from nri_plugin.cli.output import table
+from nri_plugin.cli.replay.other_life import Met
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
-from nri_plugin.recording.other_life import Met
 from nri_plugin.recording.reader import Moment, RecordedChange
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer
