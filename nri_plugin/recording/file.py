@@ -1,7 +1,8 @@
-"""Writes a recording: to one file that grows for ever, or to two segments that never grow beyond a limit.
+"""Writes a recording: to one file without a limit, or to two segments within a limit.
 
-Lines that are lost, by a crash or a full disk, cost nothing after them: a head and a snapshot precede the next line that
-can be written. Nothing is fsynced. The agent imports this module; the reader (`reader.py`) is for commands only.
+A crash or a full disk may lose lines. The next line that can be written then follows a head and a snapshot, so the rest of
+the recording is readable. Nothing is fsynced: a lost line costs less than a late answer. The agent imports this module;
+the reader (`reader.py`) is for commands only.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from nri_plugin.wire.nri.events import CreateContainerResponse
 
 FORMAT = "nri-pin recording"
 VERSION = 2
-"""2 has packed lines; a reader of version 1 would pass over them."""
+"""2 has packed lines, which a reader of version 1 ignores."""
 READABLE = (1, VERSION)
 DIRECTORY = "history"
 """Its name in the state directory."""
@@ -33,7 +34,14 @@ CURRENT, PREVIOUS = "recording.jsonl", "recording.previous.jsonl"
 PACK_FROM_BYTES = 64 << 10
 """Longer lines are packed: a snapshot of 3,000 containers has 1.7 MB, packed 0.4 MB, and takes 7 ms to pack."""
 MOST_UNPACKED_BYTES = 256 << 20
-"""A line that would become longer is damaged: 40,000 containers have 22 MB."""
+"""A line that is longer when unpacked is damaged: 40,000 containers have 22 MB."""
+
+LEAST_SNAPSHOTS = 3
+"""Room of a segment, in snapshots: one at its beginning, a runtime's list of as many containers, and events."""
+
+# The directory may be another user's: a link is refused, a FIFO does not block.
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o600
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 def head_lines(
     node: Node, state: State, at: datetime, why: str = "start", *, observing: bool = False
 ) -> bytes:
-    """The two lines a recording begins with."""
+    """The first two lines of a recording."""
     head = RecordedLine(
         format=FORMAT,
         version=VERSION,
@@ -55,7 +63,7 @@ def head_lines(
 
 
 def node_line(node: Node, at: datetime) -> bytes:
-    """The line of a node that became another one."""
+    """The line of a change of the node."""
     return _written(RecordedLine(at=at, node=node_row(node)))
 
 
@@ -72,7 +80,7 @@ def _written(line: RecordedLine) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """A packed line as it was.
+    """The text of a packed line.
 
     Raises:
         ValueError: it is damaged.
@@ -108,16 +116,9 @@ def outcome_of(
     )
 
 
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MODE = 0o600
-
-LEAST_SNAPSHOTS = 3
-"""A segment has room for so many: one to begin with, the runtime's list of as many containers, and events."""
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a line was met with; a head is made of it where one is due."""
+    """The node and the state before an event; a head is made of them where one is due."""
 
     node: Node
     state: State
@@ -125,15 +126,15 @@ class Situation:
     observing: bool = False
 
     def head(self, why: str) -> bytes:
-        """The lines a recording begins with."""
+        """The first lines of a recording, of a segment or after a gap."""
         return head_lines(self.node, self.state, self.at, why, observing=self.observing)
 
 
 class RecordingFile:
-    """A recording without bound, appended to a file; used by one thread at a time.
+    """A recording without a limit, appended to a file; used by one thread at a time.
 
     Args:
-        path: made with mode 0600; a recording that is there already is continued.
+        path: of the file, made with mode 0600; an existing recording is continued.
     """
 
     def __init__(self, path: str) -> None:
@@ -146,9 +147,10 @@ class RecordingFile:
         """Write a line, and a head before it where one is due.
 
         Raises:
-            HostError: it could not be written; the next one that can be begins anew.
+            HostError: it could not be written; the next one that can be follows a new head.
         """
         try:
+            # Somebody may have moved or removed the file: the lines would go to one without a name.
             if not self._why and not self._is_in_place():
                 self.lose()
             if self._why:
@@ -175,10 +177,10 @@ class RecordingFile:
             self._descriptor = -1
 
     def check(self) -> None:
-        """Find out at the start whether it can be written; what holds something else is not touched.
+        """Open the file at the start. A file with other content is not touched.
 
         Raises:
-            HostError: it cannot, or holds something else.
+            HostError: it cannot be written, or has other content.
         """
         try:
             self._descriptor = os.open(self.path, _OPEN, _MODE)
@@ -207,7 +209,7 @@ class RecordingFile:
         self._why = ""
 
     def _open(self) -> None:
-        """Open the file; the next row begins on a line of its own."""
+        """Open the file. If a crash cut its last line, end that line, so that it damages no other one."""
         self.close()
         self._descriptor = os.open(self.path, _OPEN, _MODE)
         os.fchmod(self._descriptor, _MODE)
@@ -224,12 +226,12 @@ class RecordingFile:
 
 
 class BoundedRecording(RecordingFile):
-    """The last of what happened, in two segments of a directory.
+    """The latest events, in two segments of a directory.
 
     Args:
         directory: made with mode 0700.
-        limit_bytes: what both may take together. On a node so full that not even three snapshots fit into a segment
-            they take as much as that needs: just such a node has to be explained afterwards.
+        limit_bytes: for both segments together. If less than three snapshots fit into a segment, segments of that size
+            are written nevertheless: a node with so many containers needs its history most.
     """
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
@@ -250,7 +252,8 @@ class BoundedRecording(RecordingFile):
         self._why = ""
 
     def _turn(self) -> None:
-        """Let the current segment be the previous one."""
+        """Make the current segment the previous one, and open a new one."""
+        # One rename drops the older segment: a reader finds either both segments or the newer one.
         os.replace(self.path, os.path.join(self._directory, PREVIOUS))
         self._open()
 

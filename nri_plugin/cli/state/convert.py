@@ -369,7 +369,7 @@ def _named(losses: Losses, given: ConvertSource) -> Losses:
         return losses
     state = given.checkpoint.state
     return Losses(
-        *(tuple(with_names(state, text) for text in texts) for texts in (losses.promises, losses.others))
+        *(tuple(with_names(state, text) for text in texts) for texts in (losses.allocations, losses.others))
     )
 
 
@@ -379,12 +379,12 @@ def _refuse(reasons: Sequence[str]) -> None:
 
 
 def _refuse_losses(losses: Losses, form: str, *, lossy: bool) -> None:
-    if not losses.promises:
+    if not losses.allocations:
         return
     if not lossy:
         raise FailedError(
-            f"nothing was written: the form {form} cannot hold {'; '.join(losses.promises)}; "
+            f"nothing was written: the form {form} cannot hold {'; '.join(losses.allocations)}; "
             "--lossy leaves that out"
         )
-    for text in losses.promises:
+    for text in losses.allocations:
         echo(f"lost: {text}", err=True)
