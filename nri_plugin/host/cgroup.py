@@ -12,38 +12,39 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.host.sysfs_files import read_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
 from nri_plugin.model.topology import Topology
 
+SetT = TypeVar("SetT", CPUSet, NodeMask)
+_LISTS: Mapping[type, str] = {CPUSet: "CPU list", NodeMask: "list of memory nodes"}
+
 CPUS, EXCLUSIVE, ISOLATED = "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.isolated"
 MENDED = "nri-pin-mended"
-"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `host.partitions`."""
-
-LONGEST_VALUE = 1 << 16
-"""Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
+"""An empty cgroup beside those of pods that marks mended CPUs until the next boot; see `Partitions.mend`."""
 
 CRUN_SUBGROUP = "container"
-"""crun with the systemd driver keeps the processes, and a cpuset of their own, one level below the scope."""
+"""crun with the systemd driver keeps the processes one level below the scope, where they have another cpuset."""
 
 MOST_REMEMBERED = 8192
-"""Containers known to have no such subgroup: looking for it takes as long as a write, and names do not return."""
+"""Containers known to have no such subgroup. A look-up takes as long as a write, and names are not used again."""
 
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
-"""No such cgroup; ENODEV is a write to one that was removed after its file was opened."""
+"""The cgroup does not exist. ENODEV: it was removed after its file was opened."""
 
 _EITHER = {
     errno.ERANGE: "an id in {text} is beyond the CPUs this kernel can ever have",
@@ -75,14 +76,13 @@ def host_error(path: str, error: OSError, text: str, version: int) -> HostError:
 def _parent_value(path: str) -> str:
     above = os.path.join(os.path.dirname(os.path.dirname(path)), os.path.basename(path))
     try:
-        with open(above, encoding="ascii", errors="replace") as file:
-            return file.read(4096).strip() or "(none)"
+        return read_value(above) or "(none)"
     except OSError:
         return "(unreadable)"
 
 
-# Names. They come from the wire. Whatever they hold, the result stays below the root: no part is `.`, `..` or has a NUL
-# in it, and there is at least one part, so that no name points at the root itself.
+# Names. They come from the wire, so pods' authors control parts of them. The result always lies below the root: no part is
+# `.`, `..` or contains a NUL, and there is at least one part, so no name stands for the root itself.
 
 SLICE = ".slice"
 DEFAULT_SLICE = "system.slice"
@@ -190,11 +190,7 @@ class CpusetFiles(Controller):
 
     def get_property(self, filename: bytes) -> str:
         """The file's text without surrounding white space."""
-        descriptor = os.open(self.filepath(filename), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
-        finally:
-            os.close(descriptor)
+        return read_value(os.fsdecode(self.filepath(filename)))
 
 
 class CpusetFilesV1(CpusetFiles):
@@ -242,27 +238,25 @@ class Cgroups:
         return os.path.join(self.tree.directory, cgroup_path(ref))
 
     def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
-        """The CPUs the cgroup was given, empty when it never was; None when it does not exist.
+        """The CPUs that the cgroup was given, empty if none ever were; None if it does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no CPU list.
         """
-        text = self._read(self.directory(ref), "cpus")
-        return None if text is None else self._parse_cpus(ref, text)
+        return self._set(CPUSet, self.directory(ref), "cpus")
 
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
-        """The CPUs its processes really run on; None when the cgroup does not exist.
+        """The CPUs that its processes run on; None if the cgroup does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no CPU list.
         """
-        text = self._read(self._directories(ref)[-1], "effective_cpus")
-        return None if text is None else self._parse_cpus(ref, text)
+        return self._set(CPUSet, self.directories(ref)[-1], "effective_cpus")
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
         """Return the CPUs it was given and those its processes run on, each None without cpuset files; None if gone.
 
-        In a stand-in nothing keeps effective sets in step, so what was given counts for both.
+        A stand-in does not update effective sets, so there the given CPUs count for both.
 
         Raises:
             HostError: a file cannot be read or holds no CPU list.
@@ -273,34 +267,24 @@ class Cgroups:
             return None
         return own, effective
 
-    def directories(self, ref: CgroupRef) -> list[str]:
-        """The cgroup's directory and, of a container that has its processes below in another, that too.
-
-        Raises:
-            HostError: the name leaves the tree or is the root.
-        """
-        return self._directories(ref)
-
     def read_mems(self, ref: CgroupRef) -> NodeMask | None:
-        """The memory nodes the cgroup was given, empty when it never was; None when it does not exist.
+        """The memory nodes that the cgroup was given, empty if none ever were; None if it does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no list.
         """
-        text = self._read(self.directory(ref), "mems")
-        return None if text is None else self._parse_mems(ref, text)
+        return self._set(NodeMask, self.directory(ref), "mems")
 
     def read_effective_mems(self, ref: CgroupRef) -> NodeMask | None:
-        """The memory nodes its processes really allocate from; None when the cgroup does not exist.
+        """The memory nodes that its processes allocate from; None if the cgroup does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no list.
         """
-        text = self._read(self._directories(ref)[-1], "effective_mems")
-        return None if text is None else self._parse_mems(ref, text)
+        return self._set(NodeMask, self.directories(ref)[-1], "effective_mems")
 
     def is_removed(self, ref: CgroupRef) -> bool:
-        """Whether the cgroup is gone: missing in a parent that is there, so that it is no question of names."""
+        """Whether the cgroup was removed. Its parent has to exist: else the name may be wrong, or the tree not mounted."""
         try:
             directory = self.directory(ref)
         except HostError:
@@ -308,7 +292,7 @@ class Cgroups:
         return not os.path.lexists(directory) and os.path.isdir(os.path.dirname(directory))
 
     def missing_error(self, ref: CgroupRef) -> HostError:
-        """Why a write came back MISSING although the cgroup had to be there."""
+        """The reason for a write with the outcome MISSING."""
         directory = self.directory(ref)
         if not os.path.isdir(directory):
             return HostError(directory, "no such cgroup; the container is gone or was never started")
@@ -316,8 +300,12 @@ class Cgroups:
             directory, "has no cpuset files: somebody took cpuset out of a parent's subtree_control"
         )
 
-    def _directories(self, ref: CgroupRef) -> list[str]:
-        """The cgroup and, below it, the one with the processes where that has a cpuset of its own."""
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """The cgroup's directory and, if its processes have another cpuset in a subgroup, that directory too.
+
+        Raises:
+            HostError: the name leaves the tree or is the root.
+        """
         directory = self.directory(ref)
         if self.version == 1 or not directory.endswith(".scope") or directory in self._undivided:
             return [directory]
@@ -329,7 +317,7 @@ class Cgroups:
         return [directory]
 
     def _remember_undivided(self, directory: str) -> None:
-        """The other way round is never remembered: a runtime divides a cgroup when it makes it, or never."""
+        """Remember that the cgroup has no subgroup: a runtime makes one together with the cgroup, or never."""
         if len(self._undivided) >= MOST_REMEMBERED:
             self._undivided.clear()
         self._undivided.add(directory)
@@ -343,48 +331,38 @@ class Cgroups:
             raise HostError(directory, f"cpuset {field} cannot be read: {error.strerror}") from error
         return text
 
-    def _parse_cpus(self, ref: CgroupRef, text: str) -> CPUSet:
+    def _set(self, kind: type[SetT], directory: str, field: str) -> SetT | None:
+        text = self._read(directory, field)
+        if text is None:
+            return None
         try:
-            return CPUSet.parse(text)
+            return kind.parse(text)
         except ValueError as error:
-            raise HostError(self.directory(ref), f"holds no CPU list: {error}") from error
-
-    def _parse_mems(self, ref: CgroupRef, text: str) -> NodeMask:
-        try:
-            return NodeMask.parse(text)
-        except ValueError as error:
-            raise HostError(self.directory(ref), f"holds no list of memory nodes: {error}") from error
+            raise HostError(directory, f"holds no {_LISTS[kind]}: {error}") from error
 
     def _open(self, directory: str) -> Any:
         return self._files(directory)
 
-    @staticmethod
-    def _file(directory: str, name: str) -> str:
-        return os.path.join(directory, name)
-
 
 def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
-    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
+    """The machine, with the CPUs in isolated partitions of others among its isolated CPUs.
 
-    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
-    in the kernel's list without any partition, and are not.
+    These CPUs are also `taken`: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot are
+    in the kernel's list as well, without a partition, and are not taken.
 
     Args:
-        topology: as sysfs has it.
-        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
-        own: exclusive CPUs of our containers; where they are isolated, the agent did it.
+        topology: from sysfs.
+        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all isolated CPUs.
+        own: exclusive CPUs of containers; the agent isolated those.
 
     Raises:
         HostError: the file holds something else.
     """
     path = os.path.join(top, ISOLATED)
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            text = file.read(LONGEST_VALUE).strip()
+        others = CPUSet.parse(read_value(path)) - own
     except OSError:
         return topology  # a kernel before 6.5, or cgroup v1
-    try:
-        others = CPUSet.parse(text) - own
     except ValueError as error:
         raise HostError(path, f"holds no CPU list: {error}") from None
     taken = others - topology.isolated
@@ -432,9 +410,9 @@ def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
 
 
 def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
-    """The CPUs that processes in this cgroup may run on; None where no file tells.
+    """The CPUs that processes in this cgroup may run on; None if no file tells.
 
-    A cgroup without cpuset files, or without a value, has what the next one above has.
+    A cgroup without cpuset files or without a value has the CPUs of the one above.
 
     Raises:
         HostError: a file cannot be read or holds no CPU list.
@@ -450,7 +428,7 @@ def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
 
 
 def is_empty(cgroups: Cgroups, path: str) -> bool:
-    """Whether the kernel has no process in this cgroup or below: a container that was not removed cleanly leaves such."""
+    """Whether no process is in this cgroup or below it. A container that was not removed cleanly leaves such a cgroup."""
     told = False
     for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
         if PROCESSES in names:

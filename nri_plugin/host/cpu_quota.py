@@ -8,6 +8,7 @@ import os
 from nri_plugin.core.kernel_settings import NO_QUOTA, PERIOD_US
 from nri_plugin.host.cgroup import CRUN_SUBGROUP, GONE, cgroup_path
 from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import CgroupRef
 
@@ -71,7 +72,7 @@ class CPUQuotas:
             found_us, period_us = self._read(directory)
             if (found_us == NO_QUOTA) == (quota_us == NO_QUOTA):
                 return False
-            _write(path, self._text(quota_us, period_us))
+            write_value(path, self._text(quota_us, period_us))
         except OSError as error:
             if error.errno in GONE:
                 return False
@@ -84,8 +85,8 @@ class CPUQuotas:
 
     def _read(self, directory: str) -> tuple[int, int]:
         if self._version == 1:
-            return int(_text(directory, CFS_QUOTA)), int(_text(directory, CFS_PERIOD))
-        quota, period = _text(directory, MAX).split()
+            return int(read_value(f"{directory}/{CFS_QUOTA}")), int(read_value(f"{directory}/{CFS_PERIOD}"))
+        quota, period = read_value(f"{directory}/{MAX}").split()
         return (NO_QUOTA if quota == "max" else int(quota)), int(period)
 
     def _text(self, quota_us: int, period_us: int) -> str:
@@ -98,17 +99,3 @@ class CPUQuotas:
 
 def _words(quota_us: int) -> str:
     return "none" if quota_us == NO_QUOTA else f"{quota_us} us each {PERIOD_US} us"
-
-
-def _text(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
-        return file.read(4096)
-
-
-def _write(path: str, text: str) -> None:
-    """One write; truncating, for on ordinary files that stand in for a tree something would be left of a longer text."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.write(descriptor, text.encode("ascii"))
-    finally:
-        os.close(descriptor)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.core.kernel_settings import Partition
-from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, LONGEST_VALUE, MENDED, cgroup_path
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, MENDED, cgroup_path
+from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
@@ -298,13 +299,9 @@ def _cpus(directory: str) -> CPUSet:
 
 
 def _read(directory: str, name: str) -> str:
-    """Without a text file around it: every partition is looked at after every change."""
+    """The text; empty if the file cannot be read."""
     try:
-        descriptor = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
-        finally:
-            os.close(descriptor)
+        return read_value(os.path.join(directory, name))
     except OSError:
         return ""
 
@@ -312,11 +309,7 @@ def _read(directory: str, name: str) -> str:
 def _write(directory: str, name: str, text: str) -> None:
     path = os.path.join(directory, name)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.write(descriptor, text.encode("ascii"))
-        finally:
-            os.close(descriptor)
+        write_value(path, text)
     except OSError as error:
         if error.errno in GONE and name == EXCLUSIVE:
             return
