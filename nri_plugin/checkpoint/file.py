@@ -40,7 +40,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unsafe(path: str) -> str:
-    """Return why another user may replace files of the directory, and what to do; empty when none may."""
+    """Return why another user may replace files of the directory, with advice; empty if none may."""
     try:
         status = os.stat(path)
     except OSError:
@@ -56,9 +56,9 @@ def unsafe(path: str) -> str:
 
 
 def unwritable(path: str) -> str:
-    """Return why no file can be made in the directory, as far as that shows without trying; empty when one can.
+    """Return why no file can be made in the directory, without trying; empty if no reason is known.
 
-    A directory that is missing can be made, or the first save tells why not.
+    A missing directory can be made, or the first save reports the reason.
     """
     if not os.path.lexists(path):
         return ""
@@ -350,7 +350,7 @@ class CheckpointFile:
         if self.is_intact():
             self._keep_previous()
         else:
-            # Somebody replaced or removed the file. Its content is not of this agent, so no start may fall back to it.
+            # Another process replaced or removed the file. No start may fall back to a generation of other content.
             _remove(f"{self.path}.previous")
         os.replace(new, self.path)
         self._mark = _identity(self.path)

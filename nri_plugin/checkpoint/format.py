@@ -9,12 +9,13 @@
     "allocations":[...],
     "checksum":"crc32:0123abcd"}
 
-The checksum covers every byte before its own line, so no change of the document goes unnoticed. Sets are
-written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
+The checksum covers every byte before its line, so each change of the document is noticed. Sets are kernel lists. Reading is
+strict: an unknown field, a missing one or a wrong type is an error. A record has a line, so that people can compare two
+files, and a damaged file loses only the damaged lines.
 
-Version 2 added the `facts` of pods, the steps of resizes, the resources that ended init containers gave back, whether a
-hint counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions
-are read, and 2 is written; what version 1 lacks has a default. An unknown version is an error that names both.
+Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
+counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions are
+read, and 2 is written; fields that version 1 lacks have defaults. An unknown version is an error that names both.
 """
 
 import re
@@ -81,7 +82,7 @@ class Checkpoint:
 class _Lines:
     """The encoded lines of one mapping of a state, remembered from one save to the next.
 
-    Records are frozen: the same object always has the same line, so a save costs what changed.
+    Records are frozen: the same object always has the same line, so only changed records are encoded.
     """
 
     def __init__(self, row: Callable[[Any, str], object]) -> None:
@@ -106,13 +107,13 @@ class _Lines:
 
 
 class Encoder:
-    """Turns states into documents, quickly when little changed since the last one."""
+    """Encodes states as documents. The time depends on the changes since the last one."""
 
     def __init__(self) -> None:
         self._lines = {name: _Lines(rows.table.row) for name, rows in STATE_ROWS.items()}
 
     def encode(self, state: State, generation: int, facts: NodeFacts | None = None) -> list[bytes]:
-        """The document, in pieces: copying a large one together would cost more than encoding it.
+        """The document in pieces: joining a large one would take longer than encoding it.
 
         Raises:
             ValueError: a text of the state cannot be written as UTF-8.
@@ -137,7 +138,7 @@ def _head(generation: int, facts: NodeFacts | None) -> bytes:
 
 
 class OtherVersionError(ValueError):
-    """The checkpoint of another release: whole, and not for this one."""
+    """The checkpoint has a version of another release. It is not damaged."""
 
 
 _decoder = msgspec.json.Decoder(Document)
@@ -147,9 +148,9 @@ def decode(data: bytes) -> Checkpoint:
     """Decode a document.
 
     Raises:
-        ValueError: it is no checkpoint, of another version, damaged, or holds what no checkpoint
-            can hold; one sentence.
+        ValueError: it is no checkpoint, has another version, is damaged, or has wrong fields; one sentence.
     """
+    # The version first: another version may have another checksum, and is no damage.
     _check_version(data)
     _check_sum(data)
     try:

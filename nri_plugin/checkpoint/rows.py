@@ -5,11 +5,11 @@ names the fields whose values differ between the record and the row. A new kind 
 a part of the state, a line in `STATE_ROWS`. The exporter sends the facts of a pod in the same form.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -39,20 +39,8 @@ RecordT = TypeVar("RecordT")
 RowT = TypeVar("RowT", bound=Struct)
 
 
-class Converts(Protocol):
-    """Converts a value of a record to the value in a row, and back."""
-
-    @property
-    def row(self) -> Callable[[Any], Any]:
-        """To the value in a row."""
-
-    @property
-    def record(self) -> Callable[[Any], Any]:
-        """To the value in a record."""
-
-
 class Column(NamedTuple):
-    """A pair of functions that convert one value; see `Converts`."""
+    """Two functions that convert a value of a record to the value in a row, and back."""
 
     row: Callable[[Any], Any]
     record: Callable[[Any], Any]
@@ -81,7 +69,7 @@ class RowTable(Generic[RecordT, RowT]):
         record_type: type[RecordT],
         row_type: type[RowT],
         paths: Mapping[str, str] = MappingProxyType({}),
-        **columns: Converts,
+        **columns: "Converts",
     ) -> None:
         self.row_type = row_type
         of_record = [one.name for one in fields(record_type)]  # type: ignore[arg-type] # a dataclass
@@ -90,6 +78,7 @@ class RowTable(Generic[RecordT, RowT]):
             for name in row_type.__struct_fields__
             if name in of_record or name in paths
         }
+        assert columns.keys() <= {*of_row, *of_record}, "a column is named for no field"
         self.row: Callable[..., RowT] = _constructor(
             row_type,
             of_row,
@@ -129,6 +118,9 @@ def _constructor(
     names = {f"convert_{name}": convert for name, convert in converts.items()}
     function: Callable[..., Any] = eval(source, {"made": made, **names})  # noqa: S307 - of names of fields
     return function
+
+
+Converts = Column | RowTable[Any, Any]
 
 
 def optional(one: Converts) -> Column:
@@ -315,7 +307,7 @@ class SavedNode(SavedRow, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a reader of the checkpoint has to know of the machine it was made on.
+    """The facts of a machine that a reader of its checkpoint needs.
 
     Attributes:
         online: CPUs that were online at the time.
@@ -429,22 +421,6 @@ STATE_ROWS: Mapping[str, KeyedRows] = {
 """By the names of the state's mappings, in the order of a checkpoint."""
 
 
-class HasStateRows(Protocol):
-    """A document with the rows of a state."""
-
-    @property
-    def pods(self) -> Sequence[SavedPod]:
-        """The pods."""
-
-    @property
-    def containers(self) -> Sequence[SavedContainer]:
-        """The containers."""
-
-    @property
-    def allocations(self) -> Sequence[AllocationRow]:
-        """The allocations."""
-
-
 def state_rows(state: State) -> dict[str, tuple[Any, ...]]:
     """The rows of a state, by the names of its mappings."""
     return {
@@ -453,8 +429,8 @@ def state_rows(state: State) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def state_from(document: HasStateRows) -> State:
-    """The state of a document; of two rows with the same key the later one.
+def state_from(document: Struct) -> State:
+    """The state of a document with the fields of `STATE_ROWS`; of two rows with the same key the later one.
 
     Raises:
         ValueError: a set is no kernel list.

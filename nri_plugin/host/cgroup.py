@@ -2,7 +2,7 @@
 
 * `host_error` explains the kernel's refusal of a cpuset to an operator.
 * `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
-* `Cgroups` reads the CPUs and memory nodes a cgroup was given, those its processes run on, and whether it is gone.
+* `Cgroups` reads the CPUs and memory nodes of a cgroup, given and effective, and whether it was removed.
 * `with_isolated` adds CPUs in isolated partitions of others to the machine.
 * `container_cgroups` finds every container below the kubelet's cgroups, known or not.
 
@@ -127,8 +127,8 @@ def _scope_parts(path: str) -> list[str]:
 def _parent_parts(parent: str) -> list[str]:
     """The parts of a pod's cgroup parent, which is a full path or only its last part.
 
-    A slice names all its ancestors, so slices before the last say nothing new; what comes before
-    the slices (a node that is itself a container) is kept.
+    The name of a slice contains all its ancestors, so slices before the last are redundant. Parts before the slices (of a
+    node that is itself a container) are kept.
     """
     parts = _plain_parts(parent)
     if not parts or not parts[-1].endswith(SLICE):
@@ -254,7 +254,7 @@ class Cgroups:
         return self._set(CPUSet, self.directories(ref)[-1], "effective_cpus")
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        """Return the CPUs it was given and those its processes run on, each None without cpuset files; None if gone.
+        """Return the given and the effective CPUs, each None without cpuset files; None if the cgroup does not exist.
 
         A stand-in does not update effective sets, so there the given CPUs count for both.
 
@@ -296,9 +296,7 @@ class Cgroups:
         directory = self.directory(ref)
         if not os.path.isdir(directory):
             return HostError(directory, "no such cgroup; the container is gone or was never started")
-        return HostError(
-            directory, "has no cpuset files: somebody took cpuset out of a parent's subtree_control"
-        )
+        return HostError(directory, "has no cpuset files: cpuset is missing from a parent's subtree_control")
 
     def directories(self, ref: CgroupRef) -> list[str]:
         """The cgroup's directory and, if its processes have another cpuset in a subgroup, that directory too.
@@ -460,7 +458,7 @@ def _pods(directory: str, above: str) -> Iterator[tuple[str, str]]:
 
 
 def _names(directory: str, path: str) -> list[str]:
-    """Directories in this one; none where it is gone."""
+    """Directories in this one; none if it does not exist."""
     try:
         with os.scandir(os.path.join(directory, path)) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))

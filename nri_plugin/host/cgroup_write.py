@@ -193,7 +193,7 @@ def _children(directory: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-# Room above a cgroup. It is missing if the cgroup's value is right and has no effect, or if its cpuset files are gone. Cgroups
+# Room above a cgroup. It is missing if the cgroup's value is right and has no effect, or if it has no cpuset files. Cgroups
 # above are only widened, by the CPUs of the one below, and never narrowed: they belong to others. The root of the tree is
 # never written.
 

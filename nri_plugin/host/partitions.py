@@ -145,9 +145,7 @@ class Partitions:
         except HostError as error:
             return [error]
         left = lost - self._reachable(online)
-        said = (
-            f"CPUs {left} of a partition that is gone are in nobody's reach; switch them offline and online"
-        )
+        said = f"CPUs {left} of a removed partition cannot be used; switch them offline and online"
         return [HostError(directory, said)] if left else []
 
     def _lost(self, online: CPUSet, now_s: float) -> CPUSet:

@@ -48,7 +48,7 @@ class RuntimeLock:
         try:
             descriptor = os.open(self.folder, _DIRECTORY)
         except OSError as error:
-            # A missing directory has no socket either, so nobody else can serve: the lock stays until there is a new one.
+            # A missing directory has no socket either, so no agent can serve: the lock stays until there is a new one.
             return "" if self._lock is not None else f"{self.folder}: {_why(error)}"
         if self._lock is not None and _is_same(descriptor, self._lock):
             os.close(descriptor)

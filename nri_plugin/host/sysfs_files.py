@@ -118,7 +118,7 @@ class KernelFiles:
             raise HostError(self.path(name), f"cannot be read: {_why(err)}") from err
 
     def end_of_link(self, name: str) -> str | None:
-        """The last name of what a link leads to, such as a PCI address; None when there is no such link."""
+        """The last part of a link's target, such as a PCI address; None if there is no such link."""
         path = self._prefix + name
         return os.path.basename(os.path.realpath(path)) if os.path.lexists(path) else None
 

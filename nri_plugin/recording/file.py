@@ -150,7 +150,7 @@ class RecordingFile:
             HostError: it could not be written; the next one that can be follows a new head.
         """
         try:
-            # Somebody may have moved or removed the file: the lines would go to one without a name.
+            # If the file was moved or removed, further lines would go to a file without a name.
             if not self._why and not self._is_in_place():
                 self.lose()
             if self._why:

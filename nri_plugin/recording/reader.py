@@ -1,6 +1,6 @@
 """Reads a recording, and decides its events again: `read(path).moments()`.
 
-A recording is what happened on a node, as lines of JSON:
+A recording holds the events of a node as lines of JSON:
 
     {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
     {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
@@ -373,7 +373,7 @@ class _Lines:
             names = ", ".join(row.hint_providers)
             self._problem(
                 f"{self._name}:{number}: hint providers {names} were asked, which are not those installed here; "
-                "what they decided may come otherwise"
+                "their decisions may differ"
             )
         return node
 

@@ -1,9 +1,9 @@
 """The rows of a recording, and their conversion to events and nodes and back.
 
-A row holds the values that decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
-annotations of pods are never written: they hold secrets, and no decision reads them. The node is recorded as a whole,
-machine and options, so that decisions can be made again anywhere. The rows are the file format: a change that an older
-reader would misread is a new version of it.
+A row has only the values that decisions read. Environment variables, arguments, mounts, labels and other annotations of
+pods are never written: they hold secrets, and no decision reads them. The whole node is recorded, machine and options, so
+that another computer can decide again. The rows are the file format: a change that an older reader would misread is a new
+version of it.
 """
 
 from collections.abc import Iterable, Mapping
@@ -110,12 +110,12 @@ def node_row(node: Node) -> RecordedNode:
 
 
 def names_of(providers: Iterable[HintProvider]) -> tuple[str, ...]:
-    """How providers from outside are recorded: their code is not."""
+    """The names of hint providers, which stand for them in a recording."""
     return tuple(getattr(one, "__qualname__", type(one).__name__) for one in providers)
 
 
 def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> Node:
-    """A node from its row; with `providers` where those are the ones that were asked.
+    """A node from its row; with `providers` if they have the recorded names.
 
     Raises:
         ValueError: a set is no kernel list, or an option is not known.
@@ -215,13 +215,13 @@ class OutcomeRow(RecordedRow, frozen=True):
     """The outcome of an event, in short.
 
     Attributes:
-        refusal: why it was refused, as the runtime was told; empty when it was not.
+        refusal: the reason in the answer to the runtime; empty if it was not refused.
         reason: the reason word of a refusal by policy.
-        failed: something other than policy kept it from being done, and nothing changed.
-        cpus: what a created container was given.
-        mems: the same for memory nodes.
-        updates: (container, cpus, mems) that the runtime was asked to change.
-        writes: how many cgroups had to say something else.
+        failed: it failed for another reason than policy, and nothing changed.
+        cpus: CPUs in the adjustment of a created container.
+        mems: its memory nodes.
+        updates: (container, cpus, mems) of the updates in the answer.
+        writes: the number of cgroups to write.
         overruled: why a container of a namespace that is never refused runs in the shared pool.
         steps: why, in short codes.
         took_us: until the answer was ready.
@@ -254,14 +254,14 @@ class RecordedLine(RecordedRow, frozen=True):
         format: only in a head.
         version: only in a head.
         writer: version of the program, only in a head.
-        observing: in a head: nothing that is recorded was carried out.
-        why: what began here, in a head: `start`, `full` (the segment before), `gap` (lines were lost before it).
-        at: when; in events, heads and changes of the node.
+        observing: in a head: no decision was carried out.
+        why: the reason for a head: `start`, `full` (the segment before it), `gap` (lines before it were lost).
+        at: the time; in events, heads and changes of the node.
         op: as in the log line of the decision.
         event: the event's name.
         snapshot: the state from here on; follows every head.
-        node: in a head, and where another machine or configuration is decided for from here on.
-        packed: a long line, compressed by zlib; nothing else stands beside it.
+        node: in a head, and after a change of the machine or the configuration.
+        packed: a long line, compressed by zlib; the line has no other field.
     """
 
     packed: bytes = b""

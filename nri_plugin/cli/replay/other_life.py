@@ -1,4 +1,4 @@
-"""Replays recorded events under another configuration, changed to what the runtime would have sent.
+"""Replays recorded events under another configuration, as the runtime would have sent them.
 
 The messages of a runtime depend on the agent's answers. The recorded life has the recorded answers, the other life those
 of the other configuration. The rules:
