@@ -167,7 +167,7 @@ class DeviceLocator:
         self._nics = nics
 
     def resources(self, container: Container) -> tuple[DeviceResource, ...] | None:
-        """Return the container's devices, grouped by resource; None where it has more than `bounds` allows.
+        """The container's devices by resource; None where it has more than `bounds` allows.
 
         There is one resource for each variable, for each class of CDI names, and for each kind of the other devices.
         Never raises: a file that cannot be read counts as missing.

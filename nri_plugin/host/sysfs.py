@@ -357,7 +357,7 @@ def outline(root: str = "/") -> tuple[str | None, ...]:
 
 
 def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequence[int]) -> dict[int, int]:
-    """The CPUs of each node. Every online CPU is in exactly one.
+    """The CPUs of each node, with every online CPU in exactly one.
 
     A CPU that several nodes list belongs to the lowest of them, as in the kernel's own table. A CPU that no node lists,
     because its node is offline, belongs to the node with the most CPUs of its socket, else to the lowest node.
