@@ -155,16 +155,13 @@ class RecordingFile:
                 self.lose()
             if self._why:
                 self._open()
-                self._begin(before, self._why)
-            elif self._is_full(len(data)):
-                self._begin(before, "full")
+            why = self._why or ("full" if self._is_full(len(data)) else "")
+            if why:
+                self._begin(before.head(why))
             self._write(data)
         except OSError as error:
             self.lose()
             raise HostError(self.path, f"cannot be written: {error.strerror}") from None
-        except HostError:
-            self.lose()
-            raise
 
     def lose(self) -> None:
         """Note that the next line does not follow the last one."""
@@ -193,7 +190,7 @@ class RecordingFile:
         except OSError as error:
             raise HostError(self.path, f"cannot be written: {error.strerror}") from None
 
-    def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
+    def _is_full(self, _more: int) -> bool:
         return False
 
     def _is_in_place(self) -> bool:
@@ -204,8 +201,8 @@ class RecordingFile:
             return False
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
-    def _begin(self, before: Situation, why: str) -> None:
-        self._write(before.head(why))
+    def _begin(self, head: bytes) -> None:
+        self._write(head)
         self._why = ""
 
     def _open(self) -> None:
@@ -243,13 +240,11 @@ class BoundedRecording(RecordingFile):
     def _is_full(self, more: int) -> bool:
         return self._size + more > max(self._half, self._least)
 
-    def _begin(self, before: Situation, why: str) -> None:
-        head = before.head(why)
+    def _begin(self, head: bytes) -> None:
         self._least = LEAST_SNAPSHOTS * len(head)
         if self._is_full(len(head)):
             self._turn()
-        self._write(head)
-        self._why = ""
+        super()._begin(head)
 
     def _turn(self) -> None:
         """Make the current segment the previous one, and open a new one."""
