@@ -40,14 +40,17 @@ def cpu_state_refusal(
         reserved: CPUs for the system.
         strict: whether strict-cpu-reservation is on.
     """
+    # The kubelet takes a file without any CPUs for that of a first start.
     if not default:
         return "default cpuset cannot be empty" if assignments else ""
     shown = f'"{default}"'
+    # 1. The reserved CPUs may have changed since.
     both = reserved & default
     if strict and both:
         return f'some of strictly reserved cpus: "{both}" are present in defaultCpuSet: {shown}'
     if not strict and both != reserved:
         return f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: {shown}'
+    # 2. No CPU is both exclusive and shared. 3. CPUs may have come or gone since.
     known, expected = default, online - reserved if strict else online
     for pod, by_name in assignments.items():
         for name, cpus in by_name.items():
@@ -251,6 +254,7 @@ def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = Fa
     try:
         record = parse(data)
         refusal = CORRUPTED
+        # From the newest form to the oldest: if none fits, the error about the oldest stays.
         for form in FORMS[manager, pod_level]:
             refusal = _form_refusal(record, form)
             if not refusal:

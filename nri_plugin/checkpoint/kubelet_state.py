@@ -308,6 +308,8 @@ def _pod_level(path: str, pod: str, what: str) -> CheckpointError:
 
 
 def _allocation(node: Node, cpus: CPUSet, blocks: tuple[MemoryBlock, ...]) -> Allocation:
+    # The files have neither the request nor the hint. The kubelet gives as many CPUs as were requested; the hint had at
+    # least the nodes of the CPUs.
     return Allocation(
         cpus=cpus,
         mems=nodes_of(blocks),

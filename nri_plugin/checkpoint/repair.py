@@ -55,7 +55,7 @@ class Salvage:
 def salvage(data: bytes) -> Salvage:
     """Read all lines that can be read; none of an unknown version."""
     found = Salvage()
-    head = _HEAD.search(data[:400])
+    head = _HEAD.search(data[:400])  # in the first line
     if head is not None:
         if int(head[1]) not in READABLE:
             return found
@@ -87,6 +87,8 @@ def _keep(found: Salvage, number: int, text: bytes) -> None:
             key, record = getattr(row, rows.key), rows.table.record(row)
         except msgspec.ValidationError:
             continue
+        # A damaged file may have a row twice, once changed. Neither of two allocations can be trusted then; of two pods
+        # or containers the first one stays, because the runtime corrects it.
         table: dict[str, object] = getattr(found, kept)
         if table.setdefault(key, record) != record:
             found.unreadable.append(f"line {number} says something else of {key} than a line before it")

@@ -115,11 +115,13 @@ def cgroup_path(ref: CgroupRef) -> str:
 
 def _scope_parts(path: str) -> list[str]:
     fields = path.split(":")
+    # Not the form of the systemd driver: a path of the cgroupfs driver may contain colons.
     if len(fields) != 3 or "/" in fields[1] or "/" in fields[2]:
         return _plain_parts(path)
     parent, prefix, name = fields
     if not name:
         raise HostError(repr(path), "names a systemd unit without a name")
+    # runc uses a name that ends in `.slice` unchanged, and makes a scope of any other.
     unit = name if name.endswith(SLICE) else f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
     return [*_parent_parts(parent or DEFAULT_SLICE), unit]
 
@@ -148,7 +150,7 @@ def expand_slice(name: str) -> list[str]:
     Source: systemd.slice(5).
     """
     stem = name.removesuffix(SLICE)
-    if stem == "-":
+    if stem == "-":  # systemd's root slice
         return []
     words = stem.split("-")
     if not all(words):
@@ -308,6 +310,7 @@ class Cgroups:
         if self.version == 1 or not directory.endswith(".scope") or directory in self._undivided:
             return [directory]
         below = os.path.join(directory, CRUN_SUBGROUP)
+        # A subgroup without a value has the CPUs of the scope, which suffices.
         if self._read(below, "cpus"):
             return [directory, below]
         if os.path.isdir(directory) and not os.path.isdir(below):
@@ -428,6 +431,7 @@ def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
 def is_empty(cgroups: Cgroups, path: str) -> bool:
     """Whether no process is in this cgroup or below it. A container that was not removed cleanly leaves such a cgroup."""
     told = False
+    # `cgroup.procs` has no processes of the cgroups below, so all of them are read.
     for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
         if PROCESSES in names:
             told = True
@@ -452,6 +456,7 @@ def _pods(directory: str, above: str) -> Iterator[tuple[str, str]]:
     for name in _names(directory, above):
         path = os.path.join(above, name)
         if pod := POD.fullmatch(name):
+            # In a slice's name a dash separates parents, so the kubelet writes the dashes of a uid as underscores.
             yield path, pod["plain"] or pod["in_slice"].replace("_", "-")
         elif name in QOS or name.endswith(".slice"):
             yield from _pods(directory, path)
@@ -467,5 +472,6 @@ def _names(directory: str, path: str) -> list[str]:
 
 
 def _container_id(name: str) -> str:
+    # With the systemd driver each runtime puts its prefix before the id.
     stem = name.removesuffix(".scope")
     return next((stem.removeprefix(prefix) for prefix in PREFIXES if stem.startswith(prefix)), stem)

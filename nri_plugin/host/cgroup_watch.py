@@ -61,6 +61,7 @@ class Inotify:
         Raises:
             HostError: no watch is left (fs.inotify.max_user_watches), or the directory may not be read.
         """
+        # A link in place of a directory may lead out of the tree.
         flags = mask | IN_ONLYDIR | IN_DONT_FOLLOW
         watch = self._libc.inotify_add_watch(self._fd, os.fsencode(directory), ctypes.c_uint32(flags))
         if watch >= 0:
@@ -149,6 +150,7 @@ class CgroupWatch(Generic[Key]):
         for gone in self._directories_by_key.get(key, frozenset()) - wanted:
             self._leave(key, gone)
         self._directories_by_key[key] = wanted
+        # The key is known for all directories before the kernel may refuse a watch: `discard` then finds all of them.
         for directory in wanted:
             self._keys_by_directory[directory].add(key)
         for directory in wanted:

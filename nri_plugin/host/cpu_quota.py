@@ -37,6 +37,7 @@ class CPUQuotas:
         """The quotas of the same cgroups; None where the cpu controller is not mounted."""
         if cpusets.version != 1:
             return cls(cpusets.directory, 2)
+        # Most systems mount cpu and cpuacct together, under one of two names.
         above = os.path.dirname(cpusets.directory)
         found = (os.path.join(above, name) for name in V1_NAMES)
         return next((cls(path, 1) for path in found if os.path.isdir(path)), None)

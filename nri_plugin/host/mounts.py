@@ -41,6 +41,7 @@ def parse_mounts(text: str) -> list[MountPoint]:
     """
     mounts = []
     for line in text.splitlines():
+        # The dash separates the two halves, because the number of optional fields before it varies.
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) >= 6 and len(right) >= 3:
@@ -69,6 +70,7 @@ def is_in_memory(path: str, mounts: list[MountPoint] | None = None) -> bool:
     holders = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.holds(real)]
     if not holders:
         return False
+    # The deepest mount point counts, and of several mounts on it the last one, which hides the others.
     longest = max(len(mount.point) for mount in holders)
     return [m for m in holders if len(m.point) == longest][-1].fstype in IN_MEMORY
 

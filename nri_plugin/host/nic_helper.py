@@ -101,7 +101,7 @@ class NICHelper:
         self._is_ready, self._buffer = False, b""
         if process is not None:
             process.kill()
-            process.communicate()
+            process.communicate()  # reaps the process and closes the pipes
 
     def _hears(self) -> bool:
         """Whether the helper is ready. A missing one is started, and answers later questions: this one cannot wait."""
@@ -120,6 +120,7 @@ class NICHelper:
         return self._is_ready
 
     def _spawn(self) -> None:
+        # First, so that a command that cannot be started is not tried again before the pause either.
         self._again_at = self._clock() + PAUSE_S
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0

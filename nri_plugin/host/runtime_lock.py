@@ -61,6 +61,7 @@ class RuntimeLock:
         if not is_free:
             os.close(descriptor)
             return f"another agent{self._shown_holder()} serves the runtime at {self.folder}"
+        # Only now: until the new directory is locked, the lock of the replaced one is the only right there is.
         self._close_lock()
         self._lock = descriptor
         return ""
@@ -74,6 +75,7 @@ class RuntimeLock:
         except OSError:
             return False
         try:
+            # Another user's file must not end the service. A shared lock lets two agents check at the same time.
             is_roots = os.fstat(descriptor).st_uid in (0, os.geteuid())
             return is_roots and not _locks(descriptor, fcntl.LOCK_SH)
         except OSError:

@@ -170,6 +170,7 @@ def _read_caches(files: KernelFiles, online: int) -> tuple[Object, list[dict[str
                 continue
             sets.setdefault(name, {})[cpu] = mask & online
             sizes.setdefault(name, set()).add(files.text(f"{where}/size") or "?")
+            # The digit of the name is the level.
             if not name.endswith("i"):
                 last[cpu] = max(last.get(cpu, ""), name, key=lambda cache: cache[1:2])
     caches = {name: _cache_level(sets[name], sizes[name]) for name in sorted(sets)}
@@ -342,6 +343,7 @@ def read_topology(files: KernelFiles) -> Topology:
         caches_known=bool(l3),
         without_l3=CPUSet(cpus.online & ~sum(l3)) if l3 else NO_CPUS,
         offline=CPUSet(cpus.offline),
+        # A second task on a nohz_full CPU brings its tick back, so these CPUs count as isolated.
         isolated=CPUSet(((cpus.isolated or 0) | (cpus.nohz_full or 0)) & (cpus.online | cpus.offline)),
     )
 
@@ -375,7 +377,7 @@ def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequen
         placed[node.id] = node.cpus & left
         left &= ~node.cpus
     homeless = left
-    settled = dict(placed)
+    settled = dict(placed)  # CPUs that this loop places do not count for the next socket
     for socket in sockets:
         if lost := socket & homeless:
             home = min(placed, key=lambda node: (-(settled[node] & socket).bit_count(), node))
@@ -414,6 +416,7 @@ def _only_node(files: KernelFiles, online: int) -> NUMANode:
 
 def _caches(l3: Sequence[int], online: int, sockets: Sockets) -> tuple[tuple[UncoreCacheID, CPUSet], ...]:
     without = online & ~sum(l3)
+    # CPUs without an L3 are grouped by socket; see `Topology.caches`.
     rest = [mask & without for _, mask in sockets.groups if mask & without]
     groups = sorted([*l3, *rest], key=bits.lowest)
     return tuple((UncoreCacheID(number), CPUSet(mask)) for number, mask in enumerate(groups))

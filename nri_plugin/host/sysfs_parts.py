@@ -108,6 +108,7 @@ def read_sockets(files: KernelFiles, online: int) -> Sockets:
         number = files.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
         package = -1 if number is None else number
         kernel_ids[package] = kernel_ids.get(package, 0) | 1 << cpu
+    # -1 stands for an unknown id. CPUs with and without an id cannot be told apart by it, so the lists decide for all.
     if min(kernel_ids) >= 0:
         return Sockets(tuple(sorted(kernel_ids.items())), kernel_ids, has_ids=True)
     siblings = groups_by_members((cpu, _package_siblings(files, cpu, online)) for cpu in bits.iterate(online))

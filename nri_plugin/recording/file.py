@@ -85,6 +85,7 @@ def unpacked(data: bytes) -> bytes:
     Raises:
         ValueError: it is damaged.
     """
+    # With a limit, because a few bytes can unpack to any length.
     stream = zlib.decompressobj()
     try:
         text = stream.decompress(data, MOST_UNPACKED_BYTES)

@@ -357,6 +357,7 @@ class _Lines:
             _check_version(f"{self._name}:{number}", line)
             if line.node is None:
                 raise ValueError("a head without a node")
+            # Only the snapshot in the next line makes the state known again.
             self._head = RecordedEntry(
                 *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
             )
@@ -412,6 +413,7 @@ def changes(moment: Moment, former: Moment | None) -> Iterator[RecordedChange]:
     recorded = moment.outcome
     refused = recorded.reason or ("refused" if recorded.refusal else "")
     today = moment.decision.refusal.reason if moment.decision.refusal else ""
+    # The sets of an admitted and of a refused container are not compared: they always differ.
     if refused != today:
         yield RecordedChange(moment, "admission", refused or "admitted", today or "admitted")
         return
