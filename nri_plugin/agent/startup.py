@@ -33,8 +33,9 @@ from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_
 from nri_plugin.core.engine import decide
 from nri_plugin.core.outdated import Overcommitted, allocatable_memory, outdated, overcommitted
 from nri_plugin.host.cgroup import with_isolated
-from nri_plugin.host.devices import DeviceLocator, NICHelper
+from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.host.nic_helper import NICHelper
 from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError, NriPinError

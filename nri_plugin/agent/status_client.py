@@ -20,23 +20,13 @@ import msgspec
 from msgspec import Struct
 
 from nri_plugin import __version__
-from nri_plugin.checkpoint.rows import (
-    AllocationRow,
-    SavedContainer,
-    SavedPod,
-    allocation_from,
-    allocation_row,
-    container_from,
-    container_row,
-    pod_from,
-    pod_row,
-)
+from nri_plugin.checkpoint.rows import AllocationRow, SavedContainer, SavedPod, state_from, state_rows
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State, owner_of
 from nri_plugin.process.logs import say
-from nri_plugin.recording.rows import TopologyRow, topology_from, topology_row
+from nri_plugin.recording.rows import TOPOLOGY, TopologyRow
 
 VERSION = 1
 LINE_BYTES = 64 << 20
@@ -178,12 +168,10 @@ def encode(status: AgentStatus) -> bytes:
     row = StatusRow(
         version=VERSION,
         agent=__version__,
-        machine=topology_row(node.topology),
+        machine=TOPOLOGY.row(node.topology),
         options=msgspec.to_builtins(node.options),
         reserved=str(node.reserved),
-        pods=tuple(pod_row(*item) for item in state.pods.items()),
-        containers=tuple(container_row(*item) for item in state.containers.items()),
-        allocations=tuple(allocation_row(*item) for item in state.allocations.items()),
+        **state_rows(state),
         refusals=status.refusals,
         drifts=status.drifts,
         lost=status.lost,
@@ -204,13 +192,9 @@ def decode(line: bytes) -> AgentStatus:
     if version != VERSION:
         raise ValueError(f"the agent speaks version {version} of the status, this program version {VERSION}")
     row = msgspec.json.decode(line, type=StatusRow)
-    state = State(
-        pods=dict(map(pod_from, row.pods)),
-        containers=dict(map(container_from, row.containers)),
-        allocations=dict(map(allocation_from, row.allocations)),
-    )
+    state = state_from(row)
     options = msgspec.convert(row.options, Options)
-    node = Node(topology_from(row.machine), options, CPUSet.parse(row.reserved))
+    node = Node(TOPOLOGY.record(row.machine), options, CPUSet.parse(row.reserved))
     return AgentStatus(
         node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
     )

@@ -1,17 +1,16 @@
-"""The checkpoint on disk: replaced as a whole, never half written, never thrown away.
+"""The checkpoint on disk: replaced as a whole, never half written, never deleted.
 
-At every moment, also in the middle of a crash, `state.json` is a complete checkpoint: the one before or
-the one after. The one before the last is kept as `state.json.previous`. A checkpoint that cannot be used
-is moved aside as `state.json.damaged-N`, and that is logged. Then the previous generation is taken when it is
-sound: it is one event old, and the runtime's list of containers tells the difference. Else the state is
-rebuilt from the runtime alone. A missing checkpoint was removed on purpose, so the previous generation is
-not taken then.
+At every moment, also in the middle of a crash, `state.json` is a complete checkpoint: the one before a save or the one
+after it. `state.json.previous` is the generation before it. A start moves a checkpoint that it cannot use to
+`state.json.damaged-N` and logs that. It then takes the previous generation if that is sound: the previous one is one event
+old, and the runtime's list of containers tells the difference. Otherwise it rebuilds the state from the runtime's list
+alone.
 """
 
-import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,15 +22,25 @@ from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 
+DEFAULT_DIR = "/run/nri-pin"
+FILE_NAME = "state.json"
+OBSERVED_FILE_NAME = "observed.json"
+"""The checkpoint of an agent that only observes. No start reads it as allocations."""
 LOCK_FILE = "lock"
 """In the directory; locked by the agent or the command that works on it."""
+LARGEST = 64 << 20
+"""Bytes; 100 times what 3,000 containers need."""
 
 REMOVED = "//deleted"
-"""How the kernel marks the root of a mount whose directory was removed. Source: fs/proc_namespace.c, seq_dentry."""
+"""The end of a mount's root whose directory was removed. Source: Linux, fs/proc_namespace.c, seq_dentry."""
+
+# A path component that is a link, a FIFO or a device is refused or does not block: the directory may be another user's.
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unsafe(path: str) -> str:
-    """Return why another user may replace files of the directory, and what to do; empty when none may."""
+    """Return why another user may replace files of the directory, with advice; empty if none may."""
     try:
         status = os.stat(path)
     except OSError:
@@ -47,9 +56,9 @@ def unsafe(path: str) -> str:
 
 
 def unwritable(path: str) -> str:
-    """Return why no file can be made in the directory, as far as that shows without trying; empty when one can.
+    """Return why no file can be made in the directory, without trying; empty if no reason is known.
 
-    A directory that is missing can be made, or the first save tells why not.
+    A missing directory can be made, or the first save reports the reason.
     """
     if not os.path.lexists(path):
         return ""
@@ -66,10 +75,10 @@ def unwritable(path: str) -> str:
 
 
 def removed_mount(path: str) -> str:
-    """Why the directory can never be written to again from here; empty when that is not so.
+    """Return why this process can never write to the directory again; empty when it can.
 
-    A container sees the host's directory through a mount. When the host removes the directory, the mount goes on
-    showing the removed one, also after the host has made it anew.
+    A container sees the host's directory through a mount. When the host removes the directory, the mount still shows
+    the removed one, also after the host has made a new one.
     """
     try:
         is_removed = os.stat(path).st_nlink == 0 or _is_marked(path)
@@ -93,24 +102,24 @@ def _is_marked(path: str) -> bool:
 
 
 def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
-    """Make `data` the file; a crash leaves the old or the new content, never half of it.
+    """Make `data` the content of the file. After a crash the file has the old or the new content, never half of it.
 
     Args:
-        path: of the file, only its owner may read it.
+        path: of the file, which only its owner may read.
         data: its content.
-        replace: whether a file that is there may go.
+        replace: whether an existing file may be replaced.
 
     Raises:
-        CheckpointError: it is there already and may not go, or it cannot be written.
+        CheckpointError: it exists and may not be replaced, or it cannot be written.
     """
     new = f"{path}.new-{os.getpid()}"
     try:
-        _write_new(new, data)
+        _write_new(new, [data], sync=True)
         if replace:
             os.replace(new, path)
         else:
-            os.link(new, path)  # fails where a rename would quietly take the place of another file
-        sync_directory(os.path.dirname(path) or ".")
+            os.link(new, path)  # fails if the file exists; a rename would replace it silently
+        _sync_directory(os.path.dirname(path) or ".")
     except FileExistsError:
         raise CheckpointError(path, "is there already; give another name, or --force to replace it") from None
     except OSError as error:
@@ -121,10 +130,13 @@ def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
 
 
 def keep_aside(path: str) -> str:
-    """Give the file a second name, `path.damaged-N`, so that it outlives its replacement; empty when there is none.
+    """Give the file a second name, `path.damaged-N`, so that its replacement does not delete it.
+
+    Returns:
+        The name; empty when there is no file.
 
     Raises:
-        CheckpointError: it cannot be given one.
+        CheckpointError: the name cannot be given.
     """
     number = 1
     while True:
@@ -138,12 +150,32 @@ def keep_aside(path: str) -> str:
         except OSError as error:
             raise CheckpointError(path, f"cannot be kept as {target}: {error.strerror}") from None
         else:
-            sync_directory(os.path.dirname(path) or ".")
+            # The new name has to reach the disk before the old one is replaced.
+            _sync_directory(os.path.dirname(path) or ".")
             return target
 
 
-def sync_directory(path: str) -> None:
-    """Make names in a directory outlive a crash."""
+def _write_new(path: str, pieces: Iterable[bytes], *, sync: bool) -> None:
+    """Make a new file for its owner alone; one of that name, left by a crash, goes first."""
+    _remove(path)
+    descriptor = os.open(path, _CREATE, 0o600)
+    try:
+        for piece in pieces:
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        if sync:
+            # Before the rename that follows: else the name may reach the disk first, and show an empty file.
+            os.fsync(descriptor)
+    except OSError:
+        _remove(path)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def _sync_directory(path: str) -> None:
+    """Write names in a directory to the disk: a rename or link is lost in a crash until then."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -151,25 +183,9 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
-def _write_new(path: str, data: bytes) -> None:
+def _remove(path: str) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-DEFAULT_DIR = "/run/nri-pin"
-FILE_NAME = "state.json"
-OBSERVED_FILE_NAME = "observed.json"
-"""The checkpoint of an agent that only observes. No start reads it as allocations."""
-LARGEST = 64 << 20
-"""Bytes; 100 times what 3,000 containers need."""
-
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Origin(StrEnum):
@@ -184,13 +200,13 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """What a start found.
+    """The result of `CheckpointFile.load`.
 
     Attributes:
         state: the allocations; None when they have to be rebuilt from the runtime.
         origin: which file they come from.
         kept_aside: where the damaged checkpoint is now; None when there was none.
-        reason: why the checkpoint could not be used, to be logged; empty when it could.
+        reason: why the checkpoint could not be used, for the log; empty when it could.
     """
 
     state: State | None = None
@@ -200,7 +216,7 @@ class LoadResult:
 
 
 def latest_path(state_dir: str) -> str:
-    """The checkpoint of the agent that worked there last: of one that only observed it is another file."""
+    """The checkpoint that was written last: an agent that only observes writes another file."""
     usual, observed = (os.path.join(state_dir, name) for name in (FILE_NAME, OBSERVED_FILE_NAME))
     return observed if _written_at(observed) > _written_at(usual) else usual
 
@@ -252,8 +268,15 @@ class CheckpointFile:
 
     Attributes:
         path: the file.
-        facts: stored beside every state for those who read the file without the machine.
-        found: the facts that were stored beside the state that was loaded.
+        facts: the machine, stored beside every state for readers on other machines.
+        found: the facts that were stored beside the loaded state.
+        generation: of the checkpoint that was loaded or saved last.
+
+    Args:
+        state_dir: the directory.
+        node: the machine; None for a reader.
+        durable: whether a save waits for the disk; None to wait where the directory outlives a reboot.
+        name: of the file.
     """
 
     def __init__(
@@ -275,21 +298,22 @@ class CheckpointFile:
 
     @property
     def durable(self) -> bool:
-        """Whether a save waits for the disk: as told, else wherever the directory outlives a reboot."""
+        """Whether a save waits for the disk. On a file system in memory fsync adds nothing but time."""
         if self._durable is None:
-            self._durable = _outlives_reboot(self.directory)
+            try:
+                self._durable = not is_in_memory(self.directory)
+            except HostError:
+                self._durable = True  # the slower choice is the safe one
         return self._durable
 
     def load(self) -> LoadResult:
-        """Return the last saved state. Never fails: a damaged checkpoint is moved aside and reported.
-
-        A generation before none is one whose successor was moved aside by a process that ended before it saved.
-        """
+        """Return the last saved state. Never raises: a damaged checkpoint is moved aside and reported."""
         try:
             found = read_checkpoint(self.path)
         except CheckpointError as error:
             return self._fall_back(error)
         if found is None:
+            # Either nothing was ever saved, or a process moved the damaged file aside and ended before it saved.
             return self._previous(None, f"{self.path}: it is gone, and the generation before it is there")
         self.generation = found.generation
         self.found = found.facts
@@ -297,7 +321,7 @@ class CheckpointFile:
         return LoadResult(found.state, Origin.CURRENT)
 
     def is_intact(self) -> bool:
-        """Whether the file that was loaded or saved last is still in its place, and no other one."""
+        """Whether the file at the path is the one that was loaded or saved last."""
         return self._mark is None or _identity(self.path) == self._mark
 
     def save(self, state: State) -> None:
@@ -316,45 +340,35 @@ class CheckpointFile:
         self.generation += 1
 
     def _write(self, pieces: list[bytes]) -> None:
+        """Replace the file: write another one, keep the old one's name, rename, and make the names durable."""
+        new = f"{self.path}.new"
         try:
-            self._write_new(pieces)
+            _write_new(new, pieces, sync=self.durable)
         except FileNotFoundError:
             _make_directory(self.directory)
-            self._write_new(pieces)
+            _write_new(new, pieces, sync=self.durable)
         if self.is_intact():
             self._keep_previous()
-        else:  # what lies there is not of this memory, and a later start must not go back to it
+        else:
+            # Another process replaced or removed the file. No start may fall back to a generation of other content.
             _remove(f"{self.path}.previous")
-        os.replace(self._new, self.path)
+        os.replace(new, self.path)
         self._mark = _identity(self.path)
         if self.durable:
             _sync_directory(self.directory)
 
-    def _write_new(self, pieces: list[bytes]) -> None:
-        _remove(self._new)
-        descriptor = os.open(self._new, _CREATE, 0o600)
-        try:
-            for piece in pieces:
-                _write_all(descriptor, piece)
-            if self.durable:
-                os.fsync(descriptor)
-        except OSError:
-            _remove(self._new)
-            raise
-        finally:
-            os.close(descriptor)
-
     def _keep_previous(self) -> None:
-        """Give the current file its second name; a file system without links keeps no previous one."""
+        """Give the current file its second name, without a moment in which it has none.
+
+        A file system without links keeps no previous generation.
+        """
+        # `link` does not replace a file and `replace` does, so the link gets a name that is renamed. A crash may leave
+        # that name behind: it goes first, because a rename between two names of one file does nothing.
         staged = f"{self.path}.previous.new"
-        _remove(staged)  # of a crash; renaming onto another name of the same file would do nothing
-        with contextlib.suppress(OSError):
+        _remove(staged)
+        with suppress(OSError):
             os.link(self.path, staged, follow_symlinks=False)
             os.replace(staged, f"{self.path}.previous")
-
-    @property
-    def _new(self) -> str:
-        return f"{self.path}.new"
 
     def _fall_back(self, error: CheckpointError) -> LoadResult:
         kept, problem = self._move_aside()
@@ -381,14 +395,8 @@ class CheckpointFile:
         return target, ""
 
 
-def _outlives_reboot(directory: str) -> bool:
-    try:
-        return not is_in_memory(directory)
-    except HostError:
-        return True  # the slower answer is the safe one
-
-
 def _identity(path: str) -> tuple[int, int] | None:
+    """Device and inode: they change when the file is replaced."""
     try:
         status = os.stat(path, follow_symlinks=False)
     except OSError:
@@ -396,29 +404,11 @@ def _identity(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(descriptor, rest) :]
-
-
 def _make_directory(path: str) -> None:
+    # Parents first and apart: they keep the usual mode, and only the last directory is closed to others.
     os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with contextlib.suppress(FileExistsError):
+    with suppress(FileExistsError):
         os.mkdir(path, 0o700)
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _remove(path: str) -> None:
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
 
 
 def _save_failure(error: OSError) -> str:

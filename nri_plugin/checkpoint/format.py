@@ -9,12 +9,13 @@
     "allocations":[...],
     "checksum":"crc32:0123abcd"}
 
-The checksum covers every byte before its own line, so no change of the document goes unnoticed. Sets are
-written as kernel lists. Reading is strict: an unknown field, a missing one or a wrong type is an error.
+The checksum covers every byte before its line, so each change of the document is noticed. Sets are kernel lists. Reading is
+strict: an unknown field, a missing one or a wrong type is an error. A record has a line, so that people can compare two
+files, and a damaged file loses only the damaged lines.
 
-Version 2 added the `facts` of pods, the steps of resizes, the resources that ended init containers gave back, whether a
-hint counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions
-are read, and 2 is written; what version 1 lacks has a default. An unknown version is an error that names both.
+Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
+counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions are
+read, and 2 is written; fields that version 1 lacks have defaults. An unknown version is an error that names both.
 """
 
 import re
@@ -22,33 +23,26 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Generic, TypeVar
+from typing import Any
 
 import msgspec
 
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import (
+    NODE_FACTS,
+    STATE_ROWS,
     AllocationRow,
     NodeFacts,
     SavedContainer,
     SavedNode,
     SavedPod,
-    allocation_from,
-    allocation_row,
-    container_from,
-    container_row,
-    facts_from,
-    facts_row,
-    pod_from,
-    pod_row,
+    state_from,
 )
-from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State
+from nri_plugin.model.state import State
 
 FORMAT = "nri-pin checkpoint"
 VERSION = 2
 READABLE = (1, 2)
-
-Record = TypeVar("Record")
 
 _HEAD = re.compile(rb'\{"format":"nri-pin checkpoint","version":([0-9]{1,9}),')
 _TAIL = re.compile(rb',\n"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
@@ -85,61 +79,48 @@ class Checkpoint:
     facts: NodeFacts | None
 
 
-class Lines(Generic[Record]):
-    """The encoded lines of one kind of record, remembered from one save to the next.
+class _Lines:
+    """The encoded lines of one mapping of a state, remembered from one save to the next.
 
-    Records are frozen: the same object always has the same line, so a save costs what changed.
+    Records are frozen: the same object always has the same line, so only changed records are encoded.
     """
 
-    def __init__(self, row: Callable[[str, Record], object]) -> None:
+    def __init__(self, row: Callable[[Any, str], object]) -> None:
         self._row = row
-        self._lines: dict[str, tuple[Record, bytes]] = {}
-        self._records: Mapping[str, Record] = {}
+        self._lines: dict[str, tuple[object, bytes]] = {}
+        self._records: Mapping[str, object] = {}
         self._text = b""
 
-    def text(self, records: Mapping[str, Record]) -> bytes:
+    def text(self, records: Mapping[str, object]) -> bytes:
         """The lines of `records`, joined."""
-        if records is not self._records:
-            self._text = b",\n".join([line for _, line in self._fresh(records).values()])
-            self._records = records
-        return self._text
-
-    def _fresh(self, records: Mapping[str, Record]) -> dict[str, tuple[Record, bytes]]:
-        known = self._lines
-        fresh = {}
+        if records is self._records:
+            return self._text
+        known, self._lines = self._lines, {}
         for key, record in records.items():
             entry = known.get(key)
             if entry is None or entry[0] is not record:
-                entry = (record, msgspec.json.encode(self._row(key, record)))
-            fresh[key] = entry
-        self._lines = fresh
-        return fresh
+                entry = (record, msgspec.json.encode(self._row(record, key)))
+            self._lines[key] = entry
+        self._text = b",\n".join([line for _, line in self._lines.values()])
+        self._records = records
+        return self._text
 
 
 class Encoder:
-    """Turns states into documents, quickly when little changed since the last one."""
+    """Encodes states as documents. The time depends on the changes since the last one."""
 
     def __init__(self) -> None:
-        self._pods: Lines[PodRecord] = Lines(pod_row)
-        self._containers: Lines[ContainerRecord] = Lines(container_row)
-        self._allocations: Lines[Allocation] = Lines(allocation_row)
+        self._lines = {name: _Lines(rows.table.row) for name, rows in STATE_ROWS.items()}
 
     def encode(self, state: State, generation: int, facts: NodeFacts | None = None) -> list[bytes]:
-        """The document, in pieces: copying a large one together would cost more than encoding it.
+        """The document in pieces: joining a large one would take longer than encoding it.
 
         Raises:
             ValueError: a text of the state cannot be written as UTF-8.
         """
-        pieces = [
-            _head(generation, facts),
-            b'"pods":[\n',
-            self._pods.text(state.pods),
-            b'\n],\n"containers":[\n',
-            self._containers.text(state.containers),
-            b'\n],\n"allocations":[\n',
-            self._allocations.text(state.allocations),
-            b"\n]",
-        ]
+        pieces = [_head(generation, facts)]
+        for name, lines in self._lines.items():
+            pieces += [b',\n"%s":[\n' % name.encode(), lines.text(getattr(state, name)), b"\n]"]
         checksum = 0
         for piece in pieces:
             checksum = zlib.crc32(piece, checksum)
@@ -148,16 +129,16 @@ class Encoder:
 
 @lru_cache(maxsize=8)
 def _node_line(facts: NodeFacts | None) -> bytes:
-    return msgspec.json.encode(None if facts is None else facts_row(facts))
+    return msgspec.json.encode(None if facts is None else NODE_FACTS.row(facts))
 
 
 def _head(generation: int, facts: NodeFacts | None) -> bytes:
     head = f'{{"format":"{FORMAT}","version":{VERSION},"writer":"{__version__}","generation":{generation},\n"node":'
-    return head.encode("ascii") + _node_line(facts) + b",\n"
+    return head.encode("ascii") + _node_line(facts)
 
 
 class OtherVersionError(ValueError):
-    """The checkpoint of another release: whole, and not for this one."""
+    """The checkpoint has a version of another release. It is not damaged."""
 
 
 _decoder = msgspec.json.Decoder(Document)
@@ -167,25 +148,22 @@ def decode(data: bytes) -> Checkpoint:
     """Decode a document.
 
     Raises:
-        ValueError: it is no checkpoint, of another version, damaged, or holds what no checkpoint
-            can hold; one sentence.
+        ValueError: it is no checkpoint, has another version, is damaged, or has wrong fields; one sentence.
     """
+    # The version first: another version may have another checksum, and is no damage.
     _check_version(data)
     _check_sum(data)
     try:
         document = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(f"its content is not what a checkpoint holds: {error}") from error
-    return Checkpoint(
-        state=State(
-            pods=_keyed("pod", [pod_from(row) for row in document.pods]),
-            containers=_keyed("container", [container_from(row) for row in document.containers]),
-            allocations=_keyed("allocation", [allocation_from(row) for row in document.allocations]),
-        ),
-        generation=document.generation,
-        writer=document.writer,
-        facts=None if document.node is None else facts_from(document.node),
-    )
+    state = state_from(document)
+    for name in STATE_ROWS:
+        count, keys = len(getattr(document, name)), len(getattr(state, name))
+        if count != keys:
+            raise ValueError(f"it holds a {name.removesuffix('s')} twice: {count} records under {keys} keys")
+    facts = None if document.node is None else NODE_FACTS.record(document.node)
+    return Checkpoint(state, document.generation, document.writer, facts)
 
 
 def _check_version(data: bytes) -> None:
@@ -208,10 +186,3 @@ def _check_sum(data: bytes) -> None:
         raise ValueError(
             f"its checksum is {found:08x} and should be {tail[1].decode()}: it was changed or damaged"
         )
-
-
-def _keyed(kind: str, pairs: list[tuple[str, Record]]) -> dict[str, Record]:
-    records = dict(pairs)
-    if len(records) != len(pairs):
-        raise ValueError(f"it holds a {kind} twice: {len(pairs)} records under {len(records)} keys")
-    return records

@@ -1,21 +1,21 @@
 """The forms that hold allocations: our checkpoint and the kubelet's two state files, all versions of each.
 
-A conversion reports everything that the other form cannot hold: allocations, which are lost, and facts that runtime,
-kubelet or machine know anyway.
+A conversion reports everything that the other form cannot hold: allocations, which are lost, and facts that the runtime,
+the kubelet or the machine know as well.
 """
 
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
-from nri_plugin.checkpoint.kubelet_state import cpus_by_id
+from nri_plugin.checkpoint.kubelet_state import cpus_by_id, nodes_of
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
-from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, State, named
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State, named
 from nri_plugin.model.topology import Topology
 
 CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
@@ -34,16 +34,16 @@ class Losses:
     """Losses of a conversion, one sentence each.
 
     Attributes:
-        promises: allocations of CPUs or memory, which are lost.
-        others: facts that the runtime, the kubelet or the machine know.
+        allocations: allocations of CPUs or memory, which are lost.
+        others: facts that the runtime, the kubelet or the machine know as well.
     """
 
-    promises: tuple[str, ...] = ()
+    allocations: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
 
 
 def kind_of(data: bytes) -> RowKind | None:
-    """What a file is; None when it is nothing of this."""
+    """The kind of a file; None if it is none of these."""
     if data.startswith(b'{"format":"%s"' % FORMAT.encode()):
         return RowKind.CHECKPOINT
     try:
@@ -61,8 +61,8 @@ def checkpoint_file(
     """The checkpoint with these allocations.
 
     Args:
-        state: the allocations; version 1 holds of them what `without_newer` leaves.
-        facts: the machine, None when it is not known.
+        state: the allocations; version 1 holds what `without_newer` keeps of them.
+        facts: the machine; None if unknown.
         generation: of the checkpoint.
         version: of its form.
     """
@@ -77,58 +77,64 @@ def checkpoint_file(
     return body + CHECKSUM_LINE % zlib.crc32(body)
 
 
+NEWER: Mapping[str, Sequence[tuple[str, object, str]]] = {
+    "pods": (
+        ("facts", None, "the facts of the cluster on pod {}"),
+        ("devices_counted", False, "that the hint of pod {} counts the devices of all its containers"),
+        ("limit_milli", 0, "the CPU limit of pod {}"),
+        ("sandbox_path", "", "the cgroup of the sandbox of pod {}"),
+    ),
+    "containers": (
+        ("limit_milli", 0, "the CPU limit of container {}"),
+        ("affinity", None, "the hint of container {}"),
+        ("affinity_preferred", True, "the hint of container {}"),
+    ),
+    "allocations": (
+        ("grown", (), "which CPUs of {} came with a resize"),
+        ("returned", (), "which memory of {} later containers of its pod may still have"),
+        ("resize", None, ""),
+    ),
+}
+"""Fields that version 1 of a checkpoint lacks: name, default, and the loss where a record has another value.
+
+The loss of a resize is that of an allocation; see `_resizes`.
+"""
+
+
 def without_newer(state: State) -> State:
-    """The state without what version 1 of a checkpoint does not have."""
+    """The state with the defaults of all fields that version 1 of a checkpoint lacks."""
     return State(
-        {
-            key: replace(pod, facts=None, devices_counted=False, limit_milli=0, sandbox_path="")
-            for key, pod in state.pods.items()
-        },
-        {
-            key: replace(record, limit_milli=0, affinity=None, affinity_preferred=True)
-            for key, record in state.containers.items()
-        },
-        {key: replace(one, grown=(), resize=None, returned=()) for key, one in state.allocations.items()},
+        **{
+            name: {
+                key: replace(record, **{field: default for field, default, _ in newer})
+                for key, record in getattr(state, name).items()
+            }
+            for name, newer in NEWER.items()
+        }
     )
 
 
 def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
-    """What version 1 of a checkpoint does not hold of these allocations and of the machine."""
+    """The losses when these allocations and the machine become version 1 of a checkpoint."""
     return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
 
 
 def _newer(state: State, facts: NodeFacts | None) -> Iterator[str]:
-    for key, pod in state.pods.items():
-        yield from _named(
-            (pod.facts is not None, f"what the cluster said of pod {key}"),
-            (pod.devices_counted, f"that the hint of pod {key} counts the devices of all its containers"),
-            (pod.limit_milli, f"the CPU limit of pod {key}"),
-            (pod.sandbox_path, f"the cgroup of the sandbox of pod {key}"),
-        )
-    for record in state.containers.values():
-        has_hint = record.affinity is not None or not record.affinity_preferred
-        yield from _named(
-            (record.limit_milli, f"the CPU limit of container {named(state.pods, record.key)}"),
-            (has_hint, f"the hint of container {named(state.pods, record.key)}"),
-        )
-    for key, one in state.allocations.items():
-        yield from _named(
-            (one.grown, f"which CPUs of {named(state.pods, key)} came with a resize"),
-            (
-                one.returned,
-                f"which memory of {named(state.pods, key)} later containers of its pod may still have",
-            ),
-        )
+    for name, newer in NEWER.items():
+        for key, record in getattr(state, name).items():
+            # A container is named by the key of its allocation; a pod's own key names no container.
+            shown = key if name == "pods" else named(state.pods, getattr(record, "key", key))
+            yield from dict.fromkeys(
+                loss.format(shown)
+                for field, default, loss in newer
+                if loss and getattr(record, field) != default
+            )
     if facts is not None and facts.memory:
         yield "how much memory each NUMA node has: it follows from the machine and the configuration"
 
 
-def _named(*losses: tuple[object, str]) -> Iterator[str]:
-    return (sentence for is_lost, sentence in losses if is_lost)
-
-
 def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losses:
-    """What a `cpu_manager_state` of that version does not hold, beside a `memory_manager_state` or alone."""
+    """The losses when these allocations become a `cpu_manager_state`, beside a `memory_manager_state` or alone."""
     lost = list(_resizes(state)) + list(_unsized(state))
     if not has_memory_file:
         lost += [
@@ -138,7 +144,7 @@ def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losse
         held = set(cpus_by_id(state))
         known = {record.key for number, record in state.containers.items() if number in held}
         lost += [
-            f"CPUs {one.cpus} of {named(state.pods, key)}, for version 1 goes by container ids and no such container is there"
+            f"CPUs {one.cpus} of {named(state.pods, key)}: version 1 goes by container ids, and there is no such container"
             for key, one in state.allocations.items()
             if one.cpus and key not in known
         ]
@@ -146,7 +152,7 @@ def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losse
 
 
 def losses_to_memory(state: State) -> Losses:
-    """What a `memory_manager_state` alone does not hold."""
+    """The losses when these allocations become a `memory_manager_state` alone."""
     lost = [
         f"CPUs {one.cpus} of {named(state.pods, key)}" for key, one in state.allocations.items() if one.cpus
     ]
@@ -154,7 +160,7 @@ def losses_to_memory(state: State) -> Losses:
 
 
 def losses_from_kubelet(files: Mapping[RowKind, bytes], state: State, node: Node | None) -> Losses:
-    """What a checkpoint does not keep of the kubelet's files, where it would not say the same."""
+    """The losses when the kubelet's files become a checkpoint from which the same does not follow."""
     others = []
     if RowKind.CPU in files:
         default = CPUSet.parse(parse(files[RowKind.CPU]).get("defaultCpuSet", ""))
@@ -170,12 +176,12 @@ def losses_from_kubelet(files: Mapping[RowKind, bytes], state: State, node: Node
 
 
 def bare_node() -> Node:
-    """A node of which nothing is known, good for taking over allocations as they are."""
+    """A node without a machine, good for taking over allocations unchanged."""
     topology = Topology(online=CPUSet(), cores=(), sockets=(), nodes=(), caches=())
     return Node(topology, Options(memory_manager_policy=MemoryManagerPolicy.STATIC), CPUSet())
 
 
-def _resizes(state: State) -> Iterable[str]:
+def _resizes(state: State) -> Iterator[str]:
     for key, one in state.allocations.items():
         if one.resize is not None:
             yield (
@@ -184,22 +190,15 @@ def _resizes(state: State) -> Iterable[str]:
             )
 
 
-def _unsized(state: State) -> Iterable[str]:
-    """Memory nodes without an amount: the kubelet's file has nothing else."""
+def _unsized(state: State) -> Iterator[str]:
+    """Allocations with other memory nodes than those of their blocks: the kubelet's file has only blocks."""
     for key, one in state.allocations.items():
-        if _nodes(one) != one.mems:
+        if nodes_of(one.memory) != one.mems:
             name = named(state.pods, key)
             yield f"that {name} is bound to NUMA nodes {one.mems or 'none'}, which are not those of its memory"
 
 
-def _nodes(held: Allocation) -> NodeMask:
-    nodes = NO_NODES
-    for block in held.memory:
-        nodes |= block.nodes
-    return nodes
-
-
-def _records(state: State) -> Iterable[str]:
+def _records(state: State) -> Iterator[str]:
     if state.pods or state.containers:
         yield (
             f"the records of {len(state.pods)} pods and {len(state.containers)} containers: "
@@ -207,4 +206,4 @@ def _records(state: State) -> Iterable[str]:
         )
     hints = sum(1 for one in state.allocations.values() if one.affinity or not one.preferred)
     if hints:
-        yield f"the merged hints of {hints} promises"
+        yield f"the merged hints of {hints} allocations"

@@ -3,15 +3,15 @@
 A file carries the 32-bit FNV-1a hash of a one-line rendering of itself. The rendering depends on the version of the file:
 the kubelet tries the newest that it knows first, and its final error is about the oldest.
 
-The checks at the end are those behind the kubelet's refusal to start. This agent never refuses to start; the checks tell
-an operator who goes back to the kubelet's managers what the kubelet will say.
+The kubelet refuses to start when one of these checks fails. This agent never refuses to start; the checks tell an operator
+who goes back to the kubelet's managers what the kubelet will say.
 
 Source: kubelet v1.36 cpumanager/state/checkpoint.go, memorymanager/state/checkpoint.go, checkpointmanager/checksum;
     cpumanager/policy_static.go (validateState), memorymanager/policy_static.go (validateState, areMachineStatesEqual).
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,14 +40,17 @@ def cpu_state_refusal(
         reserved: CPUs for the system.
         strict: whether strict-cpu-reservation is on.
     """
+    # The kubelet takes a file without any CPUs for that of a first start.
     if not default:
         return "default cpuset cannot be empty" if assignments else ""
     shown = f'"{default}"'
+    # 1. The reserved CPUs may have changed since.
     both = reserved & default
     if strict and both:
         return f'some of strictly reserved cpus: "{both}" are present in defaultCpuSet: {shown}'
     if not strict and both != reserved:
         return f'not all reserved cpus: "{reserved}" are present in defaultCpuSet: {shown}'
+    # 2. No CPU is both exclusive and shared. 3. CPUs may have come or gone since.
     known, expected = default, online - reserved if strict else online
     for pod, by_name in assignments.items():
         for name, cpus in by_name.items():
@@ -90,8 +93,8 @@ def memory_state_refusal(
 ) -> str:
     """Why a static Memory Manager would not start on this state; empty when it would.
 
-    Totals, group and number of blocks must be, node by node, what `machine` and the blocks give; what is
-    free and allocated only in sum over the nodes of a group.
+    Totals, group and number of blocks of each node must follow from `machine` and the blocks. Free and allocated
+    memory must do so only in sum over the nodes of a group.
     """
     if not stored:
         return "machine state can not be empty when it has memory assignments" if assignments else ""
@@ -107,9 +110,9 @@ def memory_state_refusal(
 def order_dependent_nodes(assignments: MemoryAssignments) -> Mapping[int, Sequence[int]]:
     """NUMA nodes on which the kubelet's verdict depends on chance, each with the masks of the blocks on it.
 
-    The kubelet rebuilds the groups of nodes from the blocks and takes for each node the last block it comes to. It
-    walks a map, so that the last one differs from start to start. Where all blocks on a node have the same mask it
-    makes no difference.
+    The kubelet rebuilds the groups of nodes from the blocks, and the last block that it meets decides the group of a
+    node. It iterates over a map, so the last one differs from start to start. If all blocks on a node have the same
+    mask, the order does not matter.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/memorymanager/policy_static.go (validateState).
     """
@@ -160,7 +163,7 @@ def machine_state(
 
 
 def _comparable(nodes: Mapping[int, StoredNode]) -> object:
-    """Equal for two machines that the kubelet takes for equal."""
+    """A value that is equal for two machine states that the kubelet considers equal."""
     return {
         node: (
             stored.assignments,
@@ -176,7 +179,7 @@ def _comparable(nodes: Mapping[int, StoredNode]) -> object:
 
 
 def _sums(nodes: Mapping[int, StoredNode], group: int, name: str) -> tuple[int, int]:
-    """Promised and free bytes of a resource over the nodes of a group."""
+    """Allocated and free bytes of a resource over the nodes of a group."""
     rows = [
         memory
         for node in bits.iterate(group)
@@ -212,7 +215,7 @@ class Form:
 
     Attributes:
         render: the text that is hashed.
-        zero_is_valid: whether a checksum of 0 passes unseen.
+        zero_is_valid: whether a checksum of 0 is accepted without a check.
     """
 
     render: Callable[[Record], str]
@@ -220,7 +223,7 @@ class Form:
 
 
 def parse(data: bytes) -> Record:
-    """The record in a state file; keys are known in any case, others are left out.
+    """The record in a state file. The case of known keys does not matter; other keys are left out.
 
     Raises:
         UnreadableError: not JSON, or not an object.
@@ -251,6 +254,7 @@ def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = Fa
     try:
         record = parse(data)
         refusal = CORRUPTED
+        # From the newest form to the oldest: if none fits, the error about the oldest stays.
         for form in FORMS[manager, pod_level]:
             refusal = _form_refusal(record, form)
             if not refusal:
@@ -266,7 +270,7 @@ def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = Fa
 
 
 def expected_checksum(record: Record, manager: str) -> int | None:
-    """The checksum of the newest form that the record has; None where one is right or it has no form."""
+    """The checksum of the newest form that the record has; None if a checksum is right or it has no form."""
     expected = []
     for form in FORMS[manager, bool(record.get("podEntries"))]:
         if not _form_refusal(record, form):
@@ -291,16 +295,29 @@ def _form_refusal(record: Record, form: Form) -> str:
     return CORRUPTED
 
 
+# The renderings. They have the form of Go's spew: `(*type){Field:(type)value Field:(type)value}`, maps with sorted keys.
+
+
+def _struct(*fields: tuple[str, str, object]) -> str:
+    """A struct of (name, Go type, rendered value)."""
+    return f"{{{' '.join(f'{name}:({kind}){value}' for name, kind, value in fields)}}}"
+
+
 def _map(entries: Mapping[str, Any], show: Callable[[Any], str]) -> str:
     keys = sorted(entries, key=lambda key: key.encode())
     return f"map[{' '.join(f'{key}:{show(entries[key])}' for key in keys)}]"
 
 
-def _cpu_head(record: Record) -> str:
-    return f"PolicyName:(string){record.get('policyName', '')} DefaultCPUSet:(string){record.get('defaultCpuSet', '')}"
+def _document(name: str, record: Record, *fields: tuple[str, str, object]) -> str:
+    head = ("PolicyName", "string", record.get("policyName", ""))
+    return f"(*state.{name}){_struct(head, *fields, ('Checksum', 'checksum.Checksum', 0))}"
 
 
-def _cpu_entries(record: Record) -> str:
+def _cpu_document(record: Record, name: str, *fields: tuple[str, str, object]) -> str:
+    return _document(name, record, ("DefaultCPUSet", "string", record.get("defaultCpuSet", "")), *fields)
+
+
+def _cpu_entries(record: Record) -> tuple[str, str, str]:
     entries = record.get("entries") or {}
     for pod, containers in entries.items():
         if not isinstance(containers, dict):
@@ -309,7 +326,7 @@ def _cpu_entries(record: Record) -> str:
                 f"{pod} of type map[string]string"
             )
     shown = _map(entries, lambda containers: _map(containers, str))
-    return f"Entries:(map[string]map[string]string){shown}"
+    return "Entries", "map[string]map[string]string", shown
 
 
 def cpu_v1(record: Record) -> str:
@@ -321,46 +338,41 @@ def cpu_v1(record: Record) -> str:
                 "json: cannot unmarshal object into Go struct field CPUManagerCheckpointV1.entries."
                 f"{pod} of type string"
             )
-    shown = _map(entries, str)
-    return (
-        f"(*state.CPUManagerCheckpoint){{{_cpu_head(record)} Entries:(map[string]string){shown} "
-        "Checksum:(checksum.Checksum)0}"
-    )
+    return _cpu_document(record, "CPUManagerCheckpoint", ("Entries", "map[string]string", _map(entries, str)))
 
 
 def cpu_v2(record: Record, name: str = "CPUManagerCheckpoint") -> str:
     """The form in use: CPUs by pod and container."""
-    return f"(*state.{name}){{{_cpu_head(record)} {_cpu_entries(record)} Checksum:(checksum.Checksum)0}}"
+    return _cpu_document(record, name, _cpu_entries(record))
 
 
 def _cpu_v2_by_name(record: Record) -> str:
-    """The same under the name its type has in a kubelet that knows a newer one."""
+    """The same under the name of its type in a kubelet that knows a newer form."""
     return cpu_v2(record, "CPUManagerCheckpointV2")
 
 
 def cpu_v3(record: Record) -> str:
     """The form of a kubelet with PodLevelResourceManagers: also CPUs of whole pods."""
-    pods = _map(record.get("podEntries") or {}, _pod_cpus)
-    return (
-        f"(*state.CPUManagerCheckpoint){{{_cpu_head(record)} {_cpu_entries(record)} "
-        f"PodEntries:(state.PodCPUAssignments){pods} Checksum:(checksum.Checksum)0}}"
-    )
+    pods = ("PodEntries", "state.PodCPUAssignments", _map(record.get("podEntries") or {}, _pod_cpus))
+    return _cpu_document(record, "CPUManagerCheckpoint", _cpu_entries(record), pods)
 
 
 def _pod_cpus(entry: Mapping[str, str]) -> str:
     members = " ".join(f"{cpu}:{{}}" for cpu in CPUSet.parse(entry.get("cpuSet", "")))
-    return f"{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{members}]}}}}"
+    return _struct(("CPUSet", "cpuset.CPUSet", _struct(("elems", "map[int]struct {}", f"map[{members}]"))))
 
 
-def memory_v1(record: Record, pods: str = "") -> str:
+def memory_v1(record: Record, *pods: tuple[str, str, str]) -> str:
     """The form in use: the machine, and blocks by pod and container."""
     machine = record.get("machineState") or {}
     nodes = " ".join(f"{node}:<*>{_memory_node(machine[node])}" for node in sorted(machine, key=int))
     entries = _map(record.get("entries") or {}, lambda containers: _map(containers, _blocks))
-    return (
-        f"(*state.MemoryManagerCheckpoint){{PolicyName:(string){record.get('policyName', '')} "
-        f"MachineState:(state.NUMANodeMap)map[{nodes}] Entries:(state.ContainerMemoryAssignments){entries}"
-        f"{pods} Checksum:(checksum.Checksum)0}}"
+    return _document(
+        "MemoryManagerCheckpoint",
+        record,
+        ("MachineState", "state.NUMANodeMap", f"map[{nodes}]"),
+        ("Entries", "state.ContainerMemoryAssignments", entries),
+        *pods,
     )
 
 
@@ -368,9 +380,9 @@ def memory_v2(record: Record) -> str:
     """The form of a kubelet with PodLevelResourceManagers: also blocks of whole pods."""
     pods = _map(
         record.get("podEntries") or {},
-        lambda entry: f"{{MemoryBlocks:([]state.Block){_blocks(entry.get('memoryBlocks') or [])}}}",
+        lambda entry: _struct(("MemoryBlocks", "[]state.Block", _blocks(entry.get("memoryBlocks") or []))),
     )
-    return memory_v1(record, f" PodEntries:(state.PodMemoryAssignments){pods}")
+    return memory_v1(record, ("PodEntries", "state.PodMemoryAssignments", pods))
 
 
 _AMOUNTS = (
@@ -384,28 +396,30 @@ _AMOUNTS = (
 
 def _memory_node(node: Mapping[str, Any]) -> str:
     table = _map(node.get("memoryMap") or {}, _memory_amounts)
-    cells = " ".join(map(str, node.get("cells") or ()))
-    return (
-        f"{{NumberOfAssignments:(int){node.get('numberOfAssignments', 0)} "
-        f"MemoryMap:(map[v1.ResourceName]*state.MemoryTable){table} Cells:([]int)[{cells}]}}"
+    return _struct(
+        ("NumberOfAssignments", "int", node.get("numberOfAssignments", 0)),
+        ("MemoryMap", "map[v1.ResourceName]*state.MemoryTable", table),
+        ("Cells", "[]int", _list(node.get("cells") or ())),
     )
 
 
 def _memory_amounts(amounts: Mapping[str, int]) -> str:
-    shown = " ".join(f"{name}:(uint64){amounts.get(key, 0)}" for name, key in _AMOUNTS)
-    return f"<*>{{{shown}}}"
+    return f"<*>{_struct(*((name, 'uint64', amounts.get(key, 0)) for name, key in _AMOUNTS))}"
 
 
 def _blocks(blocks: list[Mapping[str, Any]]) -> str:
-    return f"[{' '.join(map(_block, blocks))}]"
-
-
-def _block(block: Mapping[str, Any]) -> str:
-    nodes = " ".join(map(str, block.get("numaAffinity") or ()))
-    return (
-        f"{{NUMAAffinity:([]int)[{nodes}] Type:(v1.ResourceName){block.get('type', '')} "
-        f"Size:(uint64){block.get('size', 0)}}}"
+    return _list(
+        _struct(
+            ("NUMAAffinity", "[]int", _list(block.get("numaAffinity") or ())),
+            ("Type", "v1.ResourceName", block.get("type", "")),
+            ("Size", "uint64", block.get("size", 0)),
+        )
+        for block in blocks
     )
+
+
+def _list(values: Iterable[object]) -> str:
+    return f"[{' '.join(map(str, values))}]"
 
 
 FORMS: Mapping[tuple[str, bool], tuple[Form, ...]] = {
@@ -414,4 +428,4 @@ FORMS: Mapping[tuple[str, bool], tuple[Form, ...]] = {
     ("memory", False): (Form(memory_v1),),
     ("memory", True): (Form(memory_v2, zero_is_valid=False), Form(memory_v1)),
 }
-"""By manager and PodLevelResourceManagers: the forms that are tried, in order."""
+"""By manager and PodLevelResourceManagers: the forms that the kubelet tries, in order."""

@@ -1,13 +1,16 @@
 """Migration: allocations of the kubelet's static managers become a checkpoint, and a checkpoint becomes their files.
 
-A node moves from the kubelet's managers to this agent, and back, without draining: the allocations go from one pair of
-files to the other, and no container moves.
+A node changes from the kubelet's managers to this agent, and back, without a drain: the allocations are the same in both,
+and no container moves.
 """
 
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import combinations
+from operator import or_
 from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import (
@@ -42,7 +45,7 @@ LARGEST = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """The content of a file, and what to call it."""
+    """The content of a file, and its name in errors."""
 
     name: str
     data: bytes
@@ -50,7 +53,7 @@ class File:
 
 @dataclass(frozen=True, slots=True)
 class KubeletAllocations:
-    """What both files of a kubelet say.
+    """The allocations in both files of a kubelet.
 
     Attributes:
         cpus: exclusive CPUs by `POD/CONTAINER`, as `allocation_key` makes it.
@@ -63,7 +66,7 @@ class KubeletAllocations:
     memory: Mapping[str, tuple[MemoryBlock, ...]]
 
     def of(self, containers: Mapping[str, str]) -> "KubeletAllocations":
-        """These allocations as far as they concern `containers`, key by container id, and all by key."""
+        """The allocations of `containers` (allocation key by container id), all by key."""
         keys = set(containers.values())
         return replace(
             self,
@@ -78,8 +81,8 @@ def read_allocations(folder: str) -> KubeletAllocations:
     """The allocations in a kubelet's root directory, `/var/lib/kubelet` unless it was told another.
 
     Raises:
-        CheckpointError: neither file is there, one is damaged or of no known form, or whole pods hold
-            more than their containers, which nothing but a kubelet can keep for them.
+        CheckpointError: neither file is there, one is damaged or of no known form, or a pod holds more than its
+            containers together, which only a kubelet can keep for it.
     """
     found = {name: _read(os.path.join(folder, name)) for name in (CPU_FILE, MEMORY_FILE)}
     if not any(found.values()):
@@ -108,27 +111,25 @@ def allocations_in(cpu: File | None, memory: File | None) -> KubeletAllocations:
     return KubeletAllocations(by_key, by_id, blocks)
 
 
-def imported(node: Node, promises: KubeletAllocations) -> State:
-    """The state with these allocations; the pods and containers join when the runtime lists them."""
+def imported(node: Node, found: KubeletAllocations) -> State:
+    """The state with these allocations. Pods and containers are added when the runtime lists them."""
     has_memory = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
-    memory = promises.memory if has_memory else {}
-    keys = [*promises.cpus, *(key for key in memory if key not in promises.cpus)]
+    memory = found.memory if has_memory else {}
+    keys = dict.fromkeys((*found.cpus, *memory))
     return State(
         allocations={
-            key: _allocation(node, promises.cpus.get(key, NO_CPUS), memory.get(key, ())) for key in keys
+            key: _allocation(node, found.cpus.get(key, NO_CPUS), memory.get(key, ())) for key in keys
         }
     )
 
 
-def shared_within_pods(promises: KubeletAllocations) -> list[str]:
-    """Where a pod's containers have CPUs in common, as an init container and its successor: a sentence each."""
-    found = []
-    for key, cpus in promises.cpus.items():
-        pod = pod_of(key)
-        for other, theirs in promises.cpus.items():
-            if key < other and pod_of(other) == pod and not cpus.isdisjoint(theirs):
-                found.append(f"{key} and {other} both have CPUs {cpus & theirs}")
-    return found
+def shared_within_pods(found: KubeletAllocations) -> list[str]:
+    """A sentence for each two containers of a pod that share CPUs, as an init container and its successor do."""
+    return [
+        f"{key} and {other} both have CPUs {cpus & others}"
+        for (key, cpus), (other, others) in combinations(sorted(found.cpus.items()), 2)
+        if pod_of(key) == pod_of(other) and not cpus.isdisjoint(others)
+    ]
 
 
 def kubelet_refusals(node: Node, state: State) -> list[str]:
@@ -158,8 +159,8 @@ def kubelet_doubts(node: Node, state: State) -> list[str]:
         return []
     blocks = _nested({key: one.memory for key, one in state.allocations.items() if one.memory})
     return [
-        f"memory on NUMA node {number} is promised over different sets of nodes ({' and '.join(map(bits.format_list, masks))}): "
-        "the kubelet checks promises in random order, so it may refuse memory_manager_state at one start and take it "
+        f"memory on NUMA node {number} is allocated over different sets of nodes ({' and '.join(map(bits.format_list, masks))}): "
+        "the kubelet checks allocations in random order, so it may refuse memory_manager_state at one start and take it "
         "at the next; start it again, or end the pods with memory there before the export"
         for number, masks in order_dependent_nodes(blocks).items()
     ]
@@ -176,8 +177,8 @@ def cpu_file(node: Node, state: State, version: int = 2) -> bytes:
     Args:
         node: the machine.
         state: the allocations.
-        version: 1 names containers by id, as kubelets before 1.18 did, and has only allocations whose container is
-            there; 3 is that of PodLevelResourceManagers.
+        version: 1 names containers by id, as kubelets before 1.18 did, and has only allocations of containers that
+            exist; 3 is that of PodLevelResourceManagers.
     """
     record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(_default(node, state))}
     entries = cpus_by_id(state) if version == 1 else _nested(_lists(state))
@@ -231,7 +232,7 @@ def _read(path: str) -> File | None:
 
 
 def _record(file: File, manager: str) -> Record:
-    """The record in a file that a kubelet of some configuration would start on."""
+    """The record in a file; a kubelet with or without PodLevelResourceManagers has to accept it."""
     policy = "static" if manager == "cpu" else "Static"
     refusals = [load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True)]
     if all(refusals):
@@ -243,7 +244,7 @@ def _record(file: File, manager: str) -> Record:
 
 
 def _checksums(file: File, manager: str) -> str:
-    """Both checksums where they differ; the kubelet's own words are about the oldest form, and mislead."""
+    """Both checksums if they differ: the kubelet's error is about the oldest form, and misleads."""
     try:
         record = parse(file.data)
     except UnreadableError:
@@ -307,12 +308,11 @@ def _pod_level(path: str, pod: str, what: str) -> CheckpointError:
 
 
 def _allocation(node: Node, cpus: CPUSet, blocks: tuple[MemoryBlock, ...]) -> Allocation:
-    mems = NO_NODES
-    for block in blocks:
-        mems |= block.nodes
+    # The files have neither the request nor the hint. The kubelet gives as many CPUs as were requested; the hint had at
+    # least the nodes of the CPUs.
     return Allocation(
         cpus=cpus,
-        mems=mems,
+        mems=nodes_of(blocks),
         memory=blocks,
         cpu_milli=1000 * len(cpus),
         affinity=node.topology.nodes_of(cpus),
@@ -320,8 +320,13 @@ def _allocation(node: Node, cpus: CPUSet, blocks: tuple[MemoryBlock, ...]) -> Al
     )
 
 
+def nodes_of(blocks: Iterable[MemoryBlock]) -> NodeMask:
+    """The NUMA nodes of these blocks together."""
+    return reduce(or_, (block.nodes for block in blocks), NO_NODES)
+
+
 def _nested(by_key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """By pod, then by container, both in order, as Go writes maps."""
+    """By pod, then by container, both sorted: Go writes maps in this order."""
     nested: dict[str, dict[str, Any]] = {}
     for key in sorted(by_key, key=owner_of):
         pod, name = owner_of(key)

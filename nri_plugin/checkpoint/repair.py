@@ -1,33 +1,22 @@
 """From a damaged checkpoint to a sound one, without inventing an allocation.
 
 The checksum covers the whole document. Once it fails, a row that can still be read may differ from the row that was
-written. So an allocation is taken over only on evidence that does not share the damage: the generation before, the CPUs
-that the runtime was told at creation (the container's own row), or the CPUs its processes are found on. Where two
-allocations overlap, the one whose container is found on its CPUs stays. Where that does not decide, a person must.
+written. So an allocation is taken over only with evidence that does not share the damage: the generation before, the CPUs
+that the runtime got at creation (the container's own row), or the CPUs that its processes run on. If two allocations
+overlap, the one whose container runs on its CPUs stays. If that does not decide, a person has to.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Any
 
 import msgspec
 
 from nri_plugin.checkpoint.format import READABLE, Checkpoint
-from nri_plugin.checkpoint.rows import (
-    AllocationRow,
-    NodeFacts,
-    SavedContainer,
-    SavedNode,
-    SavedPod,
-    allocation_from,
-    container_from,
-    facts_from,
-    pod_from,
-)
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, allocation_key, named
+from nri_plugin.checkpoint.rows import NODE_FACTS, STATE_ROWS, NodeFacts, SavedNode
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, named
 from nri_plugin.model.topology import Topology
 
 _HEAD = re.compile(rb'"version":([0-9]{1,9}),.{0,80}?"generation":([0-9]{1,18}),')
@@ -44,10 +33,10 @@ class Salvage:
     Attributes:
         pods: by uid.
         containers: by id.
-        allocations: by key; one that stands there twice with different words is not among them.
-        facts: the machine; None when that line cannot be read.
-        generation: 0 when it cannot be read.
-        unreadable: a sentence for each line that cannot.
+        allocations: by key; without those that two lines give differently.
+        facts: the machine; None if its line cannot be read.
+        generation: 0 if it cannot be read.
+        unreadable: a sentence for each line that cannot be read.
     """
 
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -59,14 +48,14 @@ class Salvage:
 
     @property
     def state(self) -> State:
-        """All of it."""
+        """The rows as a state."""
         return State(self.pods, self.containers, self.allocations)
 
 
 def salvage(data: bytes) -> Salvage:
-    """Read what can be read; nothing of a version that is not known here."""
+    """Read all lines that can be read; none of an unknown version."""
     found = Salvage()
-    head = _HEAD.search(data[:400])
+    head = _HEAD.search(data[:400])  # in the first line
     if head is not None:
         if int(head[1]) not in READABLE:
             return found
@@ -83,7 +72,7 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
     try:
         if text.startswith(_NODE):
             row = msgspec.json.decode(text.removeprefix(_NODE), type=SavedNode | None)
-            found.facts = None if row is None else facts_from(row)
+            found.facts = None if row is None else NODE_FACTS.record(row)
         else:
             _keep(found, number, text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -91,12 +80,15 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
 
 
 def _keep(found: Salvage, number: int, text: bytes) -> None:
-    """Rows have no field that is required by another kind too, so the fields tell which it is."""
-    for kind, read, kept in _KINDS:
+    """Each kind of row requires fields that no other kind has, so the fields tell which it is."""
+    for kept, rows in STATE_ROWS.items():
         try:
-            key, record = read(msgspec.json.decode(text, type=kind))
+            row = msgspec.json.decode(text, type=rows.table.row_type)
+            key, record = getattr(row, rows.key), rows.table.record(row)
         except msgspec.ValidationError:
             continue
+        # A damaged file may have a row twice, once changed. Neither of two allocations can be trusted then; of two pods
+        # or containers the first one stays, because the runtime corrects it.
         table: dict[str, object] = getattr(found, kept)
         if table.setdefault(key, record) != record:
             found.unreadable.append(f"line {number} says something else of {key} than a line before it")
@@ -106,13 +98,6 @@ def _keep(found: Salvage, number: int, text: bytes) -> None:
     raise ValueError("no row of any kind")
 
 
-_KINDS: tuple[tuple[type, Callable[[Any], tuple[str, object]], str], ...] = (
-    (AllocationRow, allocation_from, "allocations"),
-    (SavedContainer, container_from, "containers"),
-    (SavedPod, pod_from, "pods"),
-)
-
-
 def _shown(line: bytes) -> str:
     text = line.decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else "?" for char in text)
@@ -120,20 +105,20 @@ def _shown(line: bytes) -> str:
 
 
 Live = Mapping[str, CPUSet]
-"""CPUs that processes are found on, by container id."""
+"""The CPUs that processes run on, by container id."""
 
 
 @dataclass(frozen=True, slots=True)
 class RepairEvidence:
-    """Everything there is to go by.
+    """The evidence for a repair.
 
     Attributes:
-        damaged: what could be read of the damaged checkpoint; None when it is whole or not there.
-        whole: the checkpoint, when it is whole.
-        former: the generation before, when it is whole.
-        live: the CPUs found in cgroups; None where they are not visible.
-        topology: the machine; None when it is not known.
-        given_up: allocations, by key or name, that a person says are over.
+        damaged: the readable rows of the damaged checkpoint; None if it is sound or missing.
+        whole: the checkpoint, if it is sound.
+        former: the generation before, if it is sound.
+        live: the CPUs found in cgroups; None where cgroups are not visible.
+        topology: the machine; None if unknown.
+        given_up: allocations, by key or name, that a person declares ended.
     """
 
     damaged: Salvage | None = None
@@ -146,16 +131,16 @@ class RepairEvidence:
 
 @dataclass(slots=True)
 class RepairPlan:
-    """What would be written, and why.
+    """The checkpoint to write, and why.
 
     Attributes:
         state: the allocations that stay.
         facts: the machine to store beside them.
         generation: of the checkpoint to write.
         kept: a sentence for each allocation that stays.
-        left_out: a sentence for each that does not, and why.
+        left_out: a sentence for each allocation that does not stay, with the reason.
         undecided: a sentence for each pair that a person has to decide between; nothing is written then.
-        given_up: names and keys of those that a person said are over, and that were there.
+        given_up: names and keys of the given up allocations that were found.
     """
 
     state: State = field(default_factory=State)
@@ -168,18 +153,8 @@ class RepairPlan:
 
 
 def plan(evidence: RepairEvidence) -> RepairPlan:
-    """What to write instead."""
-    made = RepairPlan()
-    pods, containers = _records(evidence)
-    generations = [one.generation for one in (evidence.damaged, evidence.whole, evidence.former) if one]
-    made.generation = max(generations, default=0) + 1
-    made.facts = _facts(evidence)
-    held = _credible(evidence, made, pods, containers)
-    held = _possible(evidence, made, pods, held)
-    held = _apart(evidence, made, pods, containers, held)
-    made.kept += [f"{named(pods, key)}: CPUs {one.cpus or '-'}{_mems(one)}" for key, one in held.items()]
-    made.state = State(pods, containers, held)
-    return made
+    """Decide which allocations stay."""
+    return _Planner(evidence).plan()
 
 
 def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
@@ -191,134 +166,139 @@ def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
     ]
 
 
-def _records(evidence: RepairEvidence) -> tuple[dict[str, PodRecord], dict[str, ContainerRecord]]:
-    """Pods and containers: they are no allocations, and the runtime's own list corrects them at the next start."""
-    pods: dict[str, PodRecord] = {}
-    containers: dict[str, ContainerRecord] = {}
-    for state in _states(evidence):
-        pods |= state.pods
-        containers |= state.containers
-    return pods, containers
+class _Planner:
+    """Makes one plan from the evidence."""
 
+    def __init__(self, evidence: RepairEvidence) -> None:
+        self.evidence = evidence
+        self.made = RepairPlan()
+        # Pods and containers are not confirmed: the runtime's own list corrects them at the next start. Of two records
+        # of one, that of the later, more credible source stays.
+        whole = evidence.whole
+        sources = (evidence.damaged, None if whole else evidence.former, whole)
+        states = [one.state for one in sources if one is not None]
+        self.pods = {key: pod for state in states for key, pod in state.pods.items()}
+        self.containers = {key: one for state in states for key, one in state.containers.items()}
 
-def _states(evidence: RepairEvidence) -> Iterable[State]:
-    """The least credible first."""
-    if evidence.damaged:
-        yield evidence.damaged.state
-    if evidence.former and not evidence.whole:
-        yield evidence.former.state
-    if evidence.whole:
-        yield evidence.whole.state
+    def plan(self) -> RepairPlan:
+        """The plan."""
+        evidence, made = self.evidence, self.made
+        sources = [one for one in (evidence.whole, evidence.former, evidence.damaged) if one is not None]
+        made.generation = max((one.generation for one in sources), default=0) + 1
+        made.facts = next((one.facts for one in sources if one.facts is not None), None)
+        held = self._apart(self._possible(self._credible()))
+        made.kept = [f"{self._name(key)}: {_shown_sets(one)}" for key, one in held.items()]
+        made.state = State(self.pods, self.containers, held)
+        return made
 
+    def _name(self, key: str) -> str:
+        return named(self.pods, key)
 
-def _facts(evidence: RepairEvidence) -> NodeFacts | None:
-    for one in (evidence.whole, evidence.former, evidence.damaged):
-        if one is not None and one.facts is not None:
-            return one.facts
-    return None
-
-
-def _credible(
-    evidence: RepairEvidence,
-    made: RepairPlan,
-    pods: Mapping[str, PodRecord],
-    containers: Mapping[str, ContainerRecord],
-) -> dict[str, Allocation]:
-    """Allocations with a second witness."""
-    if evidence.whole:
-        return dict(evidence.whole.state.allocations)
-    former = dict(evidence.former.state.allocations) if evidence.former else {}
-    found = evidence.damaged.allocations if evidence.damaged else {}
-    held = {}
-    for key in {**former, **found}:
-        newer, older = found.get(key), former.get(key)
-        witness = "" if newer is None or newer == older else _witness(evidence, key, newer, containers)
-        if newer is not None and (newer == older or witness):
-            held[key] = newer if newer == older else _sane(newer)
-        elif older is not None:
-            held[key] = older
-            if newer is not None:
-                made.left_out.append(
-                    f"{named(pods, key)}: what the damaged file says of it, CPUs {newer.cpus or '-'}{_mems(newer)}, "
-                    f"for nothing else confirms it; the generation before has CPUs {older.cpus or '-'}{_mems(older)}"
+    def _credible(self) -> dict[str, Allocation]:
+        """Allocations with a second witness."""
+        evidence = self.evidence
+        if evidence.whole:
+            return dict(evidence.whole.state.allocations)
+        former = evidence.former.state.allocations if evidence.former else {}
+        found = evidence.damaged.allocations if evidence.damaged else {}
+        held = {}
+        for key in {**former, **found}:
+            newer, older = found.get(key), former.get(key)
+            if newer is not None and (newer == older or self._is_confirmed(key, newer)):
+                held[key] = newer if newer == older else _sane(newer)
+                continue
+            if older is not None:
+                held[key] = older
+            if newer is not None and older is not None:
+                self.made.left_out.append(
+                    f"{self._name(key)}: {_shown_sets(newer)}, from the damaged file, which nothing else confirms; "
+                    f"the generation before has {_shown_sets(older)}"
                 )
-        elif newer is not None:
-            made.left_out.append(
-                f"{named(pods, key)}: CPUs {newer.cpus or '-'}{_mems(newer)}, for nothing but the damaged file says so"
+            elif newer is not None:
+                self.made.left_out.append(
+                    f"{self._name(key)}: {_shown_sets(newer)}, because only the damaged file says so"
+                )
+        return held
+
+    def _is_confirmed(self, key: str, held: Allocation) -> bool:
+        """Whether these CPUs and memory nodes have a second witness: the runtime, or the cgroup of the processes."""
+        if not held.cpus:
+            return False
+        records = self.evidence.damaged.containers.values() if self.evidence.damaged else ()
+        is_told = any(
+            record.key == key and (record.stored_cpus, record.stored_mems) == (held.cpus, held.mems)
+            for record in records
+        )
+        # A cgroup confirms CPUs only.
+        return is_told or (not held.mems and self._runs_on(key, held.cpus))
+
+    def _runs_on(self, key: str, cpus: CPUSet) -> bool:
+        live = self.evidence.live or {}
+        return any(
+            record.key == key and live.get(number) == cpus for number, record in self.containers.items()
+        )
+
+    def _possible(self, held: Mapping[str, Allocation]) -> dict[str, Allocation]:
+        """Without CPUs and memory nodes that the machine does not have, not even offline, and without given up ones."""
+        found = {}
+        for key, one in held.items():
+            name = self._name(key)
+            if key in self.evidence.given_up or name in self.evidence.given_up:
+                self.made.given_up |= {key, name}
+                self.made.left_out.append(f"{name}: {_shown_sets(one)}, given up")
+                continue
+            fitting = one if self.evidence.topology is None else _on_machine(one, self.evidence.topology)
+            has_sets = bool(fitting.cpus or fitting.mems)
+            if fitting != one:
+                rest = f"; {_shown_sets(fitting)} stay" if has_sets else ""
+                self.made.left_out.append(
+                    f"{name}: of {_shown_sets(one)} those that this machine does not have{rest}"
+                )
+            if fitting == one or has_sets or fitting.memory:
+                found[key] = fitting
+        return found
+
+    def _apart(self, held: Mapping[str, Allocation]) -> dict[str, Allocation]:
+        """Without allocations that overlap one whose container is found on its CPUs."""
+        left = dict(held)
+        for pair in overlaps(held):
+            if not left.keys() >= set(pair):
+                continue
+            found = [key for key in pair if self._runs_on(key, held[key].cpus)]
+            if len(found) == 1:
+                (winner,) = found
+                loser = pair[1] if winner == pair[0] else pair[0]
+                self.made.left_out.append(
+                    f"{self._name(loser)}: CPUs {held[loser].cpus}, because {self._name(winner)} runs on CPUs "
+                    f"{held[winner].cpus} and {self._name(loser)} does not run on its own"
+                )
+                del left[loser]
+                continue
+            one, other = (f"{self._name(key)} (CPUs {held[key].cpus})" for key in pair)
+            why = (
+                "the cgroups, which could decide, are not visible"
+                if self.evidence.live is None
+                else "the cgroups do not decide"
             )
-    return held
+            both = held[pair[0]].cpus & held[pair[1]].cpus
+            self.made.undecided.append(f"{one} and {other} both have CPUs {both}; {why}")
+        return left
 
 
 def _sane(held: Allocation) -> Allocation:
-    """Without the steps of resizes that do not lie within its CPUs: those CPUs are what is confirmed."""
-    grown = tuple(cpus for cpus in held.grown if cpus <= held.cpus)
+    """Without the steps of resizes that do not lie within its CPUs: only those CPUs are confirmed."""
     resize = held.resize
     is_within = resize is not None and resize.before.cpus | resize.after.cpus == held.cpus
+    grown = tuple(cpus for cpus in held.grown if cpus <= held.cpus)
     return replace(held, grown=grown, resize=resize if is_within else None)
-
-
-def _witness(
-    evidence: RepairEvidence, key: str, held: Allocation, containers: Mapping[str, ContainerRecord]
-) -> str:
-    """Return the second witness for these CPUs and memory nodes; empty when there is none."""
-    if not held.cpus or (held.mems and not _told(evidence, key, held)):
-        return ""
-    if _told(evidence, key, held):
-        return "what the runtime was told"
-    return "where it runs" if _runs_there(evidence.live, key, held.cpus, containers) else ""
-
-
-def _told(evidence: RepairEvidence, key: str, held: Allocation) -> bool:
-    """Return whether the container's own row, which the runtime was told, agrees."""
-    records = evidence.damaged.containers.values() if evidence.damaged else ()
-    return any(
-        record.stored_cpus == held.cpus and record.stored_mems == held.mems
-        for record in records
-        if _key(record) == key
-    )
-
-
-def _runs_there(live: Live | None, key: str, cpus: CPUSet, containers: Mapping[str, ContainerRecord]) -> bool:
-    return any(
-        live is not None and live.get(number) == cpus
-        for number, record in containers.items()
-        if _key(record) == key
-    )
-
-
-def _possible(
-    evidence: RepairEvidence, made: RepairPlan, pods: Mapping[str, PodRecord], held: dict[str, Allocation]
-) -> dict[str, Allocation]:
-    """Without CPUs and memory nodes that the machine does not have, not even offline, and without what was given up."""
-    found = {}
-    for key, one in held.items():
-        name = named(pods, key)
-        if key in evidence.given_up or name in evidence.given_up:
-            made.given_up |= {key, name}
-            made.left_out.append(f"{name}: CPUs {one.cpus or '-'}{_mems(one)}, given up")
-            continue
-        fitting = one if evidence.topology is None else _on_machine(one, evidence.topology)
-        if fitting != one:
-            made.left_out.append(
-                f"{name}: of CPUs {one.cpus or '-'}{_mems(one)} those that this machine has not"
-                + (
-                    f"; CPUs {fitting.cpus or '-'}{_mems(fitting)} stay"
-                    if fitting.cpus or fitting.mems
-                    else ""
-                )
-            )
-        if fitting == one or fitting.cpus or fitting.mems or fitting.memory:
-            found[key] = fitting
-    return found
 
 
 def _on_machine(held: Allocation, topology: Topology) -> Allocation:
     present, memory = topology.online | topology.offline, topology.nodes_with_memory
     blocks = tuple(block for block in held.memory if block.nodes <= memory)
-    resize = held.resize
-    sizes = () if resize is None else (resize.before, resize.after)
-    if all(size.cpus <= present for size in sizes) and held.cpus <= present and held.mems <= memory:
-        return held if blocks == held.memory else replace(held, memory=blocks)
+    sizes = () if held.resize is None else (held.resize.before, held.resize.after)
+    if all(size.cpus <= present for size in (held, *sizes)) and held.mems <= memory:
+        return replace(held, memory=blocks)
     return replace(
         held,
         cpus=held.cpus & present,
@@ -329,58 +309,6 @@ def _on_machine(held: Allocation, topology: Topology) -> Allocation:
     )
 
 
-def _apart(
-    evidence: RepairEvidence,
-    made: RepairPlan,
-    pods: Mapping[str, PodRecord],
-    containers: Mapping[str, ContainerRecord],
-    held: dict[str, Allocation],
-) -> dict[str, Allocation]:
-    """Without allocations that overlap one whose container is found on its CPUs."""
-    left = dict(held)
-    for one, other in overlaps(held):
-        if one not in left or other not in left:
-            continue
-        loser = _loser(evidence.live, one, other, held, containers)
-        both = held[one].cpus & held[other].cpus
-        if not loser:
-            made.undecided.append(
-                f"{named(pods, one)} (CPUs {held[one].cpus}) and {named(pods, other)} (CPUs {held[other].cpus}) are both "
-                f"promised CPUs {both}"
-                + (
-                    "; the cgroups do not tell whose they are"
-                    if evidence.live is not None
-                    else "; the cgroups, which could tell whose they are, are not visible"
-                )
-            )
-            continue
-        winner = other if loser == one else one
-        made.left_out.append(
-            f"{named(pods, loser)}: CPUs {held[loser].cpus}, for {named(pods, winner)} runs on CPUs {held[winner].cpus} "
-            f"and {named(pods, loser)} does not run on its own"
-        )
-        del left[loser]
-    return left
-
-
-def _loser(
-    live: Live | None,
-    one: str,
-    other: str,
-    held: Mapping[str, Allocation],
-    containers: Mapping[str, ContainerRecord],
-) -> str:
-    """The one that is not found on its CPUs, while the other is; empty where that does not decide."""
-    is_there = [_runs_there(live, key, held[key].cpus, containers) for key in (one, other)]
-    if is_there[0] == is_there[1]:
-        return ""
-    return other if is_there[0] else one
-
-
-def _key(record: ContainerRecord) -> str:
-    return allocation_key(record.pod_uid, record.name)
-
-
-def _mems(held: Allocation) -> str:
-    mems: NodeMask = held.mems
-    return f", memory nodes {mems}" if mems else ""
+def _shown_sets(held: Allocation) -> str:
+    mems = f", memory nodes {held.mems}" if held.mems else ""
+    return f"CPUs {held.cpus or '-'}{mems}"

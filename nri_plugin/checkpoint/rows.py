@@ -1,12 +1,15 @@
 """The rows of a checkpoint, and their conversion to the records of a state and back.
 
-The rows are the file format: a change here is a new version of it. The facts of a pod come first, because the exporter
-sends the same form.
+The rows are the file format: a change here is a new version of it. A row is declared by a `Struct`, and its `RowTable`
+names the fields whose values differ between the record and the row. A new kind of record needs these two and, where it is
+a part of the state, a line in `STATE_ROWS`. The exporter sends the facts of a pod in the same form.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
@@ -28,8 +31,128 @@ from nri_plugin.model.state import (
     QOSClass,
     Resize,
     Size,
+    State,
 )
 from nri_plugin.model.topology import NUMANode, Topology
+
+RecordT = TypeVar("RecordT")
+RowT = TypeVar("RowT", bound=Struct)
+
+
+class Column(NamedTuple):
+    """Two functions that convert a value of a record to the value in a row, and back."""
+
+    row: Callable[[Any], Any]
+    record: Callable[[Any], Any]
+
+
+class RowTable(Generic[RecordT, RowT]):
+    """Converts records of one class to rows and back, field by field.
+
+    A value moves to the field of the same name. A record gets its default for a field that its row does not have.
+
+    Args:
+        record_type: a dataclass.
+        row_type: the rows. Fields that a record does not have come first; properties stand for fields of the record
+            that a row holds in parts.
+        paths: by field of the row, the attribute of a record that it holds, such as `cgroup.path`.
+        columns: conversions, by field, of values that are not the same in both.
+
+    Attributes:
+        row_type: as given.
+        row: makes the row of a record; further arguments are the values of the fields that come first, if there are any.
+        record: makes the record of a row. Raises `ValueError` where a set is no kernel list.
+    """
+
+    def __init__(
+        self,
+        record_type: type[RecordT],
+        row_type: type[RowT],
+        paths: Mapping[str, str] = MappingProxyType({}),
+        **columns: "Converts",
+    ) -> None:
+        self.row_type = row_type
+        of_record = [one.name for one in fields(record_type)]  # type: ignore[arg-type] # a dataclass
+        of_row = {
+            name: paths.get(name, name)
+            for name in row_type.__struct_fields__
+            if name in of_record or name in paths
+        }
+        assert columns.keys() <= {*of_row, *of_record}, "a column is named for no field"
+        self.row: Callable[..., RowT] = _constructor(
+            row_type,
+            of_row,
+            {name: one.row for name, one in columns.items()},
+            has_first=len(of_row) < len(row_type.__struct_fields__),
+        )
+        self.record: Callable[[RowT], RecordT] = _constructor(
+            record_type,
+            {name: name for name in of_record if hasattr(row_type, name)},
+            {name: one.record for name, one in columns.items()},
+        )
+
+
+def _constructor(
+    made: type[Any],
+    paths: Mapping[str, str],
+    converts: Mapping[str, Callable[[Any], Any]],
+    *,
+    has_first: bool = False,
+) -> Callable[..., Any]:
+    """Return a function that makes a `made` from the attributes of an object.
+
+    It is compiled, as `dataclasses` compiles `__init__`: a loop over the fields takes twice as long, and each status line
+    converts all records of the node.
+
+    Args:
+        made: the class.
+        paths: by field of `made`, the attribute of the object.
+        converts: by field, a function for its value.
+        has_first: whether further arguments of the function are the first fields; they are ignored otherwise.
+    """
+    values = [
+        f"{name}=convert_{name}(given.{path})" if name in converts else f"{name}=given.{path}"
+        for name, path in paths.items()
+    ]
+    source = f"lambda given, *first: made({', '.join([*(['*first'] if has_first else []), *values])})"
+    names = {f"convert_{name}": convert for name, convert in converts.items()}
+    function: Callable[..., Any] = eval(source, {"made": made, **names})  # noqa: S307 - of names of fields
+    return function
+
+
+Converts = Column | RowTable[Any, Any]
+
+
+def optional(one: Converts) -> Column:
+    """The column of a value that may be None."""
+    return Column(
+        lambda value: None if value is None else one.row(value),
+        lambda value: None if value is None else one.record(value),
+    )
+
+
+def each(one: Converts) -> Column:
+    """The column of a tuple of such values."""
+    return Column(
+        lambda values: values and tuple(map(one.row, values)),
+        lambda rows: rows and tuple(map(one.record, rows)),
+    )
+
+
+# The same few sets are written and read again and again.
+@lru_cache(maxsize=4096)
+def _text(mask: int) -> str:
+    return bits.format_list(mask)
+
+
+@lru_cache(maxsize=4096)
+def _mask(text: str) -> int:
+    return bits.parse_list(text)
+
+
+CPUS = Column(lambda cpus: _text(cpus.mask), lambda text: CPUSet(_mask(text)))
+NODES = Column(lambda nodes: _text(nodes.mask), lambda text: NodeMask(_mask(text)))
+"""Sets are kernel lists in rows."""
 
 
 class AmountsRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -62,47 +185,16 @@ class PodFactsRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     pod_resources: AmountsRow | None = None
 
 
-def pod_facts_row(facts: PodFacts) -> PodFactsRow:
-    """The row of a pod's facts."""
-    return PodFactsRow(
-        uid=facts.uid,
-        qos=facts.qos,
-        containers=tuple(
-            ContainerFactsRow(one.name, one.kind, None if one.amounts == Amounts() else _row(one.amounts))
-            for one in facts.containers
-        ),
-        pod_resources=None if facts.pod_resources is None else _row(facts.pod_resources),
-    )
-
-
-def pod_facts_from(row: PodFactsRow) -> PodFacts:
-    """A pod's facts from their row."""
-    return PodFacts(
-        row.uid,
-        row.qos,
-        tuple(ContainerFacts(one.name, one.kind, _from(one.amounts or NO_AMOUNTS)) for one in row.containers),
-        None if row.pod_resources is None else _from(row.pod_resources),
-    )
-
-
-def _row(amounts: Amounts) -> AmountsRow:
-    return AmountsRow(
-        amounts.cpu_request_milli,
-        amounts.cpu_limit_milli,
-        amounts.memory_request_bytes,
-        amounts.memory_limit_bytes,
-        amounts.hugepages,
-    )
-
-
-def _from(row: AmountsRow) -> Amounts:
-    return Amounts(
-        row.cpu_request_milli,
-        row.cpu_limit_milli,
-        row.memory_request_bytes,
-        row.memory_limit_bytes,
-        row.hugepages,
-    )
+AMOUNTS = RowTable(Amounts, AmountsRow)
+CONTAINER_FACTS = RowTable(
+    ContainerFacts,
+    ContainerFactsRow,
+    amounts=Column(
+        lambda amounts: None if amounts == Amounts() else AMOUNTS.row(amounts),
+        lambda row: AMOUNTS.record(row or NO_AMOUNTS),
+    ),
+)
+POD_FACTS = RowTable(PodFacts, PodFactsRow, containers=each(CONTAINER_FACTS), pod_resources=optional(AMOUNTS))
 
 
 class SavedRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -149,6 +241,17 @@ class SavedContainer(SavedRow, frozen=True):
     unplaced: str = ""
     affinity: str | None = None
     affinity_preferred: bool = True
+
+    @property
+    def cgroup(self) -> CgroupRef:
+        """The cgroup of the record."""
+        parent = _parent_in(self.cgroup_path) if self.cgroup_parent is None else self.cgroup_parent
+        return CgroupRef(parent, self.cgroup_path)
+
+
+def _parent_in(cgroup_path: str) -> str:
+    """The beginning of a cgroups path: `SLICE` of `SLICE:prefix:id`, the directory of a plain path."""
+    return cgroup_path.partition(":")[0] if ":" in cgroup_path else cgroup_path.rpartition("/")[0]
 
 
 class SavedMemory(SavedRow, frozen=True):
@@ -204,7 +307,7 @@ class SavedNode(SavedRow, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What a reader of the checkpoint has to know of the machine it was made on.
+    """The facts of a machine that a reader of its checkpoint needs.
 
     Attributes:
         online: CPUs that were online at the time.
@@ -251,211 +354,90 @@ class NodeFacts:
         return Node(topology=topology, options=options, reserved=self.reserved)
 
 
-@lru_cache(maxsize=4096)
-def _text(mask: int) -> str:
-    """The kernel list of a mask; the same few sets are written again and again."""
-    return bits.format_list(mask)
+NODE_FACTS = RowTable(
+    NodeFacts,
+    SavedNode,
+    online=CPUS,
+    reserved=CPUS,
+    numa_nodes=Column(
+        lambda pairs: {int(number): CPUS.row(cpus) for number, cpus in pairs},
+        lambda row: tuple((NUMANodeID(number), CPUS.record(cpus)) for number, cpus in sorted(row.items())),
+    ),
+    memory_nodes=NODES,
+    isolated=CPUS,
+)
+POD = RowTable(
+    PodRecord,
+    SavedPod,
+    affinity=optional(NODES),
+    # A checkpoint may come from a release with wider bounds.
+    annotations=Column(tuple, lambda row: tuple(bounds.own_annotations(dict(row))[0].items())),
+    facts=optional(POD_FACTS),
+)
+CONTAINER = RowTable(
+    ContainerRecord,
+    SavedContainer,
+    {"cgroup_path": "cgroup.path", "cgroup_parent": "cgroup"},
+    cgroup_parent=Column(
+        lambda cgroup: None if cgroup.parent == _parent_in(cgroup.path) else cgroup.parent, str
+    ),
+    stored_cpus=CPUS,
+    stored_mems=NODES,
+    affinity=optional(NODES),
+)
+MEMORY = RowTable(MemoryBlock, SavedMemory, nodes=NODES)
+SIZE = RowTable(Size, SizeRow, cpus=CPUS, grown=each(CPUS), memory=each(MEMORY))
+RESIZE = RowTable(Resize, ResizeRow, before=SIZE, after=SIZE)
+ALLOCATION = RowTable(
+    Allocation,
+    AllocationRow,
+    cpus=CPUS,
+    mems=NODES,
+    memory=each(MEMORY),
+    affinity=NODES,
+    grown=each(CPUS),
+    resize=optional(RESIZE),
+    returned=each(MEMORY),
+)
 
 
-@lru_cache(maxsize=4096)
-def _mask(text: str) -> int:
-    return bits.parse_list(text)
+class KeyedRows(NamedTuple):
+    """The rows of one mapping of a state.
+
+    Attributes:
+        table: converts them; the key comes first in a row whose record does not have it.
+        key: the field of a row that holds the key.
+    """
+
+    table: RowTable[Any, Any]
+    key: str
 
 
-def _cpus(text: str) -> CPUSet:
-    return CPUSet(_mask(text))
+STATE_ROWS: Mapping[str, KeyedRows] = {
+    "pods": KeyedRows(POD, "uid"),
+    "containers": KeyedRows(CONTAINER, "id"),
+    "allocations": KeyedRows(ALLOCATION, "key"),
+}
+"""By the names of the state's mappings, in the order of a checkpoint."""
 
 
-def _nodes(text: str) -> NodeMask:
-    return NodeMask(_mask(text))
+def state_rows(state: State) -> dict[str, tuple[Any, ...]]:
+    """The rows of a state, by the names of its mappings."""
+    return {
+        name: tuple([rows.table.row(record, key) for key, record in getattr(state, name).items()])
+        for name, rows in STATE_ROWS.items()
+    }
 
 
-def facts_row(facts: NodeFacts) -> SavedNode:
-    """The row of the node's facts."""
-    return SavedNode(
-        online=_text(facts.online.mask),
-        reserved=_text(facts.reserved.mask),
-        numa_nodes={int(number): _text(cpus.mask) for number, cpus in facts.numa_nodes},
-        memory_nodes=_text(facts.memory_nodes.mask),
-        strict_cpu_reservation=facts.strict_cpu_reservation,
-        isolated=_text(facts.isolated.mask),
-        memory=facts.memory,
-    )
-
-
-def facts_from(row: SavedNode) -> NodeFacts:
-    """The node's facts from their row.
+def state_from(document: Struct) -> State:
+    """The state of a document with the fields of `STATE_ROWS`; of two rows with the same key the later one.
 
     Raises:
         ValueError: a set is no kernel list.
     """
-    return NodeFacts(
-        online=_cpus(row.online),
-        reserved=_cpus(row.reserved),
-        numa_nodes=tuple(
-            (NUMANodeID(number), _cpus(cpus)) for number, cpus in sorted(row.numa_nodes.items())
-        ),
-        memory_nodes=_nodes(row.memory_nodes),
-        strict_cpu_reservation=row.strict_cpu_reservation,
-        isolated=_cpus(row.isolated),
-        memory=row.memory,
+    return State(
+        **{
+            name: {getattr(row, rows.key): rows.table.record(row) for row in getattr(document, name)}
+            for name, rows in STATE_ROWS.items()
+        }
     )
-
-
-def pod_row(_key: str, pod: PodRecord) -> SavedPod:
-    """The row of a pod."""
-    return SavedPod(
-        uid=pod.uid,
-        sandbox_id=pod.sandbox_id,
-        qos=pod.qos,
-        name=pod.name,
-        namespace=pod.namespace,
-        cgroup_parent=pod.cgroup_parent,
-        cpu_milli=pod.cpu_milli,
-        memory_bytes=pod.memory_bytes,
-        hugepages=pod.hugepages,
-        sandbox_path=pod.sandbox_path,
-        limit_milli=pod.limit_milli,
-        affinity=None if pod.affinity is None else _text(pod.affinity.mask),
-        affinity_preferred=pod.affinity_preferred,
-        annotations=pod.annotations,
-        run_seen=pod.run_seen,
-        facts=None if pod.facts is None else pod_facts_row(pod.facts),
-        devices_counted=pod.devices_counted,
-    )
-
-
-def pod_from(row: SavedPod) -> tuple[str, PodRecord]:
-    """A pod and its key from their row.
-
-    Raises:
-        ValueError: a set is no kernel list.
-    """
-    return row.uid, PodRecord(
-        uid=row.uid,
-        sandbox_id=row.sandbox_id,
-        name=row.name,
-        namespace=row.namespace,
-        qos=row.qos,
-        cgroup_parent=row.cgroup_parent,
-        cpu_milli=row.cpu_milli,
-        memory_bytes=row.memory_bytes,
-        hugepages=row.hugepages,
-        sandbox_path=row.sandbox_path,
-        limit_milli=row.limit_milli,
-        affinity=None if row.affinity is None else _nodes(row.affinity),
-        affinity_preferred=row.affinity_preferred,
-        annotations=tuple(bounds.own_annotations(dict(row.annotations))[0].items()),
-        run_seen=row.run_seen,
-        facts=None if row.facts is None else pod_facts_from(row.facts),
-        devices_counted=row.devices_counted,
-    )
-
-
-def _parent_in(cgroup_path: str) -> str:
-    """What a cgroups path begins with: `SLICE` of `SLICE:prefix:id`, the directory of a plain path."""
-    return cgroup_path.partition(":")[0] if ":" in cgroup_path else cgroup_path.rpartition("/")[0]
-
-
-def container_row(_key: str, record: ContainerRecord) -> SavedContainer:
-    """The row of a container."""
-    return SavedContainer(
-        id=record.id,
-        pod_uid=record.pod_uid,
-        name=record.name,
-        phase=record.phase,
-        cgroup_path=record.cgroup.path,
-        cgroup_parent=None
-        if record.cgroup.parent == _parent_in(record.cgroup.path)
-        else record.cgroup.parent,
-        stored_cpus=_text(record.stored_cpus.mask),
-        stored_mems=_text(record.stored_mems.mask),
-        limit_milli=record.limit_milli,
-        unplaced=record.unplaced,
-        affinity=None if record.affinity is None else _text(record.affinity.mask),
-        affinity_preferred=record.affinity_preferred,
-    )
-
-
-def container_from(row: SavedContainer) -> tuple[str, ContainerRecord]:
-    """A container and its key from their row.
-
-    Raises:
-        ValueError: a set is no kernel list.
-    """
-    parent = _parent_in(row.cgroup_path) if row.cgroup_parent is None else row.cgroup_parent
-    return row.id, ContainerRecord(
-        id=row.id,
-        pod_uid=row.pod_uid,
-        name=row.name,
-        phase=row.phase,
-        cgroup=CgroupRef(parent, row.cgroup_path),
-        stored_cpus=_cpus(row.stored_cpus),
-        stored_mems=_nodes(row.stored_mems),
-        limit_milli=row.limit_milli,
-        unplaced=row.unplaced,
-        affinity=None if row.affinity is None else _nodes(row.affinity),
-        affinity_preferred=row.affinity_preferred,
-    )
-
-
-def allocation_row(key: str, allocation: Allocation) -> AllocationRow:
-    """The row of an allocation."""
-    return AllocationRow(
-        key=key,
-        cpus=_text(allocation.cpus.mask),
-        mems=_text(allocation.mems.mask),
-        memory=_memory_rows(allocation.memory),
-        cpu_milli=allocation.cpu_milli,
-        affinity=_text(allocation.affinity.mask),
-        preferred=allocation.preferred,
-        grown=_texts(allocation.grown),
-        resize=None
-        if allocation.resize is None
-        else ResizeRow(_size_row(allocation.resize.before), _size_row(allocation.resize.after)),
-        returned=_memory_rows(allocation.returned),
-    )
-
-
-def _size_row(size: Size) -> SizeRow:
-    return SizeRow(_text(size.cpus.mask), _texts(size.grown), size.cpu_milli, _memory_rows(size.memory))
-
-
-def _texts(sets: Iterable[CPUSet]) -> tuple[str, ...]:
-    return tuple(_text(one.mask) for one in sets)
-
-
-def _memory_rows(blocks: Iterable[MemoryBlock]) -> tuple[SavedMemory, ...]:
-    return tuple(
-        SavedMemory(nodes=_text(block.nodes.mask), resource=block.resource, size_bytes=block.size_bytes)
-        for block in blocks
-    )
-
-
-def allocation_from(row: AllocationRow) -> tuple[str, Allocation]:
-    """An allocation and its key from their row.
-
-    Raises:
-        ValueError: a set is no kernel list.
-    """
-    return row.key, Allocation(
-        cpus=_cpus(row.cpus),
-        mems=_nodes(row.mems),
-        memory=_blocks(row.memory),
-        cpu_milli=row.cpu_milli,
-        affinity=_nodes(row.affinity),
-        preferred=row.preferred,
-        grown=tuple(map(_cpus, row.grown)),
-        resize=None
-        if row.resize is None
-        else Resize(_size_from(row.resize.before), _size_from(row.resize.after)),
-        returned=_blocks(row.returned),
-    )
-
-
-def _size_from(row: SizeRow) -> Size:
-    return Size(_cpus(row.cpus), tuple(map(_cpus, row.grown)), row.cpu_milli, _blocks(row.memory))
-
-
-def _blocks(rows: Iterable[SavedMemory]) -> tuple[MemoryBlock, ...]:
-    return tuple(MemoryBlock(_nodes(row.nodes), row.resource, row.size_bytes) for row in rows)

@@ -151,7 +151,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations."
     ),
     "replay": CommandEntry(
-        "nri_plugin.cli.replay:command",
+        "nri_plugin.cli.replay.replay:command",
         "Decide recorded events again, with the same or another configuration.",
     ),
     "release": CommandEntry(

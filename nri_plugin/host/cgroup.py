@@ -2,7 +2,7 @@
 
 * `host_error` explains the kernel's refusal of a cpuset to an operator.
 * `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
-* `Cgroups` reads the CPUs and memory nodes a cgroup was given, those its processes run on, and whether it is gone.
+* `Cgroups` reads the CPUs and memory nodes of a cgroup, given and effective, and whether it was removed.
 * `with_isolated` adds CPUs in isolated partitions of others to the machine.
 * `container_cgroups` finds every container below the kubelet's cgroups, known or not.
 
@@ -12,38 +12,39 @@
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.host.sysfs_files import read_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
 from nri_plugin.model.topology import Topology
 
+SetT = TypeVar("SetT", CPUSet, NodeMask)
+_LISTS: Mapping[type, str] = {CPUSet: "CPU list", NodeMask: "list of memory nodes"}
+
 CPUS, EXCLUSIVE, ISOLATED = "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.isolated"
 MENDED = "nri-pin-mended"
-"""An empty cgroup beside those of pods, left until the next boot where CPUs had to be mended; see `host.partitions`."""
-
-LONGEST_VALUE = 1 << 16
-"""Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
+"""An empty cgroup beside those of pods that marks mended CPUs until the next boot; see `Partitions.mend`."""
 
 CRUN_SUBGROUP = "container"
-"""crun with the systemd driver keeps the processes, and a cpuset of their own, one level below the scope."""
+"""crun with the systemd driver keeps the processes one level below the scope, where they have another cpuset."""
 
 MOST_REMEMBERED = 8192
-"""Containers known to have no such subgroup: looking for it takes as long as a write, and names do not return."""
+"""Containers known to have no such subgroup. A look-up takes as long as a write, and names are not used again."""
 
 
 GONE = frozenset({errno.ENOENT, errno.ENODEV, errno.ENOTDIR})
-"""No such cgroup; ENODEV is a write to one that was removed after its file was opened."""
+"""The cgroup does not exist. ENODEV: it was removed after its file was opened."""
 
 _EITHER = {
     errno.ERANGE: "an id in {text} is beyond the CPUs this kernel can ever have",
@@ -75,14 +76,13 @@ def host_error(path: str, error: OSError, text: str, version: int) -> HostError:
 def _parent_value(path: str) -> str:
     above = os.path.join(os.path.dirname(os.path.dirname(path)), os.path.basename(path))
     try:
-        with open(above, encoding="ascii", errors="replace") as file:
-            return file.read(4096).strip() or "(none)"
+        return read_value(above) or "(none)"
     except OSError:
         return "(unreadable)"
 
 
-# Names. They come from the wire. Whatever they hold, the result stays below the root: no part is `.`, `..` or has a NUL
-# in it, and there is at least one part, so that no name points at the root itself.
+# Names. They come from the wire, so pods' authors control parts of them. The result always lies below the root: no part is
+# `.`, `..` or contains a NUL, and there is at least one part, so no name stands for the root itself.
 
 SLICE = ".slice"
 DEFAULT_SLICE = "system.slice"
@@ -115,11 +115,13 @@ def cgroup_path(ref: CgroupRef) -> str:
 
 def _scope_parts(path: str) -> list[str]:
     fields = path.split(":")
+    # Not the form of the systemd driver: a path of the cgroupfs driver may contain colons.
     if len(fields) != 3 or "/" in fields[1] or "/" in fields[2]:
         return _plain_parts(path)
     parent, prefix, name = fields
     if not name:
         raise HostError(repr(path), "names a systemd unit without a name")
+    # runc uses a name that ends in `.slice` unchanged, and makes a scope of any other.
     unit = name if name.endswith(SLICE) else f"{prefix}-{name}.scope" if prefix else f"{name}.scope"
     return [*_parent_parts(parent or DEFAULT_SLICE), unit]
 
@@ -127,8 +129,8 @@ def _scope_parts(path: str) -> list[str]:
 def _parent_parts(parent: str) -> list[str]:
     """The parts of a pod's cgroup parent, which is a full path or only its last part.
 
-    A slice names all its ancestors, so slices before the last say nothing new; what comes before
-    the slices (a node that is itself a container) is kept.
+    The name of a slice contains all its ancestors, so slices before the last are redundant. Parts before the slices (of a
+    node that is itself a container) are kept.
     """
     parts = _plain_parts(parent)
     if not parts or not parts[-1].endswith(SLICE):
@@ -148,7 +150,7 @@ def expand_slice(name: str) -> list[str]:
     Source: systemd.slice(5).
     """
     stem = name.removesuffix(SLICE)
-    if stem == "-":
+    if stem == "-":  # systemd's root slice
         return []
     words = stem.split("-")
     if not all(words):
@@ -190,11 +192,7 @@ class CpusetFiles(Controller):
 
     def get_property(self, filename: bytes) -> str:
         """The file's text without surrounding white space."""
-        descriptor = os.open(self.filepath(filename), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
-        finally:
-            os.close(descriptor)
+        return read_value(os.fsdecode(self.filepath(filename)))
 
 
 class CpusetFilesV1(CpusetFiles):
@@ -242,27 +240,25 @@ class Cgroups:
         return os.path.join(self.tree.directory, cgroup_path(ref))
 
     def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
-        """The CPUs the cgroup was given, empty when it never was; None when it does not exist.
+        """The CPUs that the cgroup was given, empty if none ever were; None if it does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no CPU list.
         """
-        text = self._read(self.directory(ref), "cpus")
-        return None if text is None else self._parse_cpus(ref, text)
+        return self._set(CPUSet, self.directory(ref), "cpus")
 
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
-        """The CPUs its processes really run on; None when the cgroup does not exist.
+        """The CPUs that its processes run on; None if the cgroup does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no CPU list.
         """
-        text = self._read(self._directories(ref)[-1], "effective_cpus")
-        return None if text is None else self._parse_cpus(ref, text)
+        return self._set(CPUSet, self.directories(ref)[-1], "effective_cpus")
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        """Return the CPUs it was given and those its processes run on, each None without cpuset files; None if gone.
+        """Return the given and the effective CPUs, each None without cpuset files; None if the cgroup does not exist.
 
-        In a stand-in nothing keeps effective sets in step, so what was given counts for both.
+        A stand-in does not update effective sets, so there the given CPUs count for both.
 
         Raises:
             HostError: a file cannot be read or holds no CPU list.
@@ -273,34 +269,24 @@ class Cgroups:
             return None
         return own, effective
 
-    def directories(self, ref: CgroupRef) -> list[str]:
-        """The cgroup's directory and, of a container that has its processes below in another, that too.
-
-        Raises:
-            HostError: the name leaves the tree or is the root.
-        """
-        return self._directories(ref)
-
     def read_mems(self, ref: CgroupRef) -> NodeMask | None:
-        """The memory nodes the cgroup was given, empty when it never was; None when it does not exist.
+        """The memory nodes that the cgroup was given, empty if none ever were; None if it does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no list.
         """
-        text = self._read(self.directory(ref), "mems")
-        return None if text is None else self._parse_mems(ref, text)
+        return self._set(NodeMask, self.directory(ref), "mems")
 
     def read_effective_mems(self, ref: CgroupRef) -> NodeMask | None:
-        """The memory nodes its processes really allocate from; None when the cgroup does not exist.
+        """The memory nodes that its processes allocate from; None if the cgroup does not exist.
 
         Raises:
             HostError: the file cannot be read or holds no list.
         """
-        text = self._read(self._directories(ref)[-1], "effective_mems")
-        return None if text is None else self._parse_mems(ref, text)
+        return self._set(NodeMask, self.directories(ref)[-1], "effective_mems")
 
     def is_removed(self, ref: CgroupRef) -> bool:
-        """Whether the cgroup is gone: missing in a parent that is there, so that it is no question of names."""
+        """Whether the cgroup was removed. Its parent has to exist: else the name may be wrong, or the tree not mounted."""
         try:
             directory = self.directory(ref)
         except HostError:
@@ -308,20 +294,23 @@ class Cgroups:
         return not os.path.lexists(directory) and os.path.isdir(os.path.dirname(directory))
 
     def missing_error(self, ref: CgroupRef) -> HostError:
-        """Why a write came back MISSING although the cgroup had to be there."""
+        """The reason for a write with the outcome MISSING."""
         directory = self.directory(ref)
         if not os.path.isdir(directory):
             return HostError(directory, "no such cgroup; the container is gone or was never started")
-        return HostError(
-            directory, "has no cpuset files: somebody took cpuset out of a parent's subtree_control"
-        )
+        return HostError(directory, "has no cpuset files: cpuset is missing from a parent's subtree_control")
 
-    def _directories(self, ref: CgroupRef) -> list[str]:
-        """The cgroup and, below it, the one with the processes where that has a cpuset of its own."""
+    def directories(self, ref: CgroupRef) -> list[str]:
+        """The cgroup's directory and, if its processes have another cpuset in a subgroup, that directory too.
+
+        Raises:
+            HostError: the name leaves the tree or is the root.
+        """
         directory = self.directory(ref)
         if self.version == 1 or not directory.endswith(".scope") or directory in self._undivided:
             return [directory]
         below = os.path.join(directory, CRUN_SUBGROUP)
+        # A subgroup without a value has the CPUs of the scope, which suffices.
         if self._read(below, "cpus"):
             return [directory, below]
         if os.path.isdir(directory) and not os.path.isdir(below):
@@ -329,7 +318,7 @@ class Cgroups:
         return [directory]
 
     def _remember_undivided(self, directory: str) -> None:
-        """The other way round is never remembered: a runtime divides a cgroup when it makes it, or never."""
+        """Remember that the cgroup has no subgroup: a runtime makes one together with the cgroup, or never."""
         if len(self._undivided) >= MOST_REMEMBERED:
             self._undivided.clear()
         self._undivided.add(directory)
@@ -343,48 +332,38 @@ class Cgroups:
             raise HostError(directory, f"cpuset {field} cannot be read: {error.strerror}") from error
         return text
 
-    def _parse_cpus(self, ref: CgroupRef, text: str) -> CPUSet:
+    def _set(self, kind: type[SetT], directory: str, field: str) -> SetT | None:
+        text = self._read(directory, field)
+        if text is None:
+            return None
         try:
-            return CPUSet.parse(text)
+            return kind.parse(text)
         except ValueError as error:
-            raise HostError(self.directory(ref), f"holds no CPU list: {error}") from error
-
-    def _parse_mems(self, ref: CgroupRef, text: str) -> NodeMask:
-        try:
-            return NodeMask.parse(text)
-        except ValueError as error:
-            raise HostError(self.directory(ref), f"holds no list of memory nodes: {error}") from error
+            raise HostError(directory, f"holds no {_LISTS[kind]}: {error}") from error
 
     def _open(self, directory: str) -> Any:
         return self._files(directory)
 
-    @staticmethod
-    def _file(directory: str, name: str) -> str:
-        return os.path.join(directory, name)
-
 
 def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
-    """The machine with CPUs in isolated partitions of others counted among those that the kernel isolates.
+    """The machine, with the CPUs in isolated partitions of others among its isolated CPUs.
 
-    Those are taken, too: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot may be
-    in the kernel's list without any partition, and are not.
+    These CPUs are also `taken`: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot are
+    in the kernel's list as well, without a partition, and are not taken.
 
     Args:
-        topology: as sysfs has it.
-        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all of them.
-        own: exclusive CPUs of our containers; where they are isolated, the agent did it.
+        topology: from sysfs.
+        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all isolated CPUs.
+        own: exclusive CPUs of containers; the agent isolated those.
 
     Raises:
         HostError: the file holds something else.
     """
     path = os.path.join(top, ISOLATED)
     try:
-        with open(path, encoding="ascii", errors="replace") as file:
-            text = file.read(LONGEST_VALUE).strip()
+        others = CPUSet.parse(read_value(path)) - own
     except OSError:
         return topology  # a kernel before 6.5, or cgroup v1
-    try:
-        others = CPUSet.parse(text) - own
     except ValueError as error:
         raise HostError(path, f"holds no CPU list: {error}") from None
     taken = others - topology.isolated
@@ -432,9 +411,9 @@ def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
 
 
 def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
-    """The CPUs that processes in this cgroup may run on; None where no file tells.
+    """The CPUs that processes in this cgroup may run on; None if no file tells.
 
-    A cgroup without cpuset files, or without a value, has what the next one above has.
+    A cgroup without cpuset files or without a value has the CPUs of the one above.
 
     Raises:
         HostError: a file cannot be read or holds no CPU list.
@@ -450,8 +429,9 @@ def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
 
 
 def is_empty(cgroups: Cgroups, path: str) -> bool:
-    """Whether the kernel has no process in this cgroup or below: a container that was not removed cleanly leaves such."""
+    """Whether no process is in this cgroup or below it. A container that was not removed cleanly leaves such a cgroup."""
     told = False
+    # `cgroup.procs` has no processes of the cgroups below, so all of them are read.
     for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
         if PROCESSES in names:
             told = True
@@ -476,13 +456,14 @@ def _pods(directory: str, above: str) -> Iterator[tuple[str, str]]:
     for name in _names(directory, above):
         path = os.path.join(above, name)
         if pod := POD.fullmatch(name):
+            # In a slice's name a dash separates parents, so the kubelet writes the dashes of a uid as underscores.
             yield path, pod["plain"] or pod["in_slice"].replace("_", "-")
         elif name in QOS or name.endswith(".slice"):
             yield from _pods(directory, path)
 
 
 def _names(directory: str, path: str) -> list[str]:
-    """Directories in this one; none where it is gone."""
+    """Directories in this one; none if it does not exist."""
     try:
         with os.scandir(os.path.join(directory, path)) as entries:
             return sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
@@ -491,5 +472,6 @@ def _names(directory: str, path: str) -> list[str]:
 
 
 def _container_id(name: str) -> str:
+    # With the systemd driver each runtime puts its prefix before the id.
     stem = name.removesuffix(".scope")
     return next((stem.removeprefix(prefix) for prefix in PREFIXES if stem.startswith(prefix)), stem)

@@ -1,7 +1,7 @@
 """Reports cgroups that were just written, by inotify watches on their directories and on those above them.
 
-Each watch is removed by hand, because the kernel keeps the watch of a removed cgroup for ever. The kernel reports written
-values. It never reports effective sets that follow a parent or the machine.
+The kernel reports written values. It never reports effective sets that change with a parent or with the machine. It keeps
+the watch of a removed cgroup for ever, so each watch has to be removed.
 """
 
 import ctypes
@@ -15,10 +15,7 @@ from typing import Generic, TypeVar
 
 from nri_plugin.model.errors import HostError
 
-# Inotify is not in the standard library, so it is called by ctypes.
-#
-# Source: inotify(7).
-
+# Inotify is not in the standard library, so it is called by ctypes. Source: inotify(7).
 
 IN_MODIFY = 0x2
 IN_Q_OVERFLOW = 0x4000
@@ -32,7 +29,7 @@ _FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One event: `watch` is -1 when the queue overflowed and some are lost."""
+    """One event. `watch` is -1 if the queue overflowed and events are lost."""
 
     watch: int
     mask: int
@@ -57,11 +54,14 @@ class Inotify:
         return int(self._fd)
 
     def add(self, directory: str, mask: int = IN_MODIFY) -> int | None:
-        """Watch the files of a directory; the same directory gives the same number. None when there is none.
+        """Watch the files of a directory and return the watch; None if the directory is missing.
+
+        The same directory, as long as it exists, gives the same number.
 
         Raises:
-            HostError: no watch is left (fs.inotify.max_user_watches), or it may not be read.
+            HostError: no watch is left (fs.inotify.max_user_watches), or the directory may not be read.
         """
+        # A link in place of a directory may lead out of the tree.
         flags = mask | IN_ONLYDIR | IN_DONT_FOLLOW
         watch = self._libc.inotify_add_watch(self._fd, os.fsencode(directory), ctypes.c_uint32(flags))
         if watch >= 0:
@@ -72,11 +72,11 @@ class Inotify:
         raise _error(directory, number)
 
     def remove(self, watch: int) -> None:
-        """Stop watching; one that is gone already is no error."""
+        """Stop watching. An unknown watch is no error."""
         self._libc.inotify_rm_watch(self._fd, watch)
 
     def read(self) -> list[Notice]:
-        """Return the notices that have arrived."""
+        """Return the events that have arrived."""
         try:
             data = os.read(self._fd, READ_BYTES)
         except BlockingIOError:
@@ -84,7 +84,7 @@ class Inotify:
         return list(_parsed(data))
 
     def close(self) -> None:
-        """Give the descriptor and all watches back."""
+        """Close the descriptor, and with it all watches."""
         os.close(self._fd)
 
 
@@ -109,11 +109,11 @@ def _error(path: str, number: int) -> HostError:
 Key = TypeVar("Key", bound=Hashable)
 
 CPUSET_FILES = frozenset({"cpuset.cpus", "cgroup.subtree_control"})
-"""Files that a change of CPUs is written to."""
+"""Files whose writes change CPUs."""
 
 
 class CgroupWatch(Generic[Key]):
-    """Watches directories for the sake of keys, which share those above them.
+    """Watches directories for keys. Keys share the watches of directories above them.
 
     Args:
         top: the root of the tree; neither it nor a directory above it is watched.
@@ -130,38 +130,39 @@ class CgroupWatch(Generic[Key]):
         self._directories_by_key: dict[Key, frozenset[str]] = {}
 
     def __len__(self) -> int:
-        """How many watches the kernel holds for us."""
+        """The number of watches in the kernel."""
         return len(self._watch_by_directory)
 
     def __contains__(self, key: Key) -> bool:
         return key in self._directories_by_key
 
     def fileno(self) -> int:
-        """The descriptor, readable when something was written."""
+        """The descriptor, readable after a write."""
         return self._inotify.fileno()
 
     def add(self, key: Key, directories: Iterable[str]) -> None:
-        """Watch these and all above them for `key`; again, it also finds those that were made anew.
+        """Watch these directories and all above them for `key`. A further call also watches directories made since.
 
         Raises:
-            HostError: the kernel gives no more watches; those it gave are kept.
+            HostError: the kernel has no more watches; those that were made stay.
         """
         wanted = frozenset(one for leaf in directories for one in self._chain(leaf))
         for gone in self._directories_by_key.get(key, frozenset()) - wanted:
             self._leave(key, gone)
         self._directories_by_key[key] = wanted
+        # The key is known for all directories before the kernel may refuse a watch: `discard` then finds all of them.
         for directory in wanted:
             self._keys_by_directory[directory].add(key)
         for directory in wanted:
             self._renew(directory)
 
     def discard(self, key: Key) -> None:
-        """Forget this key; watches without a key are removed."""
+        """Forget the key, and remove watches without a key."""
         for directory in self._directories_by_key.pop(key, frozenset()):
             self._leave(key, directory)
 
     def read(self) -> set[Key] | None:
-        """Keys whose files were written; None when notices were lost and it may be any."""
+        """Keys whose files were written; None if events were lost, so that it may be any key."""
         changed: set[Key] = set()
         while notices := self._inotify.read():
             for notice in notices:
@@ -173,11 +174,11 @@ class CgroupWatch(Generic[Key]):
         return changed
 
     def close(self) -> None:
-        """Give all watches back."""
+        """Remove all watches."""
         self._inotify.close()
 
     def _chain(self, directory: str) -> list[str]:
-        """The directory and, unless only leaves are watched, those above it, below the top."""
+        """The directory and, unless only leaves are watched, those between it and the top."""
         if not self._with_above:
             return [directory]
         found = []
@@ -187,6 +188,7 @@ class CgroupWatch(Generic[Key]):
         return found
 
     def _renew(self, directory: str) -> None:
+        # A directory that was removed and made again has the same name and a new watch.
         known, watch = self._watch_by_directory.get(directory), self._inotify.add(directory)
         if watch == known:
             return

@@ -1,7 +1,7 @@
-"""Writes CPUs of cgroups: one value at a time, so that the kernel takes every step.
+"""Writes CPUs of cgroups: one value at a time, in an order in which the kernel accepts every step.
 
-Only values change. No cgroup and no file is ever made, none is ever emptied, and a value that is already right is not
-written. One `write()` carries a whole value, so nobody sees half of one.
+Only values change. No cgroup or file is made, no cpuset is emptied, and a value that is already right is not written. One
+`write()` carries a whole value, so no process sees half of one.
 
 Only `nri_plugin.agent.cpusets` may import this module: every write passes the validator there.
 """
@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 from cgroupspy.interfaces import BaseFileInterface
 
-from nri_plugin.host.cgroup import GONE, Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome, host_error
+from nri_plugin.host.cgroup import CPUS, GONE, Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome, host_error
 from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.host.sysfs_files import write_value
 from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
@@ -29,18 +30,12 @@ class _Writing:
     only wakes watchers a second time; on a tree of ordinary files it is needed.
     """
 
-    write_flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    truncates = False
     filepath: Callable[[bytes], bytes]
 
     def set_property(self, filename: bytes, value: str) -> None:
         """Write the whole value at once."""
-        descriptor = os.open(self.filepath(filename), self.write_flags)
-        try:
-            written = os.write(descriptor, value.encode("ascii"))
-        finally:
-            os.close(descriptor)
-        if written != len(value):
-            raise OSError(errno.EIO, f"only {written} of {len(value)} bytes were taken")
+        write_value(os.fsdecode(self.filepath(filename)), value, truncate=self.truncates)
 
 
 class _WritableFilesV1(_Writing, CpusetFilesV1):
@@ -71,15 +66,13 @@ class WritableCgroups(Cgroups):
                 never be cleared, and an empty one would mean "all CPUs of the parent".
         """
         if not cpus:
-            raise HostError(
-                self._file(self.directory(ref), "cpuset.cpus"), "an empty cpuset is never written"
-            )
+            raise HostError(os.path.join(self.directory(ref), CPUS), "an empty cpuset is never written")
         put = self._put_nested if self.version == 1 and ref.path else self._put
-        outcomes = [self._write(directory, cpus, put, compare) for directory in self._directories(ref)]
+        outcomes = [self._write(directory, cpus, put, compare) for directory in self.directories(ref)]
         return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
 
     def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
-        """Widen the cgroups above that keep this one from holding `cpus`; a wide enough one stays as it is.
+        """Widen the cgroups above that lack some of `cpus`; the others stay as they are.
 
         Raises:
             HostError: the kernel refused a value.
@@ -100,7 +93,7 @@ class WritableCgroups(Cgroups):
         except OSError as error:
             if error.errno in GONE:
                 return WriteOutcome.MISSING
-            raise host_error(self._file(directory, "cpuset.cpus"), error, text, self.version) from error
+            raise host_error(os.path.join(directory, CPUS), error, text, self.version) from error
         except ValueError as error:
             raise HostError(directory, f"a cpuset below it holds no CPU list: {error}") from error
         return WriteOutcome.WRITTEN
@@ -126,7 +119,7 @@ class WritableCgroups(Cgroups):
             above.cpus = text
 
     def _put_nested(self, directory: str, text: str) -> None:
-        """On v1, take a container's own cgroups along; those of a pod or a slice are not ours to narrow."""
+        """On v1, set the cgroups inside a container as well. Those in a pod or a slice belong to others."""
         try:
             self._put(directory, text)
         except OSError as error:
@@ -137,11 +130,11 @@ class WritableCgroups(Cgroups):
     def _open(self, directory: str) -> Any:
         files = super()._open(directory)
         if not self.tree.is_kernel:
-            files.write_flags |= os.O_TRUNC
+            files.truncates = True
         return files
 
 
-# A changed pool meets the same two texts in every container: the one before and the one after.
+# A change of the shared pool reads and writes the same two texts in every container.
 @lru_cache(maxsize=256)
 def _list_of(mask: int) -> str:
     return bits.format_list(mask)
@@ -149,16 +142,16 @@ def _list_of(mask: int) -> str:
 
 @lru_cache(maxsize=256)
 def _mask_of(text: str) -> int:
-    """The mask of a kernel list, -1 for what is none."""
+    """The mask of a kernel list; -1 for another text, which is equal to no mask."""
     try:
         return bits.parse_list(text)
     except ValueError:
         return -1
 
 
-# Cgroup v1: a cpuset with cpusets of its own below it, as a container with a runtime inside has. A parent must always
-# hold what its children hold, so one write can neither narrow nor move it. Afterwards every cgroup below is within the
-# new set; one that was wholly outside has all of it.
+# Cgroup v1: a cpuset with other cpusets below it, as in a container with a runtime inside. The kernel requires that a parent
+# holds all CPUs of its children, so one write can neither narrow nor move it. Afterwards every cgroup below is within the
+# new set; one that was wholly outside has all of it. Source: Linux, kernel/cgroup/cpuset-v1.c, validate_change_legacy().
 
 
 class CpusFile(Protocol):
@@ -170,7 +163,7 @@ class CpusFile(Protocol):
 def write_with_children(open_files: Callable[[str], CpusFile], directory: str, wanted: int) -> None:
     """Set the cpuset at `directory` to the mask `wanted`, its children first.
 
-    In between the set is the union of the old and the new one: every step is one the kernel takes.
+    Until the children have changed, the set is the union of the old and the new one, so the kernel accepts every step.
 
     Raises:
         OSError: the kernel refused a step.
@@ -200,23 +193,24 @@ def _children(directory: str) -> list[str]:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
 
-# Room above a cgroup: its own value is right and has no effect, or its cpuset files were taken away. Cgroups above are
-# only widened, by the CPUs that the one below should have, and never narrowed: they belong to others. The root of the
-# tree is left alone.
+# Room above a cgroup. It is missing if the cgroup's value is right and has no effect, or if it has no cpuset files. Cgroups
+# above are only widened, by the CPUs of the one below, and never narrowed: they belong to others. The root of the tree is
+# never written.
 
 
 def widen_above(
     open_files: Callable[[str], CpusFile], top: str, directory: str, wanted: int, version: int
 ) -> None:
-    """Let every cgroup between `top` and `directory` hold the mask `wanted`, outermost first.
+    """Widen every cgroup between `top` and `directory` to hold the mask `wanted`.
 
-    On v2 one that was never given a set has its parent's and needs none.
+    Outermost first, because a cgroup cannot get CPUs that the one above lacks. On v2 a cgroup without a value has its
+    parent's CPUs and needs none.
 
     Raises:
         HostError: the kernel refused a value.
     """
     for above in _above(top, directory):
-        path = os.path.join(above, "cpuset.cpus")
+        path = os.path.join(above, CPUS)
         text = ""
         try:
             files = open_files(above)
@@ -234,7 +228,9 @@ def widen_above(
 
 
 def return_files(top: str, directory: str) -> None:
-    """Pass cpuset on from `top` to `directory` again, outermost first (cgroup v2).
+    """Enable the cpuset controller from `top` down to `directory` again (cgroup v2).
+
+    Outermost first, because a cgroup can only pass on a controller that it has.
 
     Raises:
         HostError: the kernel refused.

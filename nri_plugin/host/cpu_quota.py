@@ -1,4 +1,4 @@
-"""CFS quotas of cgroups: lifted, and put back.
+"""CFS quotas of cgroups: removed, and restored.
 
 Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpu.max) and scheduler/sched-bwc.rst (cpu.cfs_quota_us).
 """
@@ -8,23 +8,24 @@ import os
 from nri_plugin.core.kernel_settings import NO_QUOTA, PERIOD_US
 from nri_plugin.host.cgroup import CRUN_SUBGROUP, GONE, cgroup_path
 from nri_plugin.host.mounts import CpusetTree
+from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import CgroupRef
 
 V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
-"""Where cgroup v1 keeps the cpu controller, beside the cpuset controller."""
+"""Directories of the cpu controller of cgroup v1, beside that of the cpuset controller."""
 
 MAX, CFS_QUOTA, CFS_PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"
 
 QUOTA_FILES = frozenset({MAX, CFS_QUOTA})
-"""Files that a quota is written to; a period alone throttles nothing."""
+"""Files of a quota. A period alone throttles nothing."""
 
 
 class CPUQuotas:
     """The quota files of a tree; addressed like its cpusets.
 
     Args:
-        directory: the root of the hierarchy that carries the cpu controller.
+        directory: the root of the hierarchy with the cpu controller.
         version: of that hierarchy.
     """
 
@@ -33,23 +34,25 @@ class CPUQuotas:
 
     @classmethod
     def beside(cls, cpusets: CpusetTree) -> "CPUQuotas | None":
-        """The quotas of the cgroups whose cpusets these are; None where they are not mounted."""
+        """The quotas of the same cgroups; None where the cpu controller is not mounted."""
         if cpusets.version != 1:
             return cls(cpusets.directory, 2)
+        # Most systems mount cpu and cpuacct together, under one of two names.
         above = os.path.dirname(cpusets.directory)
         found = (os.path.join(above, name) for name in V1_NAMES)
         return next((cls(path, 1) for path in found if os.path.isdir(path)), None)
 
     def set(self, ref: CgroupRef, quota_us: int) -> bool:
-        """Lift the quota, or make it `quota_us` each PERIOD_US where there is none; returns whether that was a change.
+        """Remove the quota, or set it to `quota_us` in each PERIOD_US if there is none; returns whether it changed.
 
-        A quota that is there is somebody's and stays as it is. A cgroup that is gone, or has no such file, has no
-        quota to change.
+        An existing quota stays: another writer set it. A missing cgroup or file has no quota to change.
 
         Raises:
             HostError: the kernel refused it, or the file holds something else.
         """
         own, *below = self.directories(ref)
+        # From above down: cgroup v1 refuses a child more than its parent has. A quota is restored only above, where the
+        # runtime sets it.
         changed = self._set(own, quota_us)
         if quota_us == NO_QUOTA:
             for directory in below:
@@ -57,7 +60,7 @@ class CPUQuotas:
         return changed
 
     def directories(self, ref: CgroupRef) -> list[str]:
-        """The directory of the cgroup, then the one below it in which a runtime may keep the processes.
+        """The directory of the cgroup, and the one below it where a runtime may keep the processes.
 
         Raises:
             HostError: its name leaves the tree.
@@ -71,7 +74,7 @@ class CPUQuotas:
             found_us, period_us = self._read(directory)
             if (found_us == NO_QUOTA) == (quota_us == NO_QUOTA):
                 return False
-            _write(path, self._text(quota_us, period_us))
+            write_value(path, self._text(quota_us, period_us))
         except OSError as error:
             if error.errno in GONE:
                 return False
@@ -84,12 +87,12 @@ class CPUQuotas:
 
     def _read(self, directory: str) -> tuple[int, int]:
         if self._version == 1:
-            return int(_text(directory, CFS_QUOTA)), int(_text(directory, CFS_PERIOD))
-        quota, period = _text(directory, MAX).split()
+            return int(read_value(f"{directory}/{CFS_QUOTA}")), int(read_value(f"{directory}/{CFS_PERIOD}"))
+        quota, period = read_value(f"{directory}/{MAX}").split()
         return (NO_QUOTA if quota == "max" else int(quota)), int(period)
 
     def _text(self, quota_us: int, period_us: int) -> str:
-        """With the period in the file: it outlives its quota, and is the one that the kubelet was configured with."""
+        """The value to write, with the period that is in the file: the kubelet's configuration decides it."""
         if quota_us == NO_QUOTA:
             return f"max {period_us}" if self._version == 2 else str(NO_QUOTA)
         text = str(quota_us * period_us // PERIOD_US)
@@ -98,17 +101,3 @@ class CPUQuotas:
 
 def _words(quota_us: int) -> str:
     return "none" if quota_us == NO_QUOTA else f"{quota_us} us each {PERIOD_US} us"
-
-
-def _text(directory: str, name: str) -> str:
-    with open(os.path.join(directory, name), encoding="ascii", errors="replace") as file:
-        return file.read(4096)
-
-
-def _write(path: str, text: str) -> None:
-    """One write; truncating, for on ordinary files that stand in for a tree something would be left of a longer text."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
-    try:
-        os.write(descriptor, text.encode("ascii"))
-    finally:
-        os.close(descriptor)

@@ -1,20 +1,19 @@
 """Device locality: the NUMA nodes of a container's devices, from the runtime's message and from sysfs.
 
-A device node leads by its numbers to its PCI device, a vfio group to all of its devices. A network interface names its
-PCI device. A CDI name stands for the device nodes of its specification. A device that cannot be found, or that the host
-places in no NUMA node, is near every node.
+A container shows its devices in four ways. Each leads to a directory of sysfs, which names the NUMA node:
 
-`PCIDEVICE_*` variables, which SR-IOV device plugins set, say which of these devices are of one resource. They add
-none: the author of a pod writes its environment, so a device counts only where the container has it in another way.
+* a device node: its major and minor number; a vfio group stands for all PCI devices of the group;
+* a network interface that moves into the container: the PCI device below it;
+* a CDI name: the device nodes in its specification;
+* a variable `PCIDEVICE_*`, set by SR-IOV device plugins: PCI addresses of one resource.
+
+A variable only groups devices that the container has in another way. It adds none, because the author of a pod writes its
+environment. A device that is not found, or whose NUMA node is unknown, is near every node.
 """
 
 import os
 import re
-import select
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
@@ -28,13 +27,29 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri.messages import Container, DeviceNode
 
-# Source: Container Device Interface specification 1.0; files in /etc/cdi and /var/run/cdi, the latter first.
-
-
+# Source: Container Device Interface specification 1.0, "Specification directories". A file in /var/run/cdi takes
+# precedence over one in /etc/cdi.
 FOLDERS = ("var/run/cdi", "etc/cdi")
 MOST_FILES = 64
 MOST_BYTES = 256 << 10
-"""A larger file is passed over: it would be read while a container waits. One for 16 GPUs has 20 kB."""
+"""Larger files are ignored: a container waits while they are read. One for 16 GPUs has 20 kB."""
+
+IOMMU_DIR = "sys/kernel/iommu_groups"
+NVIDIA_DIR = "proc/driver/nvidia/gpus"
+NVIDIA_MAJOR = 195
+"""Source: Linux, Documentation/admin-guide/devices.txt. The NVIDIA driver makes no entries in /sys/dev."""
+
+NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
+"""Returns the directories of network interfaces' devices, as paths below the root, by name of the interface."""
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
+_VARIABLE_NAME = re.compile(r"[A-Z0-9_]+\Z")
+_INTERFACE = re.compile(r"[^/\s:\0]{1,15}\Z")  # Source: Linux, dev_valid_name
+_GROUP = re.compile(r"sys/devices/virtual/vfio/([0-9]+)\Z")
+_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
+_BRIDGE_CLASS = "0x06"
+_KINDS = {"c": "char", "u": "char", "b": "block"}
+"""Folders of /sys/dev by type of a device node; a FIFO (`p`) is no device."""
 
 
 class _DeviceNode(Struct, rename="camel"):
@@ -59,26 +74,22 @@ class _Spec(Struct, rename="camel"):
 
 
 class CDISpecs:
-    """The specifications below a root; a file is parsed again only when it has changed.
+    """The CDI specifications below a root. A file is parsed again only after a change.
 
     Args:
-        files: the root; where it has no such folders, no name stands for anything.
+        files: the root; it may have no such folders.
     """
 
     def __init__(self, files: KernelFiles) -> None:
         self._files = files
         self._parsed: dict[str, tuple[tuple[int, int], dict[str, tuple[DeviceNode, ...]]]] = {}
 
-    def nodes(self, name: str) -> tuple[DeviceNode, ...]:
-        """The device nodes of `vendor.com/class=name`, in the container's names; empty when no specification has it.
-
-        Numbers are 0 where the specification leaves them to the runtime. Never raises: a file that cannot
-        be read or is no specification says nothing.
-        """
-        return self.nodes_by_name((name,))[name]
-
     def nodes_by_name(self, names: Collection[str]) -> dict[str, tuple[DeviceNode, ...]]:
-        """The same for several names; the specifications are looked at once."""
+        """The device nodes of each name `vendor.com/class=name`; empty where no specification has the name.
+
+        Paths are those in the container. Major and minor are 0 where the specification leaves them to the runtime. Never
+        raises: a file that cannot be read or is no specification is ignored.
+        """
         specs = [self._read(path) for path in self._paths()] if names else []
         return {name: next((spec[name] for spec in specs if name in spec), ()) for name in names}
 
@@ -121,184 +132,14 @@ def _parse(path: str) -> dict[str, tuple[DeviceNode, ...]]:
     }
 
 
-# The helper process `nri_plugin.host.nic_probe`. The runtime waits for its answer, so a helper that is late is ended. The
-# interfaces are then looked up in sysfs. The next container starts another helper, after a pause.
-
-
-COMMAND = (sys.executable, "-P", "-m", "nri_plugin.host.nic_probe")
-
-READY_S = 20.0
-"""Its library loads in a quarter of a second; a machine that starts may need much longer."""
-
-ANSWER_S = 0.05
-"""One interface takes less than a millisecond."""
-
-PAUSE_S = 5.0
-"""Until another helper is started in place of one that failed."""
-
-LINE_BYTES = 1 << 16
-
-_WORD = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9:._-]{1,64}\Z")
-
-_Answer = dict[str, tuple[str, str] | None]
-
-
-class _SilentError(Exception):
-    """No line came in time, or none that can be used."""
-
-
-class NICHelper:
-    """One helper process and the way to it.
-
-    Args:
-        clock: seconds, monotonic.
-        command: the helper.
-
-    Attributes:
-        failures: how often a helper was given up.
-    """
-
-    def __init__(self, clock: Callable[[], float], command: Sequence[str] = COMMAND) -> None:
-        self.failures = 0
-        self._clock = clock
-        self._command = tuple(command)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_ready = False
-        self._buffer = b""
-        self._again_at = clock()
-
-    def start(self, limit_s: float = READY_S) -> None:
-        """Start the helper and wait until it hears questions.
-
-        Raises:
-            HostError: it does not; says why.
-        """
-        try:
-            self._spawn()
-            line = self._line(limit_s)
-            said = msgspec.json.decode(line, type=dict[str, str])
-        except (OSError, _SilentError, msgspec.DecodeError) as error:
-            self.close()
-            raise _unusable(str(error)) from None
-        if "error" in said:
-            self.close()
-            raise _unusable(said["error"])
-        self._is_ready = True
-
-    def __call__(self, names: Sequence[str]) -> Mapping[str, str]:
-        """Paths below the root, such as `sys/bus/pci/devices/0000:3b:00.0`, of interfaces on a device.
-
-        Never raises: without an answer in time nothing is known.
-        """
-        if not names or not self._hears():
-            return {}
-        try:
-            self._send(msgspec.json.encode(list(names)) + b"\n")
-            found = msgspec.json.decode(self._line(ANSWER_S), type=_Answer)
-        except (OSError, _SilentError, msgspec.DecodeError):
-            self._fail()
-            return {}
-        return {
-            name: f"sys/bus/{place[0]}/devices/{place[1]}"
-            for name, place in found.items()
-            if place is not None and all(map(_WORD.match, place))
-        }
-
-    def close(self) -> None:
-        """End the helper."""
-        process, self._process = self._process, None
-        self._is_ready, self._buffer = False, b""
-        if process is not None:
-            process.kill()
-            process.communicate()
-
-    def _hears(self) -> bool:
-        """Whether the helper is ready; one that is not there is started, and ready for a later question."""
-        if self._process is None:
-            if self._clock() >= self._again_at:
-                with suppress(OSError):
-                    self._spawn()
-        elif not self._is_ready:
-            try:
-                self._is_ready = msgspec.json.decode(self._line(0.0)) == {}
-            except _SilentError:
-                if self._process.poll() is not None:
-                    self._fail()
-            except (OSError, msgspec.DecodeError):
-                self._fail()
-        return self._is_ready
-
-    def _spawn(self) -> None:
-        self._again_at = self._clock() + PAUSE_S
-        self._process = subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, bufsize=0
-        )
-
-    def _fail(self) -> None:
-        self.failures += 1
-        self.close()
-        self._again_at = self._clock() + PAUSE_S
-
-    def _send(self, line: bytes) -> None:
-        if self._process is None or self._process.stdin is None or len(line) > LINE_BYTES:
-            raise _SilentError("there is no helper")
-        self._process.stdin.write(line)
-
-    def _line(self, limit_s: float) -> bytes:
-        """The next line.
-
-        Raises:
-            _SilentError: there is none in time, or it is too long.
-        """
-        if self._process is None or self._process.stdout is None:
-            raise _SilentError("there is no helper")
-        number = self._process.stdout.fileno()
-        until = self._clock() + limit_s
-        poller = select.poll()
-        poller.register(number, select.POLLIN)
-        while b"\n" not in self._buffer:
-            left_s = max(until - self._clock(), 0.0)
-            if not poller.poll(left_s * 1000):
-                raise _SilentError(f"it says nothing within {limit_s:g} s")
-            block = os.read(number, LINE_BYTES)
-            if not block or len(self._buffer) > LINE_BYTES:
-                raise _SilentError("it ended" if not block else "its answer has no end")
-            self._buffer += block
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line
-
-
-def _unusable(why: str) -> HostError:
-    return HostError(
-        "nicLocality: netlink", f"the helper process does not work: {why}; install pyroute2, or use sysfs"
-    )
-
-
-NICPlaces = Callable[[Sequence[str]], Mapping[str, str]]
-"""See `nri_plugin.host.devices`."""
-
-IOMMU_DIR = "sys/kernel/iommu_groups"
-NVIDIA_DIR = "proc/driver/nvidia/gpus"
-NVIDIA_MAJOR = 195
-"""Source: Linux, Documentation/admin-guide/devices.txt; that driver has no entries below /sys/dev."""
-
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
-_VARIABLE_NAME = re.compile(r"[A-Z0-9_]+\Z")
-_INTERFACE = re.compile(r"[^/\s:\0]{1,15}\Z")  # Source: Linux, dev_valid_name
-_GROUP = re.compile(r"sys/devices/virtual/vfio/([0-9]+)\Z")
-_MINOR = re.compile(r"^Device Minor:\s*([0-9]+)\s*$", re.MULTILINE)
-_BRIDGE = "0x06"
-_KINDS = {"c": "char", "u": "char", "b": "block"}
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceLocation:
     """A device of the host.
 
     Attributes:
         id: its PCI address, or the name of its directory in sysfs.
-        kind: `pci/VENDOR:DEVICE`, or `device` for one on no PCI bus; alike ones are one resource.
-        nodes: the NUMA node it is attached to; empty when that is unknown.
+        kind: `pci/VENDOR:DEVICE`, or `device` for one on no PCI bus. Devices of one kind are one resource.
+        nodes: the NUMA node it is attached to; empty if unknown.
     """
 
     id: str
@@ -310,10 +151,10 @@ class DeviceLocator:
     """Finds the devices of containers.
 
     Args:
-        files: where the host's `sys` is, and its CDI specifications where they can be seen.
-        own: where this process's `proc` is; the NVIDIA driver shows there which device has which minor.
-        nics: tells where interfaces are attached, as paths below the root by name; what it does not
-            know, and everything where it is None, is looked up in sysfs.
+        files: the root with the host's `sys` and, where they are mounted, its CDI specifications.
+        own: the root with this process's `proc`, where the NVIDIA driver shows the minor of each device.
+        nics: finds the devices of network interfaces. Interfaces that it does not return, or all of them if it is None,
+            are looked up in sysfs.
     """
 
     def __init__(
@@ -326,10 +167,10 @@ class DeviceLocator:
         self._nics = nics
 
     def resources(self, container: Container) -> tuple[DeviceResource, ...] | None:
-        """The container's devices: one resource for each variable, each class of CDI names, each kind of others.
+        """The container's devices by resource; None where it has more than `bounds` allows.
 
-        None where it has more than `bounds` takes; then nothing is said of any of them. Never raises: a file that
-        cannot be read says nothing.
+        There is one resource for each variable, for each class of CDI names, and for each kind of the other devices.
+        Never raises: a file that cannot be read counts as missing.
 
         Differs: the kubelet goes by what a device plugin says of each device. A device that reached the
             container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
@@ -342,15 +183,18 @@ class DeviceLocator:
     def _resources(self, container: Container, search: "_SysfsSearch") -> tuple[DeviceResource, ...]:
         by_class, is_privileged = self._by_class(container, search), _is_privileged(container)
         others = search.found(self._of_interfaces(container.net_devices))
+        # The runtime gives all device nodes of the host to a privileged container, so they show no choice.
         if not is_privileged:
             others = [*search.behind(container.devices), *others]
         given = {place.id: place for places in (*by_class.values(), others) for place in places}
-        if is_privileged and container.env:  # it has all devices of the host, and chose those that it names
+        # Of those, the variables of a privileged container name the ones that were allocated to it.
+        if is_privileged and container.env:
             given |= {place.id: place for place in search.behind(container.devices)}
         env = container.env if given else ()
         named = {name: [given[one] for one in sorted(given.keys() & ids)] for name, ids in _variables(env)}
         for name, places in by_class.items():
             named[name] = [*named.get(name, ()), *places]
+        # A device that a variable or a CDI name has put into a resource does not count once more by its kind.
         known = {place.id for places in named.values() for place in places}
         for place in others:
             if place.id not in known:
@@ -358,7 +202,8 @@ class DeviceLocator:
         return tuple(_resource(name, places) for name, places in named.items() if places)
 
     def _by_class(self, container: Container, search: "_SysfsSearch") -> dict[str, list[DeviceLocation]]:
-        """The devices behind CDI names by their class, by the numbers their nodes have in the container."""
+        """The devices of CDI names, by class of the name (`vendor.com/class`)."""
+        # The node in the container has the numbers, which the specification may leave to the runtime.
         by_path = {node.path: node for node in container.devices}
         found: dict[str, list[DeviceLocation]] = {}
         for name, behind in self._cdi.nodes_by_name(dict.fromkeys(container.cdi_devices)).items():
@@ -367,12 +212,17 @@ class DeviceLocator:
         return found
 
     def of_numbers(self, kind: str, major: int, minor: int) -> Iterator[DeviceLocation]:
-        """The devices behind a device node."""
+        """The devices of a device node: none, one, or all of a vfio group."""
         path = self._real(f"sys/dev/{kind}/{major}:{minor}")
         group = _GROUP.match(path or "")
         if group:
+            # A group may contain the bridge above its devices, which the container does not use.
             names = self._names(f"{IOMMU_DIR}/{group[1]}/devices")
-            yield from self._of_addresses(name for name in names if not self._is_bridge(name))
+            yield from self._of_addresses(
+                name
+                for name in names
+                if not _text(self._files, f"{PCI_DIR}/{name}/class").startswith(_BRIDGE_CLASS)
+            )
         elif path:
             yield from self._at(path)
         elif kind == "char" and major == NVIDIA_MAJOR:
@@ -386,6 +236,7 @@ class DeviceLocator:
                     yield from self._at(path)
 
     def _nvidia(self, minor: int) -> Iterator[str]:
+        # The driver shows its devices in `proc`. In a container the host's `proc` may not be mounted.
         for files in dict.fromkeys((self._files, self._own)):
             for address in self._names(NVIDIA_DIR, files):
                 match = _MINOR.search(_text(files, f"{NVIDIA_DIR}/{address}/information"))
@@ -403,10 +254,14 @@ class DeviceLocator:
                 yield from self._at(path)
 
     def _at(self, path: str) -> Iterator[DeviceLocation]:
-        """The device whose directory this is, or that it belongs to; virtual devices are nowhere."""
+        """The device of a directory: the nearest PCI device at or above it, else the directory itself.
+
+        A virtual device has no place. Neither has a device on no PCI bus without a NUMA node.
+        """
         if path.startswith("sys/devices/virtual/") or not path.startswith("sys/devices/"):
             return
         parts = path.split("/")
+        # The nearest directory first. A partition or a port has no `numa_node` file, and a directory above it has one.
         ancestors = ["/".join(parts[:end]) for end in range(len(parts), 2, -1)]
         on_pci = [one for one in ancestors if _ADDRESS.match(os.path.basename(one))]
         found = (self._node(one) for one in on_pci or ancestors)
@@ -420,7 +275,7 @@ class DeviceLocator:
         yield DeviceLocation(name, kind, NodeMask.of(node) if node >= 0 else NodeMask())
 
     def _node(self, where: str) -> int:
-        """The NUMA node of a device, -1 when the file does not name one."""
+        """The NUMA node of a device; -1 if the file is missing, cannot be read or names none."""
         try:
             number = self._files.number(f"{where}/numa_node")
         except HostError:
@@ -430,9 +285,6 @@ class DeviceLocator:
     def _hex(self, where: str, name: str) -> str:
         return _text(self._files, f"{where}/{name}").removeprefix("0x")[:8] or "unknown"
 
-    def _is_bridge(self, address: str) -> bool:
-        return _text(self._files, f"{PCI_DIR}/{address}/class").startswith(_BRIDGE)
-
     def _names(self, where: str, files: KernelFiles | None = None) -> list[str]:
         try:
             return sorted((files or self._files).names(where) or ())
@@ -440,18 +292,18 @@ class DeviceLocator:
             return []
 
     def _real(self, name: str) -> str | None:
-        """The path below the root that a link leads to; None when there is none or it leads out."""
+        """The path below the root that a link leads to; None if it is missing or leads out of the root."""
         path = os.path.realpath(self._files.path(name))
         prefix = self._root.rstrip("/") + "/"
         return path.removeprefix(prefix) if path.startswith(prefix) and os.path.exists(path) else None
 
 
 class _TooManyError(Exception):
-    """A container has more devices than are looked at."""
+    """The container exceeds a bound on devices."""
 
 
 class _SysfsSearch:
-    """Looks devices up for one container, each device number once, up to the bounds."""
+    """Looks up the devices of one container, each device number once, within the bounds."""
 
     def __init__(self, locator: DeviceLocator) -> None:
         self._locator = locator
@@ -460,7 +312,7 @@ class _SysfsSearch:
         self._seen = 0
 
     def behind(self, nodes: Iterable[DeviceNode]) -> list[DeviceLocation]:
-        """The devices behind these nodes.
+        """The devices of these device nodes.
 
         Raises:
             _TooManyError: they exceed a bound.
@@ -475,7 +327,7 @@ class _SysfsSearch:
         return places
 
     def found(self, places: Iterable[DeviceLocation]) -> list[DeviceLocation]:
-        """The places, counted.
+        """The same places, after they were counted.
 
         Raises:
             _TooManyError: they exceed a bound.
@@ -496,7 +348,7 @@ class _SysfsSearch:
 
 
 def _variables(env: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
-    """Variables and the addresses they list; those that end with _INFO hold other things."""
+    """Variables that list devices, each with its PCI addresses. A variable that ends in `_INFO` holds JSON."""
     for line in env:
         name, _, value = line.partition("=")
         if (
@@ -508,7 +360,7 @@ def _variables(env: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
 
 
 def _is_privileged(container: Container) -> bool:
-    """Whether it lists devices that no container is given alone: it has all of the host's, and has chosen none."""
+    """Whether the container has all devices of the host: it lists some that no container gets one by one."""
     return any(
         (node.major, node.minor) in bounds.HOST_ONLY_DEVICES and node.type == "c"
         for node in container.devices

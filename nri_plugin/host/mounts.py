@@ -1,4 +1,4 @@
-"""The kernel's list of mounts: where the cpuset hierarchy is, and which file system holds a state directory."""
+"""The kernel's list of mounts: the cpuset hierarchy, and the file system of a state directory."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from nri_plugin.model.errors import HostError
 
 MOUNTINFO = "/proc/self/mountinfo"
 IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-"""File systems that do not outlive the kernel, so that fsync buys nothing."""
+"""File systems whose content is lost at a reboot, so fsync has no use."""
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
 
@@ -21,7 +21,7 @@ class MountPoint:
         point: the directory it is mounted on.
         fstype: `cgroup2`, `tmpfs`, ...
         super_options: for cgroup v1 these name the controllers.
-        root: which directory of the file system is seen there.
+        root: the directory of the file system that is mounted there.
     """
 
     point: str
@@ -35,12 +35,13 @@ class MountPoint:
 
 
 def parse_mounts(text: str) -> list[MountPoint]:
-    """The mounts in the order they were made; a line that is not understood is passed over.
+    """The mounts in the order in which they were made; a malformed line is ignored.
 
     Source: proc_pid_mountinfo(5): optional fields end with a single dash.
     """
     mounts = []
     for line in text.splitlines():
+        # The dash separates the two halves, because the number of optional fields before it varies.
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) >= 6 and len(right) >= 3:
@@ -64,11 +65,12 @@ def read_mounts(path: str = MOUNTINFO) -> list[MountPoint]:
 
 
 def is_in_memory(path: str, mounts: list[MountPoint] | None = None) -> bool:
-    """Whether `path`, which need not exist yet, lies on a file system that is gone after a reboot."""
+    """Whether `path`, which need not exist, lies on a file system whose content is lost at a reboot."""
     real = os.path.realpath(path)
     holders = [mount for mount in (read_mounts() if mounts is None else mounts) if mount.holds(real)]
     if not holders:
         return False
+    # The deepest mount point counts, and of several mounts on it the last one, which hides the others.
     longest = max(len(mount.point) for mount in holders)
     return [m for m in holders if len(m.point) == longest][-1].fstype in IN_MEMORY
 
@@ -79,12 +81,12 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CpusetTree:
-    """A hierarchy that carries the cpuset controller.
+    """A hierarchy with the cpuset controller.
 
     Attributes:
         version: 1 or 2.
         directory: its root; cgroup paths of the runtime are relative to it.
-        is_kernel: mounted by the kernel; False for a tree of ordinary files that stands in for one.
+        is_kernel: False for a tree of ordinary files that stands in for the kernel's.
     """
 
     version: int
@@ -93,14 +95,14 @@ class CpusetTree:
 
 
 def find_cpuset_tree(root: str, mounts: list[MountPoint] | None = None) -> CpusetTree:
-    """The cpuset hierarchy at or below `root`, told by the mounts, else by the files found there.
+    """The cpuset hierarchy at or below `root`, by the list of mounts, else by the files there.
 
     `root` may also be a directory inside a hierarchy, for a node that is itself a container.
 
     Raises:
         HostError: there is none; names the hierarchy that is there instead.
     """
-    root = os.path.realpath(root)  # mounts are listed without links
+    root = os.path.realpath(root)  # the kernel lists mounts without links
     mounts = read_mounts() if mounts is None else mounts
     return _by_mounts(root, mounts) or _by_files(root, mounts)
 

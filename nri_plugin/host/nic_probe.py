@@ -1,9 +1,9 @@
 """A helper process that reports where network interfaces are attached: `python -m nri_plugin.host.nic_probe`.
 
-One line of JSON in, a list of names; one line out, an object of name to [bus, device] or null. The first line
-out is {} as soon as questions are heard, or {"error": why}. The process ends with its input.
+Each line of input is a JSON list of names. Each line of output is a JSON object of name to [bus, device] or null. The first
+line of output is {} when the process is ready, or {"error": why}. The process ends with its input.
 
-It is not part of the agent because its library takes 300 modules and 20 MB and blocks while it loads. It sees only the
+It is not part of the agent, because its library has 300 modules and 20 MB and blocks while it loads. It sees only the
 interfaces of its own network namespace, which must be the host's.
 
 Source: Linux, include/uapi/linux/if_link.h: IFLA_PARENT_DEV_BUS_NAME and IFLA_PARENT_DEV_NAME (since 5.14).
@@ -18,14 +18,14 @@ Link = Mapping[str, Any]
 """Attributes of an interface by their kernel names."""
 
 Find = Callable[..., Link | None]
-"""Called with `ifname` or `index`; None where there is no such interface."""
+"""Called with `ifname` or `index`; returns None if there is no such interface."""
 
 DEEPEST = 8
-"""As many interfaces on top of each other as the kernel allows. Source: Linux, MAX_NEST_DEV."""
+"""The kernel's limit on stacked interfaces. Source: Linux, MAX_NEST_DEV."""
 
 
 def parent(find: Find, name: str) -> tuple[str, str] | None:
-    """Bus and device that carry an interface, seen through VLANs and the like; None for a virtual one."""
+    """Bus and device of an interface, or of the interface below a VLAN or the like; None for a virtual one."""
     link = find(ifname=name)
     for _ in range(DEEPEST):
         if link is None:
@@ -40,7 +40,7 @@ def parent(find: Find, name: str) -> tuple[str, str] | None:
 
 
 def answer(find: Find, line: str) -> str:
-    """The answer to one question; an unreadable one has none."""
+    """The line of output for a line of input; {} for one that cannot be read."""
     try:
         names = [name for name in json.loads(line) if isinstance(name, str)]
     except (ValueError, TypeError):

@@ -1,10 +1,13 @@
 """Writes cpuset partitions of containers: made from the top down, ended from the leaf up, read back, never left invalid.
 
-A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three things would take CPUs out
-of use for good: to take them away above while the leaf still has them, to remove a leaf whose partition is invalid, and
-a sibling whose cpuset holds one of them. So leaves end before the cgroups above shrink, an invalid partition is made a
-member at once, and CPUs are given to siblings only after it ended. A leaf that was removed while the agent was away has
-lost its CPUs: `Partitions.mend` brings them back.
+A nested partition takes its CPUs from `cpuset.cpus.exclusive` of every cgroup above it. Three steps would take CPUs out of
+use for good:
+
+* CPUs are removed above while the leaf still has them. So leaves end before the cgroups above shrink.
+* A leaf is removed while its partition is invalid. So an invalid partition becomes a member at once.
+* The cpuset of a sibling holds one of the CPUs. So siblings get CPUs only after the partition ended.
+
+A leaf that was removed while the agent was away has lost its CPUs. `Partitions.mend` makes them usable again.
 
 Only `nri_plugin.agent.cpusets` may import this module: every partition passes the validator there.
 
@@ -18,7 +21,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.core.kernel_settings import Partition
-from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, LONGEST_VALUE, MENDED, cgroup_path
+from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, MENDED, cgroup_path
+from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef
@@ -27,7 +31,7 @@ PARTITION, EFFECTIVE = "cpuset.cpus.partition", "cpuset.cpus.effective"
 MEMBER = "member"
 
 LOST_AFTER_S = 5.0
-"""The kernel takes a removed cgroup apart in the background: milliseconds, on a large busy machine tenths of seconds."""
+"""The kernel frees a removed cgroup in the background: within milliseconds, on a large busy machine tenths of a second."""
 
 NO_MORE = (
     "a container was removed while its partition was invalid, and its kernel may fall over the next partition: "
@@ -39,18 +43,18 @@ ON_V1 = "cgroup v1 has no partitions; boot with cgroup v2, or set isolation: non
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The result for one partition: `trouble` says why there is none, in the kernel's words; empty when it is made."""
+    """The result for one partition: `trouble` is the kernel's reason why there is none; empty if it was made."""
 
     partition: Partition
     trouble: str = ""
 
 
 class Partitions:
-    """The partitions of a cgroup tree that are ours.
+    """The partitions of containers in a cgroup tree.
 
     Args:
         top: the root of the tree.
-        why_none: why none can be made there; empty where the kernel is asked.
+        why_none: the reason why none can be made there; empty to ask the kernel.
     """
 
     def __init__(self, top: str, why_none: str = "") -> None:
@@ -60,36 +64,37 @@ class Partitions:
         self._lost_since_s: float | None = None
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of partitions."""
         return len(self._made)
 
-    def adopt(self, promised: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
-        """Take over what an earlier agent left in these cgroups, and above those that are gone by now.
+    def adopt(self, allocated: Iterable[tuple[CgroupRef, CPUSet]]) -> list[HostError]:
+        """Take over the partitions of an earlier agent in these cgroups, and above cgroups that were removed since.
 
         Args:
-            promised: cgroups of containers with their exclusive CPUs.
+            allocated: cgroups of containers with their exclusive CPUs.
 
         Returns:
-            What is wrong with some; the others were taken over.
+            The errors of some; the others were taken over.
         """
         troubles = []
-        for ref, cpus in promised:
+        for ref, cpus in allocated:
             try:
                 directory = self._directory(ref)
                 word = _read(directory, PARTITION).partition(" ")[0]
                 if word not in ("", MEMBER):
                     self._made[ref] = Partition(ref, _cpus(directory), word, "")
                 elif cpus and not os.path.isdir(directory):
+                    # The cgroup is gone, and the cgroups above may still claim its CPUs: `end_others` shrinks them.
                     self._made.setdefault(ref, Partition(ref, cpus, "", ""))
             except HostError as error:
                 troubles.append(error)
         return troubles
 
     def end_others(self, wanted: Mapping[CgroupRef, Partition]) -> list[HostError]:
-        """End those that are not wanted as they are, or are invalid; then shrink the cgroups above them.
+        """End partitions that are not wanted unchanged, or are invalid; then shrink the cgroups above them.
 
         Returns:
-            What the kernel refused; the rest was done, and what was not is tried again the next time.
+            The writes that the kernel refused. The others were done; the next call tries the refused ones again.
         """
         troubles: list[HostError] = []
         ended = []
@@ -102,6 +107,7 @@ class Partitions:
                 troubles.append(error)
             else:
                 ended.append(self._made.pop(ref))
+        # All leaves have ended: two of them may have shared a cgroup above.
         for one in ended:
             self._ended |= one.cpus
             troubles += self._shrink_above(one.target, one.cpus)
@@ -109,25 +115,25 @@ class Partitions:
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether CPUs are out of reach that may come back by themselves."""
+        """Whether CPUs are unreachable that the kernel may still return."""
         return self._lost_since_s is not None
 
     def mend(self, online: CPUSet, now_s: float) -> list[HostError]:
-        """Bring back the CPUs of partitions that were invalid when their cgroups were removed.
+        """Make the CPUs usable again of partitions that were invalid when their cgroups were removed.
 
-        The kernel keeps them isolated though no cgroup has them; a partition of all of them below the root, made and
-        ended, brings them back. What is removed so stays in a list of the kernel's nested partitions, too, which can
-        bring it down when the next one comes and goes: so none is made from then on, and the cgroup that was used to
-        mend is left as the mark of that for every later agent.
+        The kernel keeps these CPUs isolated although no cgroup has them. A partition of all of them below the root, made
+        and ended, returns them. The kernel still has the removed cgroup in its list of nested partitions, and the next
+        partition that ends can crash the machine. So none is made until the next boot, and the cgroup of this partition
+        stays as a mark for later agents.
 
         Source: seen on kernel 6.12, "list_del corruption" in remote_partition_disable.
 
         Args:
             online: CPUs that the machine has now.
-            now_s: of a clock that only goes forward.
+            now_s: monotonic seconds.
 
         Returns:
-            What the kernel refused; it is not tried again.
+            The write that the kernel refused; it is not tried again.
         """
         lost = self._lost(online, now_s) if self._ended else CPUSet()
         if not lost:
@@ -139,9 +145,7 @@ class Partitions:
         except HostError as error:
             return [error]
         left = lost - self._reachable(online)
-        said = (
-            f"CPUs {left} of a partition that is gone are in nobody's reach; switch them offline and online"
-        )
+        said = f"CPUs {left} of a removed partition cannot be used; switch them offline and online"
         return [HostError(directory, said)] if left else []
 
     def _lost(self, online: CPUSet, now_s: float) -> CPUSet:
@@ -161,14 +165,14 @@ class Partitions:
         return lost if now_s - self._lost_since_s >= LOST_AFTER_S else CPUSet()
 
     def _reachable(self, online: CPUSet) -> CPUSet:
-        """CPUs that the root of the tree can run on; all of them where it does not say so."""
+        """The CPUs that the root of the tree can run on; all of them if the kernel has no such file."""
         try:
             return CPUSet.parse(_read(self._top, EFFECTIVE)) or online
         except ValueError:
             return online
 
     def make(self, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
-        """Make those that are not there yet; one that the kernel does not grant is left as an ordinary cpuset."""
+        """Make the missing partitions. One that the kernel refuses stays an ordinary cpuset."""
         spoilt = NO_MORE if os.path.isdir(os.path.join(self._top, MENDED)) else ""
         why_none = self._why_none or spoilt
         for ref, partition in wanted.items():
@@ -184,11 +188,12 @@ class Partitions:
         return _read(self._directory(made.target), PARTITION) == made.kind
 
     def _make(self, partition: Partition) -> str | None:
-        """Why there is none; empty when there is, None when its cgroup is gone."""
+        """Return why there is none; empty if it was made, None if its cgroup is gone."""
         try:
             leaf = self._directory(partition.target)
             if not os.path.isdir(leaf):
                 return None
+            # From the root down: a cgroup can claim only CPUs that the one above claims.
             for directory in reversed(list(self._above(partition.target))):
                 _set(directory, _cpus(directory) | partition.cpus)
             _set(leaf, partition.cpus)
@@ -196,6 +201,7 @@ class Partitions:
         except HostError as error:
             self._give_up(partition)
             return str(error)
+        # The kernel accepts the write and makes the partition invalid if it cannot have the CPUs. Only the file shows that.
         found = _read(leaf, PARTITION)
         if found == partition.kind:
             self._made[partition.target] = partition
@@ -207,11 +213,11 @@ class Partitions:
         try:
             end(self._directory(partition.target))
         except HostError:
-            return  # what is above has to stay, too
+            return  # the leaf still claims its CPUs, so the cgroups above have to keep them
         self._shrink_above(partition.target, partition.cpus)
 
     def _shrink_above(self, ref: CgroupRef, cpus: CPUSet) -> list[HostError]:
-        """Take `cpus` from the cgroups above, from below up, as far as no other partition of ours there has them."""
+        """Take `cpus` from the cgroups above, from the leaf up, except those of other partitions below them."""
         troubles = []
         for directory in self._above(ref):
             needed = CPUSet()
@@ -225,7 +231,7 @@ class Partitions:
         return troubles
 
     def _above(self, ref: CgroupRef) -> Iterator[str]:
-        """The cgroups above it, the nearest first, without the root."""
+        """The cgroups above it without the root, the nearest first."""
         directory = os.path.dirname(self._directory(ref))
         while directory.startswith(f"{self._top}/"):
             yield directory
@@ -236,7 +242,7 @@ class Partitions:
 
 
 def end(leaf: str) -> None:
-    """Make a cgroup an ordinary member that claims no CPUs; one that is gone needs nothing.
+    """Make a cgroup an ordinary member that claims no CPUs; a missing cgroup needs nothing.
 
     Raises:
         HostError: the kernel refused.
@@ -248,16 +254,16 @@ def end(leaf: str) -> None:
 
 def end_all(
     top: str,
-    promised: Iterable[tuple[CgroupRef, CPUSet]],
+    allocated: Iterable[tuple[CgroupRef, CPUSet]],
     online: CPUSet,
     wait: Callable[[float], None] = time.sleep,
 ) -> list[HostError]:
-    """End all partitions of these cgroups: all leaves first, then the cgroups above them; return what failed.
+    """End all partitions of these cgroups, all leaves before the cgroups above them; return the errors.
 
-    Where CPUs are out of reach then, it waits to know whether they are lost.
+    If CPUs are unreachable afterwards, it waits `LOST_AFTER_S` to know whether they are lost.
     """
     partitions = Partitions(top)
-    troubles = [*partitions.adopt(promised), *partitions.end_others({}), *partitions.mend(online, 0.0)]
+    troubles = [*partitions.adopt(allocated), *partitions.end_others({}), *partitions.mend(online, 0.0)]
     if partitions.is_in_doubt:
         wait(LOST_AFTER_S)
         troubles += partitions.mend(online, LOST_AFTER_S)
@@ -265,10 +271,8 @@ def end_all(
 
 
 def _make_and_end(directory: str, cpus: CPUSet) -> None:
-    """A partition of `cpus` for a moment, in a cgroup of its own that stays.
-
-    The root of the tree is closed even to its owner, who needs no capability to open it.
-    """
+    """Make a partition of `cpus` in the cgroup `directory` and end it; the cgroup stays."""
+    # The root of the tree has mode 0555, and the agent has no capability to ignore that. Its owner may change the mode.
     top = os.path.dirname(directory)
     try:
         mode = os.stat(top).st_mode & 0o777
@@ -285,7 +289,7 @@ def _make_and_end(directory: str, cpus: CPUSet) -> None:
 
 
 def _set(directory: str, cpus: CPUSet) -> None:
-    """Write `cpuset.cpus.exclusive` where it differs; a cgroup that is gone holds nothing."""
+    """Write `cpuset.cpus.exclusive` if it differs; a missing cgroup claims no CPUs."""
     if os.path.exists(os.path.join(directory, EXCLUSIVE)) and _cpus(directory) != cpus:
         _write(directory, EXCLUSIVE, str(cpus) or "\n")
 
@@ -298,13 +302,9 @@ def _cpus(directory: str) -> CPUSet:
 
 
 def _read(directory: str, name: str) -> str:
-    """Without a text file around it: every partition is looked at after every change."""
+    """The text; empty if the file cannot be read."""
     try:
-        descriptor = os.open(os.path.join(directory, name), os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
-        finally:
-            os.close(descriptor)
+        return read_value(os.path.join(directory, name))
     except OSError:
         return ""
 
@@ -312,11 +312,7 @@ def _read(directory: str, name: str) -> str:
 def _write(directory: str, name: str, text: str) -> None:
     path = os.path.join(directory, name)
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW)
-        try:
-            os.write(descriptor, text.encode("ascii"))
-        finally:
-            os.close(descriptor)
+        write_value(path, text)
     except OSError as error:
         if error.errno in GONE and name == EXCLUSIVE:
             return

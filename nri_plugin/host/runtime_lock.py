@@ -1,12 +1,11 @@
 """The right to serve one runtime: flock on the directory of its NRI socket.
 
-At most one process holds the right, wherever its state, its network namespace or its container is, because every
-process that can connect to the socket opens the same directory. The kernel takes the right away when the process ends,
-and there is no file to remove.
+At most one process holds the right, in any container, network namespace or state directory: every process that can connect
+to the socket opens the same directory. The kernel releases the lock when the process ends, and leaves no file to remove.
 
-An agent that the runtime has just started comes first. It holds a second lock, on the file `nri-pin.launched` in that
-directory, for as long as it lives. The agent that holds the right looks for that lock, gives up and waits. An agent that
-does not give up is stuck, and is killed. The second lock only asks: a removed file costs only the question.
+An agent that the runtime has just started takes precedence. It holds a second lock, on the file `nri-pin.launched` in that
+directory, while it lives. The agent with the right checks for that lock, gives up the right and waits. An agent that does
+not give up is stuck, and is killed. The second lock is only a request: if its file is removed, only the request is lost.
 
 Source: flock(2), proc_locks(5).
 """
@@ -42,14 +41,14 @@ class RuntimeLock:
         self._mark: int | None = None
 
     def take(self) -> str:
-        """Try once to get the right; return why that failed, empty when this process has it.
+        """Try once to get the right; return why that failed, empty if this process has it.
 
-        Where the directory was replaced since, the right is that of the new one.
+        If the directory was replaced since the last call, the right is that of the new directory.
         """
         try:
             descriptor = os.open(self.folder, _DIRECTORY)
         except OSError as error:
-            # A directory that is gone holds no socket either: what is held stays held until there is a new one.
+            # A missing directory has no socket either, so no agent can serve: the lock stays until there is a new one.
             return "" if self._lock is not None else f"{self.folder}: {_why(error)}"
         if self._lock is not None and _is_same(descriptor, self._lock):
             os.close(descriptor)
@@ -62,6 +61,7 @@ class RuntimeLock:
         if not is_free:
             os.close(descriptor)
             return f"another agent{self._shown_holder()} serves the runtime at {self.folder}"
+        # Only now: until the new directory is locked, the lock of the replaced one is the only right there is.
         self._close_lock()
         self._lock = descriptor
         return ""
@@ -75,6 +75,7 @@ class RuntimeLock:
         except OSError:
             return False
         try:
+            # Another user's file must not end the service. A shared lock lets two agents check at the same time.
             is_roots = os.fstat(descriptor).st_uid in (0, os.geteuid())
             return is_roots and not _locks(descriptor, fcntl.LOCK_SH)
         except OSError:
@@ -98,7 +99,7 @@ class RuntimeLock:
         return reason
 
     def ask(self) -> None:
-        """Let the agent that has the right know that this one wants it."""
+        """Ask the agent that has the right to give it up."""
         if self._mark is not None:
             return
         with suppress(OSError):
@@ -126,8 +127,7 @@ class RuntimeLock:
     def _end_holder(self) -> None:
         """Kill the process that has the right.
 
-        It was asked to give up and does not look. It cannot be left alone: once it goes on, it would write CPUs of
-        containers by what it knew before.
+        It was asked to give up and does not react. If it continued later, it would write CPUs from an outdated state.
         """
         for pid in self._holders():
             if pid == os.getpid():
@@ -135,7 +135,8 @@ class RuntimeLock:
             with suppress(OSError):
                 process = os.pidfd_open(pid)
                 try:
-                    if pid in self._holders():  # the number still means the same process
+                    # The process may have ended before `pidfd_open`, and another one may have its number.
+                    if pid in self._holders():
                         signal.pidfd_send_signal(process, signal.SIGKILL)
                         select.select([process], [], [], 0.0)
                 finally:
@@ -146,10 +147,11 @@ class RuntimeLock:
         return f" ({', '.join(shown)})" if shown else " (a process of another container)"
 
     def _holders(self, *, if_unseen: bool = False) -> Iterator[int]:
-        """Processes that hold the lock of the directory, as far as this PID namespace shows them.
+        """Processes that hold the lock of the directory and are visible in this PID namespace.
 
         Args:
-            if_unseen: what to take for true of a process whose files this one may not see; it has more capabilities.
+            if_unseen: whether a process with the lock's number counts whose files this one may not see, because it has
+                more capabilities.
         """
         with suppress(OSError):
             folder = os.stat(self.folder)
@@ -166,7 +168,7 @@ class RuntimeLock:
 
 
 def readable_by_others(folder: str) -> str:
-    """Return a sentence when other users can take the lock of the directory; empty when they cannot."""
+    """Return a sentence if other users can take the lock of the directory; empty if they cannot."""
     try:
         mode = os.stat(folder).st_mode
     except OSError:
@@ -191,9 +193,10 @@ def _is_same(one: int, other: int) -> bool:
 
 
 def _is_flock(line: str, inode: int) -> bool:
-    """Whether a line such as `3: FLOCK  ADVISORY  WRITE 4711 00:1a:812 0 EOF` is of this inode and of a holder.
+    """Whether a line such as `3: FLOCK  ADVISORY  WRITE 4711 00:1a:812 0 EOF` shows a holder of this inode.
 
-    Waiting processes stand behind an arrow. The device's number is not compared: some file systems show another one.
+    The line of a waiting process has an arrow, so one word more. The device is not compared: some file systems show
+    another number than `stat`.
     """
     words = line.split()
     return len(words) == 8 and words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode)

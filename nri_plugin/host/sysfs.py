@@ -1,12 +1,10 @@
-"""Discovery: from a sysfs and proc tree to plain facts of the machine, and from those to the frozen `Topology`.
+"""Discovery: from a sysfs and proc tree to the facts of the machine as JSON, and to the frozen `Topology`.
 
-The facts are a straight reading of the kernel's files, for people and programs that read JSON: CPU sets are kernel lists
-restricted to online CPUs, groups are ordered by their lowest CPU, None or an absent key means "not recorded", never
-zero. The facts repair nothing; `discover` does.
+The facts are the content of the kernel's files. CPU sets are kernel lists of online CPUs, groups are ordered by their
+lowest CPU, and null or an absent key means "not recorded", never zero. The facts repair nothing; `discover` does.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
 from typing import Any
 
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -38,102 +36,58 @@ Object = dict[str, Any]
 
 _CACHE_KINDS = {"Data": "d", "Instruction": "i", "Unified": ""}
 _CLUSTER = ("cluster_cpus_list", "cluster_cpus")
-_OPTIONAL = {"absent_if_none": True}
 
 
-@dataclass(frozen=True, slots=True)
-class MachineFacts:
-    """The content of the files, under the names and in the form that `nri-pin topology -o json` prints.
-
-    Attributes of type `X | None` are null where the kernel does not tell; those marked `_OPTIONAL`
-    are left out of the JSON instead.
-    """
-
-    cpus_online: str
-    cpus_present: str | None
-    cpus_possible: str | None
-    cpus_offline: str
-    cpus_isolated: str | None
-    cpus_nohz_full: str | None
-    num_cpus_online: int
-    cores: list[str]
-    num_cores: int
-    smt_widths: list[int]
-    smt_active: str | None
-    smt_control: str | None
-    hybrid: bool
-    sockets: list[str]
-    sockets_from: str
-    packages: list[str]
-    package_ids: dict[str, str]
-    num_sockets: int
-    num_dies: int | None
-    caches: Object
-    llc: list[dict[str, str]]
-    num_l3: int
-    nodes: dict[str, Object]
-    nodes_online: str
-    nodes_possible: str | None
-    num_nodes: int
-    cpuless_nodes: str
-    memoryless_nodes: str
-    memory_known: bool
-    distances: list[list[int] | None] | None
-    hugepages_total: dict[str, int]
-    pci: dict[str, Object]
-    pci_by_node: dict[str, int]
-    num_pci: int
-    net: dict[str, Object]
-    offline_file: str | None = field(default=None, metadata=_OPTIONAL)
-    dies: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
-    dies_per_package: list[int] | None = field(default=None, metadata=_OPTIONAL)
-    clusters: list[str] | None = field(default=None, metadata=_OPTIONAL)
-    core_types: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
-    cpu_capacity: dict[str, str] | None = field(default=None, metadata=_OPTIONAL)
-    l3_per_node: list[int] | None = field(default=None, metadata=_OPTIONAL)
-    nodes_per_package: list[int] | None = field(default=None, metadata=_OPTIONAL)
-    distance_values: list[int] | None = field(default=None, metadata=_OPTIONAL)
-    distances_symmetric: bool | None = field(default=None, metadata=_OPTIONAL)
-    distances_valid: bool | None = field(default=None, metadata=_OPTIONAL)
-
-    def as_dict(self) -> Object:
-        """A JSON object; keys of facts that this kind of machine does not have are absent."""
-        values = {item.name: (getattr(self, item.name), item.metadata) for item in fields(self)}
-        return {name: value for name, (value, how) in values.items() if value is not None or not how}
+FACTS_OF_SOME = (
+    "offline_file",
+    "dies",
+    "dies_per_package",
+    "clusters",
+    "core_types",
+    "cpu_capacity",
+    "l3_per_node",
+    "nodes_per_package",
+    "distance_values",
+    "distances_symmetric",
+    "distances_valid",
+)
+"""Facts that some kinds of machine do not have: they come last, or are absent. Others are null if not recorded."""
 
 
-def read_facts(files: KernelFiles) -> MachineFacts:
-    """All facts of the machine whose files these are.
+def read_facts(files: KernelFiles) -> Object:
+    """All facts of the machine with these files: the JSON object of `nri-pin topology -o json`.
 
     Raises:
-        HostError: a file cannot be read or does not hold what it should.
+        HostError: a file cannot be read or does not have its format.
     """
     cpus = read_cpus(files)
     nodes = read_nodes(files)
     sockets = read_sockets(files, cpus.online)
-    socket_masks = [mask for _, mask in sockets.groups]
+    socket_lists = _lists(mask for _, mask in sockets.groups)
     caches, llc = _read_caches(files, cpus.online)
-    return MachineFacts(
+    found = {
         **_cpu_facts(files, cpus),
-        sockets=_lists(socket_masks),
-        sockets_from=(
+        "sockets": socket_lists,
+        "sockets_from": (
             "physical_package_id"
             if sockets.has_ids
             else "core_siblings/package_cpus (physical_package_id absent or -1)"
         ),
-        packages=_lists(socket_masks),
-        package_ids=_listed(sockets.kernel_ids),
-        num_sockets=len(socket_masks),
+        "packages": socket_lists,
+        "package_ids": _listed(sockets.kernel_ids),
+        "num_sockets": len(socket_lists),
         **_die_facts(files, cpus.online),
-        caches=caches,
-        llc=llc,
-        num_l3=len(caches["L3"]["groups"]) if "L3" in caches else 0,
+        "caches": caches,
+        "llc": llc,
+        "num_l3": len(caches["L3"]["groups"]) if "L3" in caches else 0,
         **_node_facts(files, nodes, cpus.online),
         **_shape_facts(nodes, cpus.online, sockets.kernel_ids.values(), caches),
         **_distance_facts(nodes),
-        hugepages_total=_pools(read_hugepages(files, HUGEPAGES_DIR)),
+        "hugepages_total": _pools(read_hugepages(files, HUGEPAGES_DIR)),
         **_device_facts(files, cpus.online),
-    )
+    }
+    some = {name: found.pop(name, None) for name in FACTS_OF_SOME}
+    return found | {name: value for name, value in some.items() if value is not None}
 
 
 def _cpu_facts(files: KernelFiles, cpus: CPULists) -> Object:
@@ -162,7 +116,7 @@ def _cpu_facts(files: KernelFiles, cpus: CPULists) -> Object:
 
 
 def _core_types(files: KernelFiles, online: int) -> dict[str, str]:
-    """CPUs of each kind of core, as the kernel names the kinds on hybrid x86."""
+    """CPUs of each kind of core, by the kernel's name of the kind on hybrid x86."""
     kinds = sorted(name for name in files.names("sys/devices") or () if name.startswith("cpu_"))
     masks = {kind: files.id_list(f"sys/devices/{kind}/cpus") for kind in kinds}
     return _listed({kind: mask & online for kind, mask in masks.items() if mask is not None})
@@ -184,7 +138,7 @@ def _clusters(files: KernelFiles, online: int) -> list[str] | None:
 
 
 def _die_facts(files: KernelFiles, online: int) -> Object:
-    """Dies by `package/die`; a kernel that does not know them says -1."""
+    """Dies by `package/die`. A kernel that does not know them reports -1."""
     masks: dict[tuple[int, int], int] = {}
     for cpu in bits.iterate(online):
         die = files.number(f"{CPU_DIR}/cpu{cpu}/topology/die_id")
@@ -203,7 +157,7 @@ def _die_facts(files: KernelFiles, online: int) -> Object:
 
 
 def _read_caches(files: KernelFiles, online: int) -> tuple[Object, list[dict[str, str]]]:
-    """All cache levels, and the last level each CPU has (instruction caches do not count)."""
+    """All cache levels, and the last level of each CPU (instruction caches do not count)."""
     sets: dict[str, dict[int, int]] = {}
     sizes: dict[str, set[str]] = {}
     last: dict[int, str] = {}
@@ -216,6 +170,7 @@ def _read_caches(files: KernelFiles, online: int) -> tuple[Object, list[dict[str
                 continue
             sets.setdefault(name, {})[cpu] = mask & online
             sizes.setdefault(name, set()).add(files.text(f"{where}/size") or "?")
+            # The digit of the name is the level.
             if not name.endswith("i"):
                 last[cpu] = max(last.get(cpu, ""), name, key=lambda cache: cache[1:2])
     caches = {name: _cache_level(sets[name], sizes[name]) for name in sorted(sets)}
@@ -286,7 +241,7 @@ def _memory_facts(files: KernelFiles, node: int) -> Object:
 def _shape_facts(
     nodes: Sequence[NodeReading], online: int, packages: Iterable[int], caches: Object
 ) -> Object:
-    """How many nodes a package (by kernel id) and how many L3 a node has CPUs of."""
+    """The number of nodes with CPUs of one package (by kernel id), and of L3 caches with CPUs of one node."""
     masks = [node.cpus & online for node in nodes if node.cpus & online]
     l3 = [bits.parse_list(group) for group in caches["L3"]["groups"]] if "L3" in caches else []
     if not nodes:
@@ -298,7 +253,7 @@ def _shape_facts(
 
 
 def _distance_facts(nodes: Sequence[NodeReading]) -> Object:
-    """The table and what can be said of it.
+    """The distance table and its properties.
 
     Source: kernel drivers/acpi/numa/srat.c, `slit_valid`: 10 to itself, more to every other node.
     """
@@ -360,14 +315,14 @@ OUTLINE = (
 def discover(root: str = "/") -> Topology:
     """The machine below `root`, with every online CPU in exactly one core, socket, node and cache.
 
-    Where the files leave a CPU without a node or name it in several, see `place_in_nodes`; a
-    kernel without NUMA is one node 0 with all CPUs and memory.
+    `place_in_nodes` decides for a CPU that no node or several nodes list. A kernel without NUMA has one node 0 with all
+    CPUs and memory.
 
     Args:
         root: a directory that holds `sys` and `proc`: `/`, a container's `/host`, a fixture.
 
     Raises:
-        HostError: a file cannot be read or does not hold what it should; names the file.
+        HostError: a file cannot be read or does not have its format; names the file.
 
     Source: kernel Documentation/ABI/stable/sysfs-devices-system-cpu and -node.
     """
@@ -375,7 +330,7 @@ def discover(root: str = "/") -> Topology:
 
 
 def read_topology(files: KernelFiles) -> Topology:
-    """The machine whose files these are; see `discover`."""
+    """The machine with these files; see `discover`."""
     cpus = read_cpus(files)
     sockets = read_sockets(files, cpus.online)
     l3 = read_l3(files, cpus.online)
@@ -388,12 +343,13 @@ def read_topology(files: KernelFiles) -> Topology:
         caches_known=bool(l3),
         without_l3=CPUSet(cpus.online & ~sum(l3)) if l3 else NO_CPUS,
         offline=CPUSet(cpus.offline),
+        # A second task on a nohz_full CPU brings its tick back, so these CPUs count as isolated.
         isolated=CPUSet(((cpus.isolated or 0) | (cpus.nohz_full or 0)) & (cpus.online | cpus.offline)),
     )
 
 
 def outline(root: str = "/") -> tuple[str | None, ...]:
-    """Return values that change whenever CPUs or memory nodes come or go: cheap to compare, without other meaning.
+    """Return values that differ after CPUs or memory nodes came or went. They have no other meaning.
 
     Raises:
         HostError: a file cannot be read.
@@ -403,11 +359,10 @@ def outline(root: str = "/") -> tuple[str | None, ...]:
 
 
 def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequence[int]) -> dict[int, int]:
-    """The CPUs of each node, so that every online CPU is in exactly one.
+    """The CPUs of each node, with every online CPU in exactly one.
 
-    A CPU that several nodes name belongs to the lowest of them, as in the kernel's own table. One
-    that no node names (its node is offline) goes where the most CPUs of its socket are, else to
-    the lowest node.
+    A CPU that several nodes list belongs to the lowest of them, as in the kernel's own table. A CPU that no node lists,
+    because its node is offline, belongs to the node with the most CPUs of its socket, else to the lowest node.
 
     Args:
         readings: at least one node.
@@ -422,7 +377,7 @@ def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequen
         placed[node.id] = node.cpus & left
         left &= ~node.cpus
     homeless = left
-    settled = dict(placed)
+    settled = dict(placed)  # CPUs that this loop places do not count for the next socket
     for socket in sockets:
         if lost := socket & homeless:
             home = min(placed, key=lambda node: (-(settled[node] & socket).bit_count(), node))
@@ -461,6 +416,7 @@ def _only_node(files: KernelFiles, online: int) -> NUMANode:
 
 def _caches(l3: Sequence[int], online: int, sockets: Sockets) -> tuple[tuple[UncoreCacheID, CPUSet], ...]:
     without = online & ~sum(l3)
+    # CPUs without an L3 are grouped by socket; see `Topology.caches`.
     rest = [mask & without for _, mask in sockets.groups if mask & without]
     groups = sorted([*l3, *rest], key=bits.lowest)
     return tuple((UncoreCacheID(number), CPUSet(mask)) for number, mask in enumerate(groups))

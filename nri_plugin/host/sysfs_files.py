@@ -1,9 +1,11 @@
-"""Reading small kernel files under a root that may be `/`, a container's `/host` or a fixture.
+"""Small files of the kernel, which hold one value each.
 
-A missing file is None, because kernels differ in the files they show. A file that cannot be read, or that does not follow
-its format, is a `HostError` that names it.
+`KernelFiles` reads them below a root that may be `/`, a container's `/host` or a fixture. A missing file is None, because
+kernels differ in the files they have. A file that cannot be read, or that does not follow its format, is a `HostError` that
+names it. `read_value` and `write_value` are for cgroup files, where callers distinguish the errors of the kernel.
 """
 
+import errno
 import os
 import re
 from collections.abc import Callable
@@ -15,12 +17,48 @@ from nri_plugin.model.errors import HostError
 Value = TypeVar("Value")
 
 _MISSING = (FileNotFoundError, NotADirectoryError)
-_BLOCK_BYTES = 65536
+LONGEST_VALUE = 1 << 16
+"""Bytes; 8192 CPUs, every other one set, make a list of 20 kB."""
 _MAX_BYTES = 16 << 20
 """No kernel file that is read here is larger."""
 
 _HEX_MAP = re.compile(r"[0-9a-fA-F]{1,8}(?:,[0-9a-fA-F]{8})*\Z")
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+
+
+def read_value(path: str) -> str:
+    """The text of a file without surrounding white space, in one read. It never follows a link.
+
+    Raises:
+        OSError: the kernel refused.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    try:
+        return os.read(descriptor, LONGEST_VALUE).decode("ascii", "replace").strip()
+    finally:
+        os.close(descriptor)
+
+
+def write_value(path: str, text: str, *, truncate: bool = True) -> None:
+    """Write a value in one `write()`, because the kernel takes each for a whole value. It never makes a file.
+
+    Args:
+        path: of the file; a link is refused.
+        text: the value.
+        truncate: whether a longer former text goes. Only ordinary files that stand in for a tree need that; on a kernel's
+            file it wakes watchers once more.
+
+    Raises:
+        OSError: the kernel refused, or took only a part.
+    """
+    flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_TRUNC if truncate else 0)
+    descriptor = os.open(path, flags)
+    try:
+        written = os.write(descriptor, text.encode("ascii"))
+    finally:
+        os.close(descriptor)
+    if written != len(text):
+        raise OSError(errno.EIO, f"only {written} of {len(text)} bytes were taken")
 
 
 class KernelFiles:
@@ -80,7 +118,7 @@ class KernelFiles:
             raise HostError(self.path(name), f"cannot be read: {_why(err)}") from err
 
     def end_of_link(self, name: str) -> str | None:
-        """The last name of what a link leads to, such as a PCI address; None when there is no such link."""
+        """The last part of a link's target, such as a PCI address; None if there is no such link."""
         path = self._prefix + name
         return os.path.basename(os.path.realpath(path)) if os.path.lexists(path) else None
 
@@ -109,10 +147,10 @@ class KernelFiles:
         return self._parsed(name, _hex_map, "a bit map such as 00000000,0000ffff")
 
     def ids(self, *names: str) -> int | None:
-        """The mask in the first of these files that names an id: a list where the name ends so, else a bit map.
+        """The mask in the first of these files that names an id; None where no file does.
 
-        None where no file does. Old kernels of some machines write empty maps, which say nothing: whoever has the
-        file belongs to what it lists.
+        A file is a list if its name ends in `list`, else a bit map. Old kernels of some machines write empty maps, which
+        mean nothing: the CPU that has the file belongs to the set.
 
         Raises:
             HostError: a file cannot be read or holds something else.
@@ -134,16 +172,16 @@ class KernelFiles:
 
 
 def _read(path: str) -> bytes:
-    """The whole file; a page is usually enough, and sysfs gives no size to go by."""
+    """The whole file. A page is usually enough; the size that sysfs shows is not that of the content."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        data = os.read(descriptor, _BLOCK_BYTES)
+        data = os.read(descriptor, LONGEST_VALUE)
         if len(data) < 4096:
             return data
         blocks = [data]
         size = len(data)
         while data and size <= _MAX_BYTES:
-            data = os.read(descriptor, _BLOCK_BYTES)
+            data = os.read(descriptor, LONGEST_VALUE)
             blocks.append(data)
             size += len(data)
         return b"".join(blocks)

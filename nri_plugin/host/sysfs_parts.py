@@ -1,8 +1,8 @@
 """Parts of sysfs: CPUs and the groups that share a core, socket or cache; NUMA nodes; PCI devices and interfaces.
 
 A group is the set of its CPUs and never the kernel's id: core ids repeat across sockets and even within one, package ids
-may be -1, cache ids are not unique. Each grouping is a partition of the online CPUs whatever the files hold: CPUs belong
-together when they report the same set of online CPUs.
+may be -1, cache ids are not unique. CPUs belong to one group if they report the same set of online CPUs. So each grouping
+is a partition of the online CPUs, also if files contradict each other.
 """
 
 import re
@@ -18,7 +18,7 @@ CPU_DIR = "sys/devices/system/cpu"
 
 _CORE = ("core_cpus_list", "thread_siblings_list", "core_cpus", "thread_siblings")
 _PACKAGE = ("package_cpus_list", "core_siblings_list", "package_cpus", "core_siblings")
-"""Files that say the same, new names and lists first."""
+"""Files with the same content; new names and lists first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,9 @@ class CPULists:
         present: None where the kernel has no such file.
         possible: likewise.
         isolated: likewise.
-        nohz_full: CPUs whose tick stops; None without that file, which says `(null)` for none.
+        nohz_full: CPUs whose tick stops; None without that file, whose content is `(null)` for none.
         offline: present (or, without that file, listed) but not online.
-        offline_file: what `cpu/offline` says: it also counts CPUs that are only possible.
+        offline_file: the content of `cpu/offline`, which also has CPUs that are only possible.
     """
 
     online: int
@@ -51,8 +51,7 @@ class Sockets:
     Attributes:
         groups: by socket id, ascending.
         kernel_ids: the kernel's package ids and their CPUs; may hold -1.
-        has_ids: whether the kernel's ids made the groups; otherwise the sibling lists did and
-            ids are counted from 0.
+        has_ids: whether the groups follow the kernel's ids. Otherwise they follow the sibling lists, and ids count from 0.
     """
 
     groups: tuple[tuple[int, int], ...]
@@ -61,7 +60,7 @@ class Sockets:
 
 
 def read_cpus(files: KernelFiles) -> CPULists:
-    """Which CPUs there are.
+    """The CPUs of the machine by state.
 
     Raises:
         HostError: no CPU directory, no online CPU, or a file that cannot be read.
@@ -102,13 +101,14 @@ def read_cores(files: KernelFiles, online: int) -> tuple[int, ...]:
 def read_sockets(files: KernelFiles, online: int) -> Sockets:
     """Sockets by package id; where an id is missing or negative, by the lists of package siblings.
 
-    The id is preferred: some firmware gives wrong sibling lists and right ids.
+    The id is preferred, because some firmware gives wrong sibling lists and correct ids.
     """
     kernel_ids: dict[int, int] = {}
     for cpu in bits.iterate(online):
         number = files.number(f"{CPU_DIR}/cpu{cpu}/topology/physical_package_id")
         package = -1 if number is None else number
         kernel_ids[package] = kernel_ids.get(package, 0) | 1 << cpu
+    # -1 stands for an unknown id. CPUs with and without an id cannot be told apart by it, so the lists decide for all.
     if min(kernel_ids) >= 0:
         return Sockets(tuple(sorted(kernel_ids.items())), kernel_ids, has_ids=True)
     siblings = groups_by_members((cpu, _package_siblings(files, cpu, online)) for cpu in bits.iterate(online))
@@ -138,8 +138,8 @@ def groups_by_members(sets: Iterable[tuple[int, int | None]]) -> tuple[int, ...]
     """A partition of the given CPUs: those that report the same set are one group, by lowest CPU.
 
     Args:
-        sets: each CPU and the set it reports; None stands for itself alone. CPUs that are not
-            given (offline, absent) do not count in a reported set.
+        sets: each CPU and the set it reports; None stands for the CPU alone. Other CPUs (offline, absent) do not count
+            in a reported set.
     """
     table = [(cpu, 1 << cpu if mask is None else mask) for cpu, mask in sets]
     known = bits.from_ids(cpu for cpu, _ in table)
@@ -151,9 +151,9 @@ def groups_by_members(sets: Iterable[tuple[int, int | None]]) -> tuple[int, ...]
 
 
 def _is_up(files: KernelFiles, cpu: int) -> bool:
-    """Whether a CPU is online on a kernel without a list; one that cannot go offline has no file.
+    """Whether a CPU is online on a kernel without a list. A CPU that cannot go offline has no file.
 
-    Some archives of sysfs hold the file without its content, which tells no more than a missing one.
+    Some archives of sysfs have the file without its content. It counts as missing.
     """
     name = f"{CPU_DIR}/cpu{cpu}/online"
     return not files.text(name) or files.number(name) != 0
@@ -165,7 +165,7 @@ def _package_siblings(files: KernelFiles, cpu: int, online: int) -> int:
 
 
 def _l3_of(files: KernelFiles, where: str) -> int | None:
-    """The CPUs that share this CPU's L3, looked for at its usual place first."""
+    """The CPUs that share this CPU's L3; on most machines that is `index3`."""
     if files.text(f"{where}/index3/level") == "3":
         return cache_ids(files, f"{where}/index3")
     for index in files.numbered(where, "index"):
@@ -183,11 +183,11 @@ _PAGE_POOL = re.compile(r"hugepages-([0-9]{1,12})kB\Z")
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """One NUMA node as its files tell it.
+    """The files of one NUMA node.
 
     Attributes:
         id: the kernel's node number.
-        cpus: mask; may name offline and absent CPUs, and CPUs other nodes name too.
+        cpus: mask; may contain offline and absent CPUs, and CPUs that other nodes list too.
         mem_total_kb: None where it was not recorded.
         mem_free_kb: likewise.
         hugepages: (page size in kB, number of pages), ascending by size.
@@ -206,7 +206,7 @@ def read_nodes(files: KernelFiles) -> tuple[NodeReading, ...]:
     """The online NUMA nodes by id; empty on a kernel without NUMA.
 
     Raises:
-        HostError: a file cannot be read or does not hold what it should.
+        HostError: a file cannot be read or does not have its format.
     """
     online = files.id_list(f"{NODE_DIR}/online")
     listed = files.numbered(NODE_DIR, "node")
@@ -279,7 +279,7 @@ def read_pci(files: KernelFiles, online: int) -> dict[str, dict[str, Any]]:
     """PCI devices by address: class, NUMA node (-1 where firmware does not say), local CPUs.
 
     Raises:
-        HostError: a file cannot be read or does not hold what it should.
+        HostError: a file cannot be read or does not have its format.
     """
     return {
         address: _device(files, f"{PCI_DIR}/{address}", online)
@@ -288,10 +288,10 @@ def read_pci(files: KernelFiles, online: int) -> dict[str, dict[str, Any]]:
 
 
 def read_net(files: KernelFiles) -> dict[str, dict[str, Any]]:
-    """Network interfaces that hang on a PCI device, by name.
+    """Network interfaces of PCI devices, by name.
 
     Raises:
-        HostError: a file cannot be read or does not hold what it should.
+        HostError: a file cannot be read or does not have its format.
     """
     found = {}
     for name in sorted(files.names(NET_DIR) or ()):

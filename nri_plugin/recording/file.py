@@ -1,7 +1,8 @@
-"""Writes a recording: to one file that grows for ever, or to two segments that never grow beyond a limit.
+"""Writes a recording: to one file without a limit, or to two segments within a limit.
 
-Lines that are lost, by a crash or a full disk, cost nothing after them: a head and a snapshot precede the next line that
-can be written. Nothing is fsynced. The agent imports this module; the reader (`reader.py`) is for commands only.
+A crash or a full disk may lose lines. The next line that can be written then follows a head and a snapshot, so the rest of
+the recording is readable. Nothing is fsynced: a lost line costs less than a late answer. The agent imports this module;
+the reader (`reader.py`) is for commands only.
 """
 
 import contextlib
@@ -13,16 +14,17 @@ from datetime import datetime
 import msgspec
 
 from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import state_rows
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, event_line, node_row, snapshot_row
+from nri_plugin.recording.rows import Event, OutcomeRow, RecordedLine, SnapshotRow, event_line, node_row
 from nri_plugin.wire.nri.events import CreateContainerResponse
 
 FORMAT = "nri-pin recording"
 VERSION = 2
-"""2 has packed lines; a reader of version 1 would pass over them."""
+"""2 has packed lines, which a reader of version 1 ignores."""
 READABLE = (1, VERSION)
 DIRECTORY = "history"
 """Its name in the state directory."""
@@ -32,7 +34,14 @@ CURRENT, PREVIOUS = "recording.jsonl", "recording.previous.jsonl"
 PACK_FROM_BYTES = 64 << 10
 """Longer lines are packed: a snapshot of 3,000 containers has 1.7 MB, packed 0.4 MB, and takes 7 ms to pack."""
 MOST_UNPACKED_BYTES = 256 << 20
-"""A line that would become longer is damaged: 40,000 containers have 22 MB."""
+"""A line that is longer when unpacked is damaged: 40,000 containers have 22 MB."""
+
+LEAST_SNAPSHOTS = 3
+"""Room of a segment, in snapshots: one at its beginning, a runtime's list of as many containers, and events."""
+
+# The directory may be another user's: a link is refused, a FIFO does not block.
+_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_MODE = 0o600
 
 _encode = msgspec.json.Encoder().encode
 
@@ -40,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 def head_lines(
     node: Node, state: State, at: datetime, why: str = "start", *, observing: bool = False
 ) -> bytes:
-    """The two lines a recording begins with."""
+    """The first two lines of a recording."""
     head = RecordedLine(
         format=FORMAT,
         version=VERSION,
@@ -50,11 +59,11 @@ def head_lines(
         at=at,
         node=node_row(node),
     )
-    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=snapshot_row(state)))
+    return _encode(head) + b"\n" + _written(RecordedLine(snapshot=SnapshotRow(**state_rows(state))))
 
 
 def node_line(node: Node, at: datetime) -> bytes:
-    """The line of a node that became another one."""
+    """The line of a change of the node."""
     return _written(RecordedLine(at=at, node=node_row(node)))
 
 
@@ -71,11 +80,12 @@ def _written(line: RecordedLine) -> bytes:
 
 
 def unpacked(data: bytes) -> bytes:
-    """A packed line as it was.
+    """The text of a packed line.
 
     Raises:
         ValueError: it is damaged.
     """
+    # With a limit, because a few bytes can unpack to any length.
     stream = zlib.decompressobj()
     try:
         text = stream.decompress(data, MOST_UNPACKED_BYTES)
@@ -107,16 +117,9 @@ def outcome_of(
     )
 
 
-_OPEN = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_MODE = 0o600
-
-LEAST_SNAPSHOTS = 3
-"""A segment has room for so many: one to begin with, the runtime's list of as many containers, and events."""
-
-
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What a line was met with; a head is made of it where one is due."""
+    """The node and the state before an event; a head is made of them where one is due."""
 
     node: Node
     state: State
@@ -124,15 +127,15 @@ class Situation:
     observing: bool = False
 
     def head(self, why: str) -> bytes:
-        """The lines a recording begins with."""
+        """The first lines of a recording, of a segment or after a gap."""
         return head_lines(self.node, self.state, self.at, why, observing=self.observing)
 
 
 class RecordingFile:
-    """A recording without bound, appended to a file; used by one thread at a time.
+    """A recording without a limit, appended to a file; used by one thread at a time.
 
     Args:
-        path: made with mode 0600; a recording that is there already is continued.
+        path: of the file, made with mode 0600; an existing recording is continued.
     """
 
     def __init__(self, path: str) -> None:
@@ -145,23 +148,21 @@ class RecordingFile:
         """Write a line, and a head before it where one is due.
 
         Raises:
-            HostError: it could not be written; the next one that can be begins anew.
+            HostError: it could not be written; the next one that can be follows a new head.
         """
         try:
+            # If the file was moved or removed, further lines would go to a file without a name.
             if not self._why and not self._is_in_place():
                 self.lose()
             if self._why:
                 self._open()
-                self._begin(before, self._why)
-            elif self._is_full(len(data)):
-                self._begin(before, "full")
+            why = self._why or ("full" if self._is_full(len(data)) else "")
+            if why:
+                self._begin(before.head(why))
             self._write(data)
         except OSError as error:
             self.lose()
             raise HostError(self.path, f"cannot be written: {error.strerror}") from None
-        except HostError:
-            self.lose()
-            raise
 
     def lose(self) -> None:
         """Note that the next line does not follow the last one."""
@@ -174,10 +175,10 @@ class RecordingFile:
             self._descriptor = -1
 
     def check(self) -> None:
-        """Find out at the start whether it can be written; what holds something else is not touched.
+        """Open the file at the start. A file with other content is not touched.
 
         Raises:
-            HostError: it cannot, or holds something else.
+            HostError: it cannot be written, or has other content.
         """
         try:
             self._descriptor = os.open(self.path, _OPEN, _MODE)
@@ -190,7 +191,7 @@ class RecordingFile:
         except OSError as error:
             raise HostError(self.path, f"cannot be written: {error.strerror}") from None
 
-    def _is_full(self, more: int) -> bool:  # noqa: ARG002 - never
+    def _is_full(self, _more: int) -> bool:
         return False
 
     def _is_in_place(self) -> bool:
@@ -201,12 +202,12 @@ class RecordingFile:
             return False
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
-    def _begin(self, before: Situation, why: str) -> None:
-        self._write(before.head(why))
+    def _begin(self, head: bytes) -> None:
+        self._write(head)
         self._why = ""
 
     def _open(self) -> None:
-        """Open the file; the next row begins on a line of its own."""
+        """Open the file. If a crash cut its last line, end that line, so that it damages no other one."""
         self.close()
         self._descriptor = os.open(self.path, _OPEN, _MODE)
         os.fchmod(self._descriptor, _MODE)
@@ -223,12 +224,12 @@ class RecordingFile:
 
 
 class BoundedRecording(RecordingFile):
-    """The last of what happened, in two segments of a directory.
+    """The latest events, in two segments of a directory.
 
     Args:
         directory: made with mode 0700.
-        limit_bytes: what both may take together. On a node so full that not even three snapshots fit into a segment
-            they take as much as that needs: just such a node has to be explained afterwards.
+        limit_bytes: for both segments together. If less than three snapshots fit into a segment, segments of that size
+            are written nevertheless: a node with so many containers needs its history most.
     """
 
     def __init__(self, directory: str, limit_bytes: int) -> None:
@@ -240,16 +241,15 @@ class BoundedRecording(RecordingFile):
     def _is_full(self, more: int) -> bool:
         return self._size + more > max(self._half, self._least)
 
-    def _begin(self, before: Situation, why: str) -> None:
-        head = before.head(why)
+    def _begin(self, head: bytes) -> None:
         self._least = LEAST_SNAPSHOTS * len(head)
         if self._is_full(len(head)):
             self._turn()
-        self._write(head)
-        self._why = ""
+        super()._begin(head)
 
     def _turn(self) -> None:
-        """Let the current segment be the previous one."""
+        """Make the current segment the previous one, and open a new one."""
+        # One rename drops the older segment: a reader finds either both segments or the newer one.
         os.replace(self.path, os.path.join(self._directory, PREVIOUS))
         self._open()
 

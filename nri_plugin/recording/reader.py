@@ -1,21 +1,21 @@
 """Reads a recording, and decides its events again: `read(path).moments()`.
 
-A recording is what happened on a node, as lines of JSON:
+A recording holds the events of a node as lines of JSON:
 
     {"format":"nri-pin recording","version":2,"writer":"0.1.0","why":"start","at":"...","node":{...}}
     {"snapshot":{"pods":[...],"containers":[...],"allocations":[...]}}
     {"at":"...","op":"1f00ba12","event":"CreateContainer","pod":{...},"container":{...},"outcome":{...}}
 
-A head and a snapshot begin every recording, every segment of a bounded one and every life of the agent; between them
-stand the events in the order they were decided. `decide` is pure, so states are not written: they follow. A line that
-cannot be read costs what comes after it up to the next snapshot, for a state that misses an event is a guess.
+A head and a snapshot come first in a recording, in each segment of a bounded one, and after each start of the agent. The
+events follow in the order of their decisions. States are not written: `decide` is pure, so the reader decides again to
+know them. After a line that cannot be read, the state is unknown until the next snapshot.
 
 A long line, such as the snapshot of a full node, is packed: `{"packed":"..."}` is base64 of zlib of the line.
 
 A directory holds a bounded recording: two segments, of which the older is dropped when the newer is full.
 
-`changes` compares the recorded decisions with those of today. Texts may change between versions and decisions may not, so
-it compares neither steps nor the texts of refusals.
+`changes` compares the recorded decisions with those of this version. Texts may change between versions and decisions may
+not, so it compares neither steps nor the texts of refusals.
 """
 
 import gzip
@@ -30,6 +30,7 @@ from typing import BinaryIO
 import msgspec
 
 from nri_plugin import __version__
+from nri_plugin.checkpoint.rows import state_from
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide, unrefused
 from nri_plugin.model.errors import HostError
@@ -52,13 +53,12 @@ from nri_plugin.recording.rows import (
     RecordedNode,
     event_from,
     node_from,
-    snapshot_from,
 )
 from nri_plugin.wire.nri.events import CreateContainer
 
 _GZIP = b"\x1f\x8b"
 _UNREADABLE = (OSError, EOFError, zlib.error)
-"""What reading a damaged disk, or a damaged compressed file, ends in."""
+"""Errors from a damaged disk or a damaged compressed file."""
 _decoder = msgspec.json.Decoder(RecordedLine)
 
 
@@ -67,17 +67,17 @@ class RecordedEntry:
     """One line: an event or a change of the node.
 
     Attributes:
-        file: where it stands.
-        line: its number there, from 1.
+        file: of the line.
+        line: its number, from 1.
         at: when, UTC.
         op: as in the log line of the decision; empty for a change of the node.
-        event: what happened; None where the node became another one, or recording began.
-        outcome: its outcome at the time; None with no event.
-        node: the node from here on, where it became another one or recording began.
-        why: `start`, `full` or `gap` where recording began, else empty.
-        observing: nothing of it was carried out.
-        state: the state from here on, where recording began.
-        lost: lines before it could not be read, so the state it met is not known.
+        event: the event; None for a change of the node and for a head.
+        outcome: its outcome at the time; None without an event.
+        node: the node from here on, in a change of the node or a head; else None.
+        why: `start`, `full` or `gap` in a head, else empty.
+        observing: no decision was carried out.
+        state: the state from here on, in a head; else None.
+        lost: lines before it could not be read, so the state before the event is unknown.
     """
 
     file: str
@@ -95,20 +95,20 @@ class RecordedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One event, met again.
+    """One event, decided again.
 
     Attributes:
-        when: it happened, UTC.
+        when: of the event, UTC.
         node: the node of the decision.
         state_before: the state before the event.
         state_after: the state after it; an event that was refused or failed at the time changed nothing.
-        event: what happened.
+        event: the event.
         outcome: its outcome at the time.
-        decision: the decision of today.
+        decision: by this version.
         op: as in the log line of the decision.
         place: `FILE:LINE`.
-        observing: nothing of it was carried out.
-        begins: `start`, `full` or `gap` where recording began just before it, else empty.
+        observing: no decision was carried out.
+        begins: `start`, `full` or `gap` if a head precedes the event, else empty.
     """
 
     when: datetime
@@ -125,15 +125,15 @@ class Moment:
 
 
 class Recording:
-    """A recording, read while it is gone through; every iteration reads anew.
+    """A recording. Each iteration reads its files again.
 
     Args:
         path: as given.
         files: in the order of their lines.
-        providers: of other packages, as they are installed here.
+        providers: hint providers of other packages that are installed here.
 
     Attributes:
-        problems: what could not be read by the iterations so far, `FILE:LINE: ...`, each once.
+        problems: lines that the iterations so far could not read, `FILE:LINE: ...`, each once.
     """
 
     def __init__(self, path: str, files: tuple[str, ...], providers: tuple[HintProvider, ...] = ()) -> None:
@@ -143,13 +143,13 @@ class Recording:
         self.problems: list[str] = []
 
     def entries(self) -> Iterator[RecordedEntry]:
-        """All that happened, as far as it can be read.
+        """All lines that can be read.
 
         Raises:
             HostError: a file can no longer be read.
         """
         with ExitStack() as opened:
-            # All of them before the first is read: a bounded one may drop its older segment meanwhile.
+            # All files are opened before the first is read: the agent may drop the older segment meanwhile.
             streams = [(name, opened.enter_context(_opened(name))) for name in self.files]
             lost = False
             for name, stream in streams:
@@ -158,7 +158,7 @@ class Recording:
                 lost = entries.lost
 
     def lived(self) -> Iterator[tuple[RecordedEntry, Moment | None]]:
-        """All that happened, and with it every event whose state is known, decided again.
+        """All lines that can be read, with a moment for each event whose state is known.
 
         Raises:
             HostError: a file can no longer be read.
@@ -176,7 +176,7 @@ class Recording:
         return (moment for _, moment in self.lived() if moment is not None)
 
     def size_bytes(self) -> int:
-        """How much there is to read, where that is known."""
+        """The size of the files that exist."""
         return sum(os.path.getsize(name) for name in self.files if os.path.exists(name))
 
     def _problem(self, sentence: str) -> None:
@@ -194,7 +194,7 @@ class _Life:
         self._observing, self._begins = False, ""
 
     def lives(self, entry: RecordedEntry) -> Moment | None:
-        """The entry, decided again; None where nothing was decided, or the state it met is not known."""
+        """The entry, decided again; None for an entry without an event, or if the state before it is unknown."""
         self._node = entry.node or self._node
         if entry.state is not None:
             self._state, self._observing, self._begins = entry.state, entry.observing, entry.why
@@ -204,7 +204,7 @@ class _Life:
         try:
             decision = decide(node, before, entry.event)
             self._state = _after(node, before, entry, decision, observing=self._observing)
-        except Exception as error:  # noqa: BLE001 - what was changed by hand or by a disk may be any nonsense
+        except Exception as error:  # noqa: BLE001 - a line that a disk or a person changed may hold any values
             why = f"cannot be decided again: {type(error).__name__}: {error}"
             self._problem(f"{entry.file}:{entry.line}: {why}")
             self._state = None
@@ -226,7 +226,7 @@ class _Life:
 
 
 def _after(node: Node, before: State, entry: RecordedEntry, decision: Decision, *, observing: bool) -> State:
-    """Return the state after an event; where nothing is carried out, a refused container runs nevertheless."""
+    """Return the state after an event. An agent that only observes refuses nothing, so the container runs."""
     outcome, event = entry.outcome, entry.event
     if outcome is None or outcome.failed:
         return before
@@ -242,10 +242,10 @@ def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:
 
     Args:
         path: of either.
-        providers: hint providers of other packages, as they are installed here: a recording holds only their names.
+        providers: hint providers of other packages that are installed here: a recording holds only their names.
 
     Raises:
-        HostError: there is none, it cannot be read, or it does not begin as one does; says what to do.
+        HostError: there is none, it cannot be read, or its first line is no head; says what to do.
     """
     files = _segments(path) if os.path.isdir(path) else (path,)
     recording = Recording(path, files, providers)
@@ -357,6 +357,7 @@ class _Lines:
             _check_version(f"{self._name}:{number}", line)
             if line.node is None:
                 raise ValueError("a head without a node")
+            # Only the snapshot in the next line makes the state known again.
             self._head = RecordedEntry(
                 *place, node=self._node(number, line.node), why=line.why, observing=line.observing, lost=True
             )
@@ -373,27 +374,27 @@ class _Lines:
             names = ", ".join(row.hint_providers)
             self._problem(
                 f"{self._name}:{number}: hint providers {names} were asked, which are not those installed here; "
-                "what they decided may come otherwise"
+                "their decisions may differ"
             )
         return node
 
     def _begun(self, line: RecordedLine) -> RecordedEntry:
         if self._head is None or line.snapshot is None:
             raise ValueError("a snapshot without a head")
-        entry = replace(self._head, state=snapshot_from(line.snapshot), lost=False)
+        entry = replace(self._head, state=state_from(line.snapshot), lost=False)
         self.lost, self._head = False, None
         return entry
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedChange:
-    """Something that is decided otherwise today.
+    """A decision that this version makes differently.
 
     Attributes:
         moment: the event.
         what: `admission`, `cpus`, `mems`, `updates`, `writes`, or `state` where the states before it differ.
         recorded: the recorded value.
-        today: the value of today.
+        today: the value by this version.
     """
 
     moment: Moment
@@ -403,17 +404,16 @@ class RecordedChange:
 
 
 def changes(moment: Moment, former: Moment | None) -> Iterator[RecordedChange]:
-    """What differs at one event; `former` is the one before it.
-
-    A segment begins with the state that the one before it ended in, which is compared, too.
-    """
+    """Return the differences at one event; `former` is the event before it."""
+    # A segment begins with the state at the end of the one before it, so the two are compared as well.
     if moment.begins == "full" and former is not None and former.state_after != moment.state_before:
-        yield RecordedChange(moment, "state", _promises(moment.state_before), _promises(former.state_after))
+        yield RecordedChange(moment, "state", _allocated(moment.state_before), _allocated(former.state_after))
     if moment.outcome.failed:
         return
     recorded = moment.outcome
     refused = recorded.reason or ("refused" if recorded.refusal else "")
     today = moment.decision.refusal.reason if moment.decision.refusal else ""
+    # The sets of an admitted and of a refused container are not compared: they always differ.
     if refused != today:
         yield RecordedChange(moment, "admission", refused or "admitted", today or "admitted")
         return
@@ -424,9 +424,8 @@ def changes(moment: Moment, former: Moment | None) -> Iterator[RecordedChange]:
             yield RecordedChange(moment, what, _text(before), _text(after))
 
 
-def _promises(state: object) -> str:
-    allocations = getattr(state, "allocations", {})
-    return f"{len(allocations)} promises, CPUs {getattr(state, 'exclusive', '')}"
+def _allocated(state: State) -> str:
+    return f"{len(state.allocations)} allocations, CPUs {state.exclusive}"
 
 
 def _text(value: object) -> str:

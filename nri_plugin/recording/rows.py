@@ -1,28 +1,39 @@
-"""The rows of a recording, and their conversion to events, nodes and states and back.
+"""The rows of a recording, and their conversion to events and nodes and back.
 
-A row holds the values that decisions read and nothing else. Environment variables, arguments, mounts, labels and foreign
-annotations of pods are never written: they hold secrets, and no decision reads them. The node is recorded as a whole,
-machine and options, so that decisions can be made again anywhere. The rows are the file format: a change that an older
-reader would misread is a new version of it.
+A row has only the values that decisions read. Environment variables, arguments, mounts, labels and other annotations of
+pods are never written: they hold secrets, and no decision reads them. The whole node is recorded, machine and options, so
+that another computer can decide again. The rows are the file format: a change that an older reader would misread is a new
+version of it.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import datetime
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from nri_plugin.checkpoint import rows as checkpoint
-from nri_plugin.checkpoint.rows import PodFactsRow, pod_facts_from, pod_facts_row
+from nri_plugin.checkpoint.rows import (
+    CPUS,
+    POD_FACTS,
+    AllocationRow,
+    Column,
+    Converts,
+    PodFactsRow,
+    RowTable,
+    SavedContainer,
+    SavedPod,
+    each,
+    optional,
+)
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
-from nri_plugin.model.sets import CoreID, CPUSet, NodeMask, NUMANodeID, SocketID, UncoreCacheID
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import CgroupRef
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
@@ -68,10 +79,29 @@ class RecordedNode(RecordedRow, frozen=True):
     withheld: str = ""
 
 
+_GROUPS = Column(
+    lambda groups: tuple((number, CPUS.row(cpus)) for number, cpus in groups),
+    lambda rows: tuple((number, CPUS.record(text)) for number, text in rows),
+)
+TOPOLOGY = RowTable(
+    Topology,
+    TopologyRow,
+    online=CPUS,
+    cores=_GROUPS,
+    sockets=_GROUPS,
+    nodes=each(RowTable(NUMANode, RecordedNUMANode, cpus=CPUS)),
+    caches=_GROUPS,
+    without_l3=CPUS,
+    offline=CPUS,
+    isolated=CPUS,
+    taken=CPUS,
+)
+
+
 def node_row(node: Node) -> RecordedNode:
     """The row of a node."""
     return RecordedNode(
-        topology=topology_row(node.topology),
+        topology=TOPOLOGY.row(node.topology),
         options=msgspec.to_builtins(node.options, order="deterministic"),
         reserved=str(node.reserved),
         withheld=str(node.withheld),
@@ -80,12 +110,12 @@ def node_row(node: Node) -> RecordedNode:
 
 
 def names_of(providers: Iterable[HintProvider]) -> tuple[str, ...]:
-    """How providers from outside are recorded: their code is not."""
+    """The names of hint providers, which stand for them in a recording."""
     return tuple(getattr(one, "__qualname__", type(one).__name__) for one in providers)
 
 
 def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> Node:
-    """A node from its row; with `providers` where those are the ones that were asked.
+    """A node from its row; with `providers` if they have the recorded names.
 
     Raises:
         ValueError: a set is no kernel list, or an option is not known.
@@ -95,7 +125,7 @@ def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> No
         raise ValueError(f"option {min(unknown)} is not known to this version")
     options = msgspec.convert(row.options, Options)
     return Node(
-        topology_from(row.topology),
+        TOPOLOGY.record(row.topology),
         options,
         CPUSet.parse(row.reserved),
         providers if names_of(providers) == row.hint_providers else (),
@@ -103,67 +133,29 @@ def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> No
     )
 
 
-def topology_row(machine: Topology) -> TopologyRow:
-    """The row of a machine."""
-    return TopologyRow(
-        online=str(machine.online),
-        cores=_listed(machine.cores),
-        sockets=_listed(machine.sockets),
-        nodes=tuple(
-            RecordedNUMANode(one.id, str(one.cpus), one.memory_bytes, one.hugepages, one.distances)
-            for one in machine.nodes
-        ),
-        caches=_listed(machine.caches),
-        caches_known=machine.caches_known,
-        without_l3=str(machine.without_l3),
-        offline=str(machine.offline),
-        isolated=str(machine.isolated),
-        taken=str(machine.taken),
-    )
-
-
-def _listed(groups: Iterable[tuple[int, CPUSet]]) -> tuple[tuple[int, str], ...]:
-    return tuple((number, str(cpus)) for number, cpus in groups)
-
-
-def topology_from(row: TopologyRow) -> Topology:
-    """A machine from its row.
-
-    Raises:
-        ValueError: a set is no kernel list.
-    """
-    return Topology(
-        online=CPUSet.parse(row.online),
-        cores=tuple((CoreID(number), CPUSet.parse(cpus)) for number, cpus in row.cores),
-        sockets=tuple((SocketID(number), CPUSet.parse(cpus)) for number, cpus in row.sockets),
-        nodes=tuple(
-            NUMANode(
-                NUMANodeID(one.id), CPUSet.parse(one.cpus), one.memory_bytes, one.hugepages, one.distances
-            )
-            for one in row.nodes
-        ),
-        caches=tuple((UncoreCacheID(number), CPUSet.parse(cpus)) for number, cpus in row.caches),
-        caches_known=row.caches_known,
-        without_l3=CPUSet.parse(row.without_l3),
-        offline=CPUSet.parse(row.offline),
-        isolated=CPUSet.parse(row.isolated),
-        taken=CPUSet.parse(row.taken),
-    )
-
-
 Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
 
 
-class ResourcesRow(RecordedRow, frozen=True):
+class ResourcesRow(
+    RecordedRow,
+    frozen=True,
+    rename={
+        "cpu_shares": "shares",
+        "cpu_quota_us": "quota_us",
+        "cpu_period_us": "period_us",
+        "memory_limit_bytes": "memory_bytes",
+        "hugepage_limits": "hugepages",
+    },
+):
     """The part of `Resources` that decides; the runtime's words for sizes of huge pages."""
 
-    shares: int | None = None
-    quota_us: int | None = None
-    period_us: int | None = None
+    cpu_shares: int | None = None
+    cpu_quota_us: int | None = None
+    cpu_period_us: int | None = None
     cpus: str = ""
     mems: str = ""
-    memory_bytes: int | None = None
-    hugepages: tuple[tuple[str, int], ...] = ()
+    memory_limit_bytes: int | None = None
+    hugepage_limits: tuple[tuple[str, int], ...] = ()
 
 
 class RecordedPod(RecordedRow, frozen=True):
@@ -192,16 +184,16 @@ class RecordedContainer(RecordedRow, frozen=True):
     cut: tuple[Cut, ...] = ()
 
 
-class DevicesRow(RecordedRow, frozen=True):
+class DevicesRow(RecordedRow, frozen=True, rename={"totals": "total_by_node"}):
     """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to.
 
     Attributes:
-        total_by_node: how many there are by NUMA nodes; earlier releases wrote the number of a single node.
+        totals: how many there are by NUMA nodes; earlier releases wrote the number of a single node.
     """
 
     name: str
     devices: tuple[tuple[str, str], ...] = ()
-    total_by_node: tuple[tuple[int | str, int], ...] = ()
+    totals: tuple[tuple[int | str, int], ...] = ()
 
 
 class ObservedRow(RecordedRow, frozen=True):
@@ -213,18 +205,23 @@ class ObservedRow(RecordedRow, frozen=True):
     cpus: str | None = None
     effective: str | None = None
 
+    @property
+    def target(self) -> Target:
+        """The cgroup."""
+        return Target(CgroupRef(self.parent, self.path), self.container)
+
 
 class OutcomeRow(RecordedRow, frozen=True):
     """The outcome of an event, in short.
 
     Attributes:
-        refusal: why it was refused, as the runtime was told; empty when it was not.
+        refusal: the reason in the answer to the runtime; empty if it was not refused.
         reason: the reason word of a refusal by policy.
-        failed: something other than policy kept it from being done, and nothing changed.
-        cpus: what a created container was given.
-        mems: the same for memory nodes.
-        updates: (container, cpus, mems) that the runtime was asked to change.
-        writes: how many cgroups had to say something else.
+        failed: it failed for another reason than policy, and nothing changed.
+        cpus: CPUs in the adjustment of a created container.
+        mems: its memory nodes.
+        updates: (container, cpus, mems) of the updates in the answer.
+        writes: the number of cgroups to write.
         overruled: why a container of a namespace that is never refused runs in the shared pool.
         steps: why, in short codes.
         took_us: until the answer was ready.
@@ -245,9 +242,9 @@ class OutcomeRow(RecordedRow, frozen=True):
 class SnapshotRow(RecordedRow, frozen=True):
     """A `State`, in the rows of a checkpoint."""
 
-    pods: tuple[checkpoint.SavedPod, ...] = ()
-    containers: tuple[checkpoint.SavedContainer, ...] = ()
-    allocations: tuple[checkpoint.AllocationRow, ...] = ()
+    pods: tuple[SavedPod, ...] = ()
+    containers: tuple[SavedContainer, ...] = ()
+    allocations: tuple[AllocationRow, ...] = ()
 
 
 class RecordedLine(RecordedRow, frozen=True):
@@ -257,14 +254,14 @@ class RecordedLine(RecordedRow, frozen=True):
         format: only in a head.
         version: only in a head.
         writer: version of the program, only in a head.
-        observing: in a head: nothing that is recorded was carried out.
-        why: what began here, in a head: `start`, `full` (the segment before), `gap` (lines were lost before it).
-        at: when; in events, heads and changes of the node.
+        observing: in a head: no decision was carried out.
+        why: the reason for a head: `start`, `full` (the segment before it), `gap` (lines before it were lost).
+        at: the time; in events, heads and changes of the node.
         op: as in the log line of the decision.
         event: the event's name.
         snapshot: the state from here on; follows every head.
-        node: in a head, and where another machine or configuration is decided for from here on.
-        packed: a long line, compressed by zlib; nothing else stands beside it.
+        node: in a head, and after a change of the machine or the configuration.
+        packed: a long line, compressed by zlib; the line has no other field.
     """
 
     packed: bytes = b""
@@ -292,40 +289,71 @@ class RecordedLine(RecordedRow, frozen=True):
     snapshot: SnapshotRow | None = None
 
 
-_POD_EVENTS: Mapping[str, type[Any]] = {
-    kind.__name__: kind for kind in (nri.RunPodSandbox, nri.StopPodSandbox, nri.RemovePodSandbox)
+RESOURCES = RowTable(Resources, ResourcesRow)
+POD = RowTable(
+    Pod,
+    RecordedPod,
+    annotations=Column(lambda given: bounds.own_annotations(given)[0], dict),
+    resources=optional(RESOURCES),
+)
+CONTAINER = RowTable(Container, RecordedContainer, state=Column(int, ContainerState), resources=RESOURCES)
+DEVICES = RowTable(
+    DeviceResource,
+    DevicesRow,
+    devices=Column(
+        lambda devices: tuple((one.id, str(one.nodes)) for one in devices),
+        lambda rows: tuple(Device(name, NodeMask.parse(nodes)) for name, nodes in rows),
+    ),
+    totals=Column(
+        lambda totals: tuple((str(nodes), count) for nodes, count in totals),
+        lambda rows: tuple((NodeMask.parse(str(nodes)), count) for nodes, count in rows),
+    ),
+)
+OBSERVED = RowTable(
+    Observed,
+    ObservedRow,
+    {"path": "target.cgroup.path", "parent": "target.cgroup.parent", "container": "target.container_id"},
+    cpus=optional(CPUS),
+    effective=optional(CPUS),
+)
+
+_PARTS: Mapping[str, Converts] = {
+    "pod": POD,
+    "container": CONTAINER,
+    "resources": RESOURCES,
+    "pods": each(POD),
+    "containers": each(CONTAINER),
+    "observed": each(OBSERVED),
 }
-_CONTAINER_EVENTS: Mapping[str, type[Any]] = {
+"""The recorded fields of events, which are fields of a line under the same names."""
+
+_EVENTS: Mapping[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
+        nri.Synchronize,
+        nri.RunPodSandbox,
+        nri.UpdatePodSandbox,
+        nri.StopPodSandbox,
+        nri.RemovePodSandbox,
         nri.CreateContainer,
         nri.PostCreateContainer,
         nri.StartContainer,
         nri.PostStartContainer,
+        nri.UpdateContainer,
         nri.PostUpdateContainer,
         nri.StopContainer,
         nri.RemoveContainer,
+        CpusetsObserved,
+        MachineChanged,
     )
 }
 
-RECORDED = frozenset(
-    {
-        *_POD_EVENTS.values(),
-        *_CONTAINER_EVENTS.values(),
-        nri.Synchronize,
-        nri.UpdateContainer,
-        nri.UpdatePodSandbox,
-        InformedCreate,
-        UnsavedStart,
-        CpusetsObserved,
-        MachineChanged,
-    }
-)
-"""Events that something may follow from."""
+RECORDED = frozenset({*_EVENTS.values(), InformedCreate, UnsavedStart})
+"""Events that can change the state or cause writes."""
 
 
 def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> RecordedLine:
-    """The line of an event; of one that decides nothing only its name."""
+    """The line of an event."""
     return RecordedLine(at=at, op=op, outcome=outcome, **_parts(event))
 
 
@@ -334,25 +362,15 @@ def _parts(event: Event) -> dict[str, Any]:
         return {
             **_parts(event.event),
             "is_informed": True,
-            "devices": tuple(map(_devices_row, event.devices)),
-            "pod_devices": tuple(map(_devices_row, event.pod_devices)),
-            "facts": None if event.facts is None else pod_facts_row(event.facts),
+            "devices": tuple(map(DEVICES.row, event.devices)),
+            "pod_devices": tuple(map(DEVICES.row, event.pod_devices)),
+            "facts": None if event.facts is None else POD_FACTS.row(event.facts),
         }
     if isinstance(event, UnsavedStart):
         return {**_parts(event.event), "unsaved": event.why}
-    parts: dict[str, Any] = {"event": type(event).__name__}
-    if isinstance(event, nri.Synchronize):
-        parts["pods"] = tuple(map(_pod_row, event.pods))
-        parts["containers"] = tuple(map(_container_row, event.containers))
-    elif isinstance(event, CpusetsObserved):
-        parts["observed"] = tuple(map(_observed_row, event.observed))
-    else:
-        pod, container = getattr(event, "pod", None), getattr(event, "container", None)
-        resources = getattr(event, "resources", None)
-        parts["pod"] = None if pod is None else _pod_row(pod)
-        parts["container"] = None if container is None else _container_row(container)
-        parts["resources"] = None if resources is None else _resources_row(resources)
-    return parts
+    given = {name: getattr(event, name, None) for name in _PARTS}
+    parts = {name: _PARTS[name].row(value) for name, value in given.items() if value is not None}
+    return {"event": type(event).__name__, **parts}
 
 
 def event_from(line: RecordedLine) -> Event:
@@ -361,172 +379,25 @@ def event_from(line: RecordedLine) -> Event:
     Raises:
         ValueError: its name is not known, or a part that it needs is not there.
     """
-    name = line.event
-    if name == "Synchronize":
-        return nri.Synchronize(tuple(map(_pod, line.pods)), tuple(map(_container, line.containers)))
-    if name == "CpusetsObserved":
-        return CpusetsObserved(tuple(map(_observed, line.observed)))
-    if name == "MachineChanged":
-        return MachineChanged()
-    if line.pod is None:
-        raise ValueError(f"event {name!r} without a pod" if name else "neither head nor event")
-    pod, resources = _pod(line.pod), None if line.resources is None else _resources(line.resources)
-    if name in _POD_EVENTS:
-        event: Event = _POD_EVENTS[name](pod)
-        return event
-    if name == "UpdatePodSandbox":
-        return nri.UpdatePodSandbox(pod, resources=resources)
-    if line.container is None:
-        raise ValueError(f"event {name!r} without a container")
-    container = _container(line.container)
-    if name == "UpdateContainer":
-        return nri.UpdateContainer(pod, container, resources or Resources())
-    return _container_event(line, pod, container)
-
-
-def _container_event(line: RecordedLine, pod: Pod, container: Container) -> Event:
-    """Return an event whose message holds a pod and a container, with the facts of that time."""
-    name = line.event
-    if name not in _CONTAINER_EVENTS:
-        raise ValueError(f"event {name!r} is not known to this version")
-    event: Event = _CONTAINER_EVENTS[name](pod, container)
+    kind = _EVENTS.get(line.event)
+    if kind is None:
+        raise ValueError(
+            f"event {line.event!r} is not known to this version" if line.event else "neither head nor event"
+        )
+    parts = {}
+    for one in fields(kind):
+        row = getattr(line, one.name, None)
+        if row is not None:
+            parts[one.name] = _PARTS[one.name].record(row)
+        elif one.default is MISSING:
+            raise ValueError(f"event {line.event!r} without its {one.name}")
+    event: Event = kind(**parts)
     if line.is_informed and isinstance(event, nri.CreateContainer):
-        return _informed(line, event)
+        devices, pod_devices = (tuple(map(DEVICES.record, rows)) for rows in (line.devices, line.pod_devices))
+        facts = None if line.facts is None else POD_FACTS.record(line.facts)
+        return InformedCreate(event, devices, pod_devices, facts)
     if line.unsaved and isinstance(
         event, nri.PostCreateContainer | nri.StartContainer | nri.PostStartContainer
     ):
         return UnsavedStart(event, line.unsaved)
     return event
-
-
-def _informed(line: RecordedLine, event: nri.CreateContainer) -> InformedCreate:
-    facts = None if line.facts is None else pod_facts_from(line.facts)
-    devices, pod_devices = (tuple(map(_devices, rows)) for rows in (line.devices, line.pod_devices))
-    return InformedCreate(event, devices, pod_devices, facts)
-
-
-def snapshot_row(state: State) -> SnapshotRow:
-    """The row of a state."""
-    return SnapshotRow(
-        tuple(checkpoint.pod_row(key, pod) for key, pod in state.pods.items()),
-        tuple(checkpoint.container_row(key, record) for key, record in state.containers.items()),
-        tuple(checkpoint.allocation_row(key, one) for key, one in state.allocations.items()),
-    )
-
-
-def snapshot_from(row: SnapshotRow) -> State:
-    """A state from its row.
-
-    Raises:
-        ValueError: a set is no kernel list.
-    """
-    return State(
-        dict(map(checkpoint.pod_from, row.pods)),
-        dict(map(checkpoint.container_from, row.containers)),
-        dict(map(checkpoint.allocation_from, row.allocations)),
-    )
-
-
-def _resources_row(said: Resources) -> ResourcesRow:
-    return ResourcesRow(
-        said.cpu_shares,
-        said.cpu_quota_us,
-        said.cpu_period_us,
-        said.cpus,
-        said.mems,
-        said.memory_limit_bytes,
-        said.hugepage_limits,
-    )
-
-
-def _resources(row: ResourcesRow) -> Resources:
-    return Resources(
-        cpu_shares=row.shares,
-        cpu_quota_us=row.quota_us,
-        cpu_period_us=row.period_us,
-        cpus=row.cpus,
-        mems=row.mems,
-        memory_limit_bytes=row.memory_bytes,
-        hugepage_limits=row.hugepages,
-    )
-
-
-def _pod_row(pod: Pod) -> RecordedPod:
-    return RecordedPod(
-        id=pod.id,
-        uid=pod.uid,
-        namespace=pod.namespace,
-        name=pod.name,
-        cgroup_parent=pod.cgroup_parent,
-        cgroups_path=pod.cgroups_path,
-        annotations=bounds.own_annotations(pod.annotations)[0],
-        resources=None if pod.resources is None else _resources_row(pod.resources),
-        pid=pod.pid,
-    )
-
-
-def _pod(row: RecordedPod) -> Pod:
-    return Pod(
-        id=row.id,
-        uid=row.uid,
-        namespace=row.namespace,
-        name=row.name,
-        cgroup_parent=row.cgroup_parent,
-        cgroups_path=row.cgroups_path,
-        annotations=row.annotations,
-        resources=None if row.resources is None else _resources(row.resources),
-        pid=row.pid,
-    )
-
-
-def _container_row(container: Container) -> RecordedContainer:
-    return RecordedContainer(
-        id=container.id,
-        name=container.name,
-        pod_id=container.pod_id,
-        state=int(container.state),
-        cgroups_path=container.cgroups_path,
-        resources=_resources_row(container.resources),
-        cut=container.cut,
-    )
-
-
-def _container(row: RecordedContainer) -> Container:
-    return Container(
-        id=row.id,
-        name=row.name,
-        pod_id=row.pod_id,
-        state=ContainerState(row.state),
-        cgroups_path=row.cgroups_path,
-        resources=_resources(row.resources),
-        cut=row.cut,
-    )
-
-
-def _devices_row(resource: DeviceResource) -> DevicesRow:
-    given = tuple((device.id, str(device.nodes)) for device in resource.devices)
-    return DevicesRow(resource.name, given, tuple((str(nodes), count) for nodes, count in resource.totals))
-
-
-def _devices(row: DevicesRow) -> DeviceResource:
-    given = tuple(Device(name, NodeMask.parse(nodes)) for name, nodes in row.devices)
-    totals = tuple((NodeMask.parse(str(nodes)), count) for nodes, count in row.total_by_node)
-    return DeviceResource(row.name, given, totals)
-
-
-def _observed_row(one: Observed) -> ObservedRow:
-    return ObservedRow(
-        one.target.cgroup.path,
-        one.target.cgroup.parent,
-        one.target.container_id,
-        None if one.cpus is None else str(one.cpus),
-        None if one.effective is None else str(one.effective),
-    )
-
-
-def _observed(row: ObservedRow) -> Observed:
-    return Observed(
-        Target(CgroupRef(row.parent, row.path), row.container),
-        None if row.cpus is None else CPUSet.parse(row.cpus),
-        None if row.effective is None else CPUSet.parse(row.effective),
-    )

@@ -93,7 +93,7 @@ def test_what_any_node_prints_is_read_back_as_the_node(text: str) -> None:
     except ConfigError:
         return
     node = RecordedFiles(files | {name: {"link": target} for name, target in links.items()})
-    facts = read_facts(node).as_dict()
+    facts = read_facts(node)
     topology = read_topology(node)
     if not facts["nodes"]:
         facts["mem_total_kb"] = (topology.nodes[0].memory_bytes or 0) >> 10

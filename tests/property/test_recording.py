@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nri_plugin.cli.replay.other_life import OtherLife
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.engine import decide
@@ -22,7 +23,6 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.recording.file import head_lines, line_of, node_line, outcome_of
-from nri_plugin.recording.other_life import OtherLife
 from nri_plugin.recording.reader import Recording, changes, read
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Driver
 from nri_plugin.wire.nri import events

@@ -53,7 +53,7 @@ def test_promises_outlive_the_way_through_a_kubelets_files(state: State, cpus: i
         File("cpu", cpu_file(NODE, state, cpus)), File("memory", memory_file(NODE, state, memory))
     )
     assert imported(NODE, there).allocations == state.allocations
-    assert losses_to_cpu(state, cpus, has_memory_file=True).promises == ()
+    assert losses_to_cpu(state, cpus, has_memory_file=True).allocations == ()
 
 
 @given(states)
@@ -61,7 +61,7 @@ def test_version_1_of_a_checkpoint_holds_all_but_what_is_named(state: State) -> 
     read = decode(checkpoint_file(state, NodeFacts.of(NODE), 7, version=1))
     assert (read.state, read.generation) == (without_newer(state), 7)
     losses = losses_to_version_1(state)
-    assert (read.state == state) == (not losses.promises and not losses.others)
+    assert (read.state == state) == (not losses.allocations and not losses.others)
 
 
 @given(states)
@@ -71,7 +71,7 @@ def test_version_2_of_a_checkpoint_holds_everything(state: State) -> None:
 
 @given(promises())
 def test_memory_is_named_as_lost_where_only_cpus_are_written(state: State) -> None:
-    lost = losses_to_cpu(state, 2, has_memory_file=False).promises
+    lost = losses_to_cpu(state, 2, has_memory_file=False).allocations
     assert len(lost) == sum(1 for one in state.allocations.values() if one.memory)
     back = imported(NODE, allocations_in(File("cpu", cpu_file(NODE, state)), None)).allocations
     kept = {key: replace(one, mems=NO_NODES, memory=()) for key, one in state.allocations.items() if one.cpus}

@@ -394,12 +394,12 @@ def _refuse(reasons: Sequence[str]) -> None:
 
 
 def _refuse_losses(losses: Losses, form: str, *, lossy: bool) -> None:
-    if not losses.promises:
+    if not losses.allocations:
         return
     if not lossy:
         raise FailedError(
-            f"nothing was written: the form {form} cannot hold {'; '.join(losses.promises)}; "
+            f"nothing was written: the form {form} cannot hold {'; '.join(losses.allocations)}; "
             "--lossy leaves that out"
         )
-    for text in losses.promises:
+    for text in losses.allocations:
         echo(f"lost: {text}", err=True)

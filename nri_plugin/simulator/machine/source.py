@@ -243,7 +243,7 @@ class SourcedMachine:
         if self.dump is not None:
             return dict(self.dump)
         files = self.files or _described_files(self.description)
-        facts = read_facts(files).as_dict()
+        facts = read_facts(files)
         return facts if facts["nodes"] else facts | _whole_memory(self.topology)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_plugin.host.cgroup import LONGEST_VALUE
+from nri_plugin.host.sysfs_files import LONGEST_VALUE
 from nri_plugin.model.errors import HostError
 from nri_plugin.simulator.runtime.cgroup_tree import ROOT, V1, V2, CgroupTree, CgroupWriteError, CpusetFile
 

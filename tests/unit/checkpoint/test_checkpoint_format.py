@@ -126,7 +126,7 @@ def test_unchanged_records_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch
     encoder = Encoder()
     encoder.encode(STATE, 1)
     encoded: list[str] = []
-    monkeypatch.setattr(encoder._containers, "_row", lambda key, _record: encoded.append(key))
+    monkeypatch.setattr(encoder._lines["containers"], "_row", lambda _record, key: encoded.append(key))
     encoder.encode(STATE.with_container(ContainerRecord("c2", "u", "n", Phase.CREATED, CgroupRef(""))), 2)
     assert encoded == ["c2"]
 

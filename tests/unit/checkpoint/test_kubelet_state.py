@@ -183,6 +183,6 @@ def on_nodes(*ids: int) -> Allocation:
 def test_memory_over_different_sets_of_nodes_may_be_refused_by_a_kubelet_or_not() -> None:
     state = State(allocations={"p1/a": on_nodes(0, 1), "p2/a": on_nodes(0)})
     (doubt,) = kubelet_doubts(node(**STATIC), state)
-    assert doubt.startswith("memory on NUMA node 0 is promised over different sets of nodes (0 and 0-1): ")
+    assert doubt.startswith("memory on NUMA node 0 is allocated over different sets of nodes (0 and 0-1): ")
     assert kubelet_doubts(node(), state) == []
     assert kubelet_doubts(node(**STATIC), state.without_allocation("p2/a")) == []

@@ -31,7 +31,7 @@ def write(root: Path, name: str, text: str, folder: str = "etc/cdi") -> Path:
 
 
 def nodes(root: Path, name: str = GPU0) -> tuple[DeviceNode, ...]:
-    return CDISpecs(KernelFiles(str(root))).nodes(name)
+    return CDISpecs(KernelFiles(str(root))).nodes_by_name((name,))[name]
 
 
 def test_a_name_stands_for_the_nodes_of_its_device_not_for_what_all_of_them_get(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_file_is_parsed_again_only_when_it_has_changed(tmp_path: Path) -> None
     path = write(tmp_path, "v.json", json.dumps(spec("/dev/gpu0")))
     os.utime(path, (1, 1))
     specs = CDISpecs(KernelFiles(str(tmp_path)))
-    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu0"]
+    assert [node.path for node in specs.nodes_by_name((GPU0,))[GPU0]] == ["/dev/gpu0"]
     path.write_text(json.dumps(spec("/dev/gpu7")))
     os.utime(path, (1, 1))
-    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu0"]
+    assert [node.path for node in specs.nodes_by_name((GPU0,))[GPU0]] == ["/dev/gpu0"]
     os.utime(path, (2, 2))
-    assert [node.path for node in specs.nodes(GPU0)] == ["/dev/gpu7"]
+    assert [node.path for node in specs.nodes_by_name((GPU0,))[GPU0]] == ["/dev/gpu7"]

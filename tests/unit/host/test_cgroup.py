@@ -227,8 +227,7 @@ def test_processes_in_the_subgroup_are_what_effective_means(v2: Tree) -> None:
 
 def test_kernel_tree_is_opened_without_truncation() -> None:
     tree = CpusetTree(2, "/nowhere", is_kernel=True)
-    files = WritableCgroups(tree)._open("/nowhere")
-    assert not files.write_flags & (os.O_TRUNC | os.O_CREAT)
+    assert not WritableCgroups(tree)._open("/nowhere").truncates
 
 
 def refuse_writes_below(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host import devices
-from nri_plugin.host.devices import PAUSE_S, DeviceLocator, NICHelper
+from nri_plugin.host import nic_helper
+from nri_plugin.host.devices import DeviceLocator
+from nri_plugin.host.nic_helper import PAUSE_S, NICHelper
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError
 from nri_plugin.wire.nri.messages import Container
@@ -45,7 +46,7 @@ def clock() -> Clock:
 @pytest.fixture
 def helper_of(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], NICHelper]]:
     """Helpers that are given as long as a busy machine takes."""
-    monkeypatch.setattr(devices, "ANSWER_S", 20.0)
+    monkeypatch.setattr(nic_helper, "ANSWER_S", 20.0)
     made = []
 
     def make(text: str) -> NICHelper:
@@ -108,7 +109,7 @@ def test_a_helper_that_fails_is_given_up_and_another_one_started_after_a_pause(
     helper = helper_of(text)
     helper.start()
     with monkeypatch.context() as patch:
-        patch.setattr(devices, "ANSWER_S", 0.0 if text == SILENT else 20.0)
+        patch.setattr(nic_helper, "ANSWER_S", 0.0 if text == SILENT else 20.0)
         assert helper(["ens1"]) == {}
     assert helper.failures == 1
     assert helper(["ens1"]) == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.devices import COMMAND
+from nri_plugin.host.nic_helper import COMMAND
 from nri_plugin.host.nic_probe import answer, parent, serve
 
 PCI = {"IFLA_PARENT_DEV_BUS_NAME": "pci", "IFLA_PARENT_DEV_NAME": "0000:3b:00.0"}

@@ -260,7 +260,7 @@ def test_who_leaves_waits_to_know_whether_cpus_are_lost(
     waited: list[float] = []
     kernel.steps.clear()
     (said,) = module.end_all(str(tmp_path), [(ref(A), CPUSet())], ALL, waited.append)
-    assert "CPUs 4-5 of a partition that is gone are in nobody's reach" in str(said)
+    assert "CPUs 4-5 of a removed partition cannot be used" in str(said)
     assert waited == [module.LOST_AFTER_S]
     assert f"{module.MENDED} partition=isolated" in kernel.steps
 
@@ -309,7 +309,7 @@ def test_cpus_that_do_not_come_back_are_named(
     ours = leaked(kernel, tmp_path, "0-3,8-15")
     monkeypatch.setattr(os, "makedirs", make)
     (said,) = later(ours)
-    assert "CPUs 4-5 of a partition that is gone are in nobody's reach" in str(said)
+    assert "CPUs 4-5 of a removed partition cannot be used" in str(said)
 
 
 def test_a_tree_that_takes_no_new_cgroup_is_named(kernel: Kernel, tmp_path: Path) -> None:

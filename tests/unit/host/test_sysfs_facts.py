@@ -8,7 +8,7 @@ NODE = "sys/devices/system/node"
 
 
 def facts(**files: Any) -> dict[str, Any]:
-    return read_facts(RecordedFiles({f"{CPU}/online": "0-1", **files})).as_dict()
+    return read_facts(RecordedFiles({f"{CPU}/online": "0-1", **files}))
 
 
 def test_what_is_not_recorded_is_null_or_absent_never_zero() -> None:

@@ -214,7 +214,7 @@ LOST: dict[str, tuple[State, str, str]] = {
     "a promise without a container, where ids are written": (
         PLAIN,
         "cpu-v1",
-        "CPUs 2-3 of u1/db, for version 1 goes by container ids",
+        "CPUs 2-3 of u1/db: version 1 goes by container ids",
     ),
 }
 
@@ -238,7 +238,7 @@ def test_facts_of_pods_are_said_to_be_left_out_of_version_1(site: Site) -> None:
     pod = PodRecord("u1", "sb", "db-0", "shop", facts=PodFacts("u1", QOSClass.GUARANTEED))
     site.save(State({"u1": pod}))
     result = site.run("@state", "@out", "--to", "checkpoint-v1")
-    assert (result.exit_code, "not kept: what the cluster said of pod u1" in result.output) == (0, True)
+    assert (result.exit_code, "not kept: the facts of the cluster on pod u1" in result.output) == (0, True)
 
 
 def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) -> None:

@@ -332,5 +332,6 @@ def test_an_export_says_where_the_kubelets_verdict_depends_on_chance(site: Site)
     assert result.exit_code == 0, result.output
     assert (site.kubelet / "memory_manager_state").exists()
     assert (
-        "warning: memory on NUMA node 0 is promised over different sets of nodes (0 and 0-1)" in result.output
+        "warning: memory on NUMA node 0 is allocated over different sets of nodes (0 and 0-1)"
+        in result.output
     )

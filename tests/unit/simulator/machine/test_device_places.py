@@ -95,7 +95,7 @@ def test_the_facts_of_a_machine_hold_its_devices(tmp_path: Path) -> None:
         ),
         str(tmp_path),
     )
-    assert read_facts(KernelFiles(str(tmp_path))).as_dict()["pci"] == {
+    assert read_facts(KernelFiles(str(tmp_path)))["pci"] == {
         "0000:10:00.0": {"class": "0x030200", "local_cpus": "2-3", "numa_node": 1},
         "0000:11:00.0": {"class": "0x030200", "local_cpus": "0-3", "numa_node": -1},
     }

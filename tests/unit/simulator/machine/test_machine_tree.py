@@ -94,7 +94,7 @@ def test_a_machine_without_numa_has_no_node_directory(tmp_path: Path) -> None:
 
 
 def test_the_facts_of_the_tree_are_those_described(root: Path) -> None:
-    facts = read_facts(KernelFiles(str(root))).as_dict()
+    facts = read_facts(KernelFiles(str(root)))
     assert facts["cores"] == ["0,2", "1"]
     assert facts["smt_widths"] == [1, 2]
     assert facts["llc"] == [{"cpus": "0,2", "level": "L3"}, {"cpus": "1", "level": "L3"}]

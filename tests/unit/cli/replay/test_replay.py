@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.cli.replay import command
+from nri_plugin.cli.replay.replay import command
 from nri_plugin.core.engine import decide
 from nri_plugin.model.state import State
 from nri_plugin.recording.file import head_lines, line_of, outcome_of

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import Phase, State
 from nri_plugin.recording.file import head_lines, line_of, outcome_of
-from nri_plugin.recording.other_life import Met, OtherLife
 from nri_plugin.recording.reader import Moment, read
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import (

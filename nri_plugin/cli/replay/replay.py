@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from nri_plugin.cli.output import echo, format_option, table, told
+from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.cli.state.diff import node_changes
 from nri_plugin.cli.state.source import usage_errors
 from nri_plugin.config.loading import Config, load, load_hint_providers
@@ -24,7 +25,6 @@ from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State, allocation_key
 from nri_plugin.policy.alignment import footprint
-from nri_plugin.recording.other_life import Met, OtherLife
 from nri_plugin.recording.reader import Moment, RecordedChange, Recording, changes, read
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri.events import CreateContainer, UpdateContainer

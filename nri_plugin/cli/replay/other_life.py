@@ -1,16 +1,17 @@
-"""Replays a recording under another configuration: the recorded events, as they would have come.
+"""Replays recorded events under another configuration, as the runtime would have sent them.
 
-The messages of a runtime depend on the answers it had, so the recorded events cannot be taken as they are. The rules:
+The messages of a runtime depend on the agent's answers. The recorded life has the recorded answers, the other life those
+of the other configuration. The rules:
 
-* A cpuset that the runtime had from the recorded decisions is the one it would have had from the others; one that
-  somebody else wrote stays as it is.
-* A container that is refused here does not exist: its later events are passed over.
-* A container that was refused only in the recording runs here until its pod ends; how long it would have run is unknown.
-  Further tries of the runtime to create it are passed over.
-* A resize that was refused only in the recording is done here.
-* An event that failed for another reason than policy fails here, too.
-* When the agent restarts, both histories go on. Where the recorded one goes on from another state than it ended in,
-  because lines or the checkpoint were lost, the other one begins anew from there.
+* A cpuset that the runtime stored from a recorded answer becomes the one from the other answer. A cpuset from another
+  writer stays.
+* A container that is refused in the other life does not exist there: its later events are skipped.
+* A container that was refused only in the recording runs in the other life until its pod ends, because its real end is
+  unknown. Further attempts of the runtime to create it are skipped.
+* A resize that was refused only in the recording is done in the other life.
+* An event that failed for another reason than policy fails in both lives.
+* A restart of the agent ends neither life. If the recorded one continues from another state than it ended in, because
+  lines or the checkpoint were lost, the other one starts again from that state.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -29,12 +30,12 @@ from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 
 NodeFor = Callable[[Node, Node | None], Node]
-"""The node of the other life, from the recorded one and the other one so far."""
+"""Makes the node of the other life from the recorded node and the other life's former one."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Extra:
-    """A container that only the other life has."""
+    """A container that exists only in the other life."""
 
     pod: Pod
     container: Container
@@ -45,12 +46,12 @@ class Met:
     """One event in both lives.
 
     Attributes:
-        moment: as it was recorded.
-        event: as it would have come.
-        node: decided for in the other life.
-        before: the other life's state.
-        decision: what would have come of it; None where it would not have come.
-        after: the other life's state from then on.
+        moment: the recorded event.
+        event: the event of the other life.
+        node: the node of the other life.
+        before: the other life's state before the event.
+        decision: of the other life; None if the event does not happen there.
+        after: the other life's state after the event.
     """
 
     moment: Moment
@@ -62,13 +63,13 @@ class Met:
 
 
 class OtherLife:
-    """Lives recorded moments under another configuration.
+    """The other life of recorded moments.
 
     Args:
         node_for: makes the node.
 
     Attributes:
-        restarts: how often it had to begin anew from the recorded state.
+        restarts: how often it started again from the recorded state.
     """
 
     def __init__(self, node_for: NodeFor) -> None:
@@ -82,7 +83,7 @@ class OtherLife:
         self.restarts = 0
 
     def live(self, moments: Iterable[Moment]) -> Iterator[Met]:
-        """Both lives, event by event.
+        """Return both lives, event by event.
 
         Raises:
             ConfigError: the other configuration does not fit the machine.
@@ -100,7 +101,7 @@ class OtherLife:
             yield Met(moment, event or moment.event, node, before, decision, self._state)
 
     def _follow(self, moment: Moment) -> None:
-        """Begin, or go on: on the machine as it is now, from the recorded state where that is not what it was."""
+        """Take over a new machine, and the recorded state where the recording continues from another one."""
         if moment.node is not self._recorded_node:
             self._node = self._node_for(moment.node, self._node)
             self._recorded_node = moment.node
@@ -108,11 +109,9 @@ class OtherLife:
             self.restarts += self._reached is not None
             self._state, self._absent, self._extra = moment.state_before, set(), {}
 
-    # ------------------------------------------------------------------ events
-
     def _as_it_would_come(self, moment: Moment) -> Event | None:
         event = moment.event
-        if isinstance(event, UnsavedStart):  # a disk that was full there need not be full here
+        if isinstance(event, UnsavedStart):  # the disk of the other life is not full
             event = event.event
         if moment.outcome.failed or isinstance(event, CpusetsObserved):
             return None
@@ -136,7 +135,10 @@ class OtherLife:
         return changed
 
     def _create(self, moment: Moment, event: nri.CreateContainer) -> nri.CreateContainer | None:
-        """A further try of a container that runs here already is passed over; once it succeeds, they are one."""
+        """Skip another attempt to create a container that runs here already.
+
+        When the runtime succeeds in the recorded life, the new container replaces the one that ran here.
+        """
         former = self._extra_of(event)
         if former is None:
             return event
@@ -167,7 +169,7 @@ class OtherLife:
         return replace(container, resources=told)
 
     def _told(self, moment: Moment, container_id: str, said: Resources) -> Resources:
-        """Resources with the cpuset of this life, where they have that of the recorded one."""
+        """The resources, with the cpuset of the recorded life replaced by that of the other one."""
         recorded = moment.state_before.containers.get(container_id)
         here = self._state.containers.get(container_id)
         if moment.observing or recorded is None or here is None:
@@ -179,10 +181,8 @@ class OtherLife:
             mems = str(here.stored_mems)
         return said if (cpus, mems) == (said.cpus, said.mems) else replace(said, cpus=cpus, mems=mems)
 
-    # ------------------------------------------------------------- what follows
-
     def _note(self, moment: Moment, event: Event, decision: Decision) -> None:
-        """Keep book of who exists in only one of the lives."""
+        """Note the containers that exist in only one of the lives."""
         if isinstance(event, InformedCreate):
             event = event.event
         refused_there, refused_here = bool(moment.outcome.refusal), decision.refusal is not None
@@ -202,7 +202,7 @@ class OtherLife:
             self._extra = {key: one for key, one in self._extra.items() if pod_uid(one.pod) != gone}
 
     def _start(self, event: nri.CreateContainer) -> None:
-        """Return the container as the runtime would have reported it after its creation."""
+        """Report the container as created and running, as the runtime would have done."""
         record = self._state.containers[event.container.id]
         container = _with_stored(event.container, record)
         for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
@@ -216,7 +216,7 @@ class OtherLife:
 
     @property
     def _known_node(self) -> Node:
-        assert self._node is not None  # made before anything is lived
+        assert self._node is not None  # `_follow` makes it before the first event
         return self._node
 
 

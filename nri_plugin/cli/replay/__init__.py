@@ -1,0 +1,1 @@
+"""`nri-pin replay`: a recording, decided again."""
