@@ -36,7 +36,6 @@ from nri_plugin.simulator.machine.devices import (
     DeviceLink,
     PlacedDevice,
     id_list,
-    place_devices,
     read_devices,
     read_links,
 )
@@ -156,7 +155,9 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         raise given["offline"].place.error("every CPU is offline; leave at least one online")
     nodes = _nodes(tree, cores, given)
     has_numa = "numa" not in given or not one_of("none")(given["numa"])
-    devices = read_devices(given["devices"], [node.id for node in nodes]) if "devices" in given else ()
+    devices: tuple[PlacedDevice, ...] = ()
+    if "devices" in given:
+        devices = read_devices(given["devices"], [node.id for node in nodes], has_numa=has_numa)
     return Description(
         name=name,
         title=_title(text),
@@ -168,7 +169,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         tickless=tickless,
         with_l3=present & ~without_l3 if "l3" in tree.widths else 0,
         has_numa=has_numa,
-        devices=place_devices(devices, has_numa=has_numa),
+        devices=devices,
         links=read_links(given["links"], devices) if "links" in given else (),
     )
 

@@ -11,7 +11,7 @@ Source: Linux, Documentation/ABI/testing/sysfs-bus-pci and admin-guide/devices.t
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, islice
@@ -62,32 +62,15 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedDevice:
-    """A device as a description names it.
-
-    Attributes:
-        resource: what pods ask for, `nvidia.com/gpu`.
-        id: unique within the resource.
-        nodes: the NUMA nodes it is attached to; empty where the description does not say.
-        delivery: how it reaches containers.
-    """
-
-    resource: str
-    id: str
-    nodes: NodeMask
-    delivery: Delivery = Delivery.NODES
-
-
-@dataclass(frozen=True, slots=True)
 class PlacedDevice:
-    """A device as the host has it.
+    """A device of a described machine.
 
     Attributes:
-        resource: what pods ask for.
+        resource: the resource that pods request, `nvidia.com/gpu`.
         id: unique within the resource.
-        nodes: the NUMA nodes it is attached to.
+        nodes: the NUMA nodes it is attached to; empty if the description or the kernel does not say.
         delivery: how it reaches containers.
-        address: its PCI address.
+        address: its PCI address, which is its id if that has the form of an address.
         node: its device node.
         model: its PCI vendor, device and class.
     """
@@ -102,7 +85,7 @@ class PlacedDevice:
 
     @property
     def cdi_name(self) -> str:
-        """What CDI calls it."""
+        """Its name in CDI."""
         return f"{self.resource}={self.id}"
 
 
@@ -114,6 +97,10 @@ class DeviceLink:
     one: str
     other: str
     weight: int
+
+
+_Described = tuple[str, str, NodeMask, Delivery]
+"""Resource, id, NUMA nodes and delivery of a device."""
 
 
 def id_list(value: Value, what: str) -> int:
@@ -132,18 +119,23 @@ def id_list(value: Value, what: str) -> int:
     return mask
 
 
-def read_devices(value: Value, node_ids: Iterable[int]) -> tuple[DescribedDevice, ...]:
-    """The devices of a list of `{resource, count or ids, nodes, as}`.
+def read_devices(value: Value, node_ids: Iterable[int], *, has_numa: bool) -> tuple[PlacedDevice, ...]:
+    """Read a list of `{resource, count or ids, nodes, as}`, and give each device an address and a device node.
+
+    Args:
+        value: the list.
+        node_ids: NUMA nodes of the machine.
+        has_numa: whether the kernel shows NUMA nodes.
 
     Raises:
         ConfigError: an entry is wrong; names file, line and what is expected.
     """
     nodes = bits.from_ids(node_ids)
-    found: list[DescribedDevice] = []
+    found: list[_Described] = []
     for item in yaml_tree.items(value):
         given = _entries(item, _DEVICE_KEYS)
         resource = _resource(item, given)
-        known = {device.id for device in found if device.resource == resource}
+        known = {name for other, name, _, _ in found if other == resource}
         mask = id_list(given["nodes"], "NUMA node ids such as 0 or 0,1") if "nodes" in given else 0
         if mask & ~nodes:
             what = f"{resource} on NUMA nodes {bits.format_list(mask)}"
@@ -152,21 +144,20 @@ def read_devices(value: Value, node_ids: Iterable[int]) -> tuple[DescribedDevice
         names = _ids(item, given, known)
         if len(found) + len(names) > MAX_DEVICES:
             raise item.place.error(f"more than {MAX_DEVICES} devices on a machine")
-        found += [DescribedDevice(resource, name, NodeMask(mask), delivery) for name in names]
-    return tuple(found)
+        found += [(resource, name, NodeMask(mask if has_numa else 0), delivery) for name in names]
+    return tuple(_placed(found))
 
 
-def read_links(value: Value, devices: Iterable[DescribedDevice]) -> tuple[DeviceLink, ...]:
-    """The links of a list of `{resource, weight, groups}`: every two devices of a group are linked.
+def read_links(value: Value, devices: Sequence[PlacedDevice]) -> tuple[DeviceLink, ...]:
+    """Read a list of `{resource, weight, groups}`: every two devices of a group are linked.
 
     Raises:
         ConfigError: an entry is wrong, or names a device that is not described.
     """
-    devices = tuple(devices)
     return tuple(link for item in yaml_tree.items(value) for link in _links(item, devices))
 
 
-def _links(item: Value, devices: Iterable[DescribedDevice]) -> Iterator[DeviceLink]:
+def _links(item: Value, devices: Sequence[PlacedDevice]) -> Iterator[DeviceLink]:
     given = _entries(item, _LINK_KEYS)
     resource = _resource(item, given)
     known = [device.id for device in devices if device.resource == resource]
@@ -235,32 +226,23 @@ def _weight(value: Value) -> int:
     return int(kind)
 
 
-def place_devices(devices: Iterable[DescribedDevice], *, has_numa: bool = True) -> tuple[PlacedDevice, ...]:
-    """Each device with an address (its id, where that is one) and a device node of its own."""
-    devices = tuple(devices)
-    named = {device.id for device in devices if _ADDRESS.match(device.id)}
+def _placed(devices: Sequence[_Described]) -> Iterator[PlacedDevice]:
+    named = {name for _, name, _, _ in devices if _ADDRESS.match(name)}
     free = (address for address in map(_address, itertools.count()) if address not in named)
-    order = list(dict.fromkeys(device.resource for device in devices))
-    minors: dict[int, int] = {}
-    found = []
-    for device in devices:
-        major = NVIDIA_MAJOR if device.resource.startswith(f"{NVIDIA}/") else LOCAL_MAJOR
-        minor = minors.setdefault(major, 0)
-        minors[major] += 1
-        found.append(
-            PlacedDevice(
-                resource=device.resource,
-                id=device.id,
-                nodes=device.nodes if has_numa else NodeMask(),
-                delivery=device.delivery,
-                address=device.id if device.id in named else next(free),
-                node=DeviceNode(
-                    path=_path(device.resource, major, minor), type="c", major=major, minor=minor
-                ),
-                model=_model(major, order.index(device.resource)),
-            )
+    order = list(dict.fromkeys(resource for resource, _, _, _ in devices))
+    minors = {NVIDIA_MAJOR: itertools.count(), LOCAL_MAJOR: itertools.count()}
+    for resource, name, nodes, delivery in devices:
+        major = NVIDIA_MAJOR if resource.startswith(f"{NVIDIA}/") else LOCAL_MAJOR
+        minor = next(minors[major])
+        yield PlacedDevice(
+            resource,
+            name,
+            nodes,
+            delivery,
+            address=name if name in named else next(free),
+            node=DeviceNode(path=_path(resource, major, minor), type="c", major=major, minor=minor),
+            model=_model(major, order.index(resource)),
         )
-    return tuple(found)
 
 
 def device_files(devices: Iterable[PlacedDevice], cpus_by_node: dict[int, int]) -> tuple[Files, Files]:

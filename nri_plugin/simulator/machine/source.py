@@ -407,7 +407,7 @@ def _refuse_too_many(cpus: int, where: str) -> None:
 
 
 def _described_files(description: "Description | None") -> RecordedFiles:
-    from nri_plugin.simulator.machine.kernel_files import machine_files
+    from nri_plugin.simulator.machine.machine import machine_files
 
     if description is None:
         raise ValueError("a machine has either files, a dump or a description")

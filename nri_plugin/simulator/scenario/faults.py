@@ -15,7 +15,7 @@ from pathlib import Path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine.devices import Files
-from nri_plugin.simulator.machine.kernel_files import CPU_DIR
+from nri_plugin.simulator.machine.machine import CPU_DIR
 from nri_plugin.simulator.runtime.cgroup_tree import ROOT, CpusetFile
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.stage import ScenarioNode
