@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.machine.devices import Files
-from nri_plugin.simulator.machine.kernel_files import machine_files
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
@@ -47,47 +46,32 @@ class AgentFailedError(NriPinError):
         super().__init__(f"the agent failed: {why}{'; its last words: ' if log else ''}{log}")
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are in the folder."""
+    """Paths of a simulated node.
 
-    root: Path
-    sockets: Path
+    Args:
+        root: the folder of the node.
+        sockets: another folder, because the length of a socket's path is limited.
 
-    @property
-    def machine(self) -> Path:
-        """What stands for `/`: it holds `sys` and `proc`."""
-        return self.root / "machine"
+    Attributes:
+        machine: stands for `/`; holds `sys` and `proc`.
+        cgroups: stands for `/sys/fs/cgroup`.
+        state: the agent's state directory.
+        config: the agent's configuration.
+        log: the agent's log.
+        socket: the runtime's NRI socket.
+        exporter: the socket of the exporter's stand-in.
+    """
 
-    @property
-    def cgroups(self) -> Path:
-        """What stands for `/sys/fs/cgroup`."""
-        return self.root / "cgroup"
-
-    @property
-    def state(self) -> Path:
-        """The agent's state directory."""
-        return self.root / "state"
-
-    @property
-    def config(self) -> Path:
-        """The agent's configuration."""
-        return self.root / "config.yaml"
-
-    @property
-    def log(self) -> Path:
-        """The agent's log."""
-        return self.root / "agent.log"
-
-    @property
-    def socket(self) -> Path:
-        """The runtime's NRI socket; apart, for the length of its path is limited."""
-        return self.sockets / "nri.sock"
-
-    @property
-    def exporter(self) -> Path:
-        """The socket of what stands in for the exporter."""
-        return self.sockets / "exporter.sock"
+    def __init__(self, root: Path, sockets: Path) -> None:
+        self.root, self.sockets = root, sockets
+        self.machine = root / "machine"
+        self.cgroups = root / "cgroup"
+        self.state = root / "state"
+        self.config = root / "config.yaml"
+        self.log = root / "agent.log"
+        self.socket = sockets / "nri.sock"
+        self.exporter = sockets / "exporter.sock"
 
 
 class ScenarioNode:
@@ -98,7 +82,7 @@ class ScenarioNode:
         title: the machine in words.
         devices: the played kubelet's device manager.
         exporter: reports devices to the agent; None on a machine without devices.
-        reserved: CPUs the configuration keeps for the system.
+        reserved: CPUs that the configuration reserves for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
         places: where the files are.
@@ -115,7 +99,9 @@ class ScenarioNode:
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
-        self._configured = self._config(scenario)
+        # with devices the agent asks the exporter's stand-in, unless the scenario names another socket
+        asked = {"exporterSocket": str(places.exporter)} if self.devices.devices else {}
+        self._configured = {**asked, **scenario.config}
         self.reconfigure({})
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
         mirror.materialize()
@@ -124,7 +110,16 @@ class ScenarioNode:
         self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
         self.server = NRIServer(self.runtime, places.socket)
         self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
-        self.command = self._command()
+        self.command = _nri_pin(
+            "run",
+            {
+                "--config": places.config,
+                "--nri-socket": places.socket,
+                "--state-dir": places.state,
+                "--sysfs-root": places.machine,
+                "--cgroup-root": places.cgroups,
+            },
+        )
         self._agent: subprocess.Popen[bytes] | None = None
 
     @property
@@ -187,7 +182,7 @@ class ScenarioNode:
 
     def machine_files(self, online: CPUSet) -> tuple[Files, Files]:
         """Files and links of the machine with these CPUs online, by path below its root."""
-        return machine_files(replace(self._description, online=online.mask))
+        return machine.machine_files(replace(self._description, online=online.mask))
 
     def last_words(self, lines: int = 3) -> str:
         """The end of the agent's log."""
@@ -204,30 +199,15 @@ class ScenarioNode:
         if self.exporter is not None:
             self.exporter.close()
 
-    def _config(self, scenario: Scenario) -> dict[str, Any]:
-        """The agent's configuration; with devices it uses the simulated exporter, unless the scenario names another."""
-        asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
-        return {**asked, **scenario.config}
-
     @property
     def release_command(self) -> list[str]:
-        """Gives back what the agent pinned, once it has ended."""
+        """Undoes the settings of an agent that has ended."""
         options = {
             "--state-dir": self.places.state,
             "--root": self.places.machine,
             "--cgroup-root": self.places.cgroups,
         }
-        return [sys.executable, "-P", "-m", "nri_plugin", "release", *_words(options)]
-
-    def _command(self) -> list[str]:
-        options = {
-            "--config": self.places.config,
-            "--nri-socket": self.places.socket,
-            "--state-dir": self.places.state,
-            "--sysfs-root": self.places.machine,
-            "--cgroup-root": self.places.cgroups,
-        }
-        return [sys.executable, "-P", "-m", "nri_plugin", "run", *_words(options)]
+        return _nri_pin("release", options)
 
 
 @contextmanager
@@ -259,8 +239,9 @@ def described(text: str, file: str = "machine") -> machine.Description:
     return machine.parse(text, source=file) if machine.is_description(text) else machine.load(text)
 
 
-def _words(options: Mapping[str, Path]) -> list[str]:
-    return [str(word) for pair in options.items() for word in pair]
+def _nri_pin(command: str, options: Mapping[str, Path]) -> list[str]:
+    words = (str(word) for pair in options.items() for word in pair)
+    return [sys.executable, "-P", "-m", "nri_plugin", command, *words]
 
 
 def _kept(folder: Path) -> Path:
