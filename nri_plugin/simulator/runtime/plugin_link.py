@@ -18,13 +18,14 @@ from nri_plugin.simulator.runtime.profile import (
     Synchronized,
     UpdateRequested,
 )
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime, Truth
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime
 from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
     NRIEvent,
     NRIResponse,
+    Synchronize,
     ValidateContainerAdjustment,
     ValidateContainerAdjustmentResponse,
 )
@@ -79,7 +80,7 @@ class PluginLink:
         self._turn(0.0)
         return self.session.is_ready
 
-    def join(self, truth: Callable[[], Truth]) -> tuple[ContainerUpdate, ...]:
+    def join(self, truth: Callable[[], Synchronize]) -> tuple[ContainerUpdate, ...]:
         """Register, configure and synchronize the plugin; returns the updates it wants.
 
         Raises:

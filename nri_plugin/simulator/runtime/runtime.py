@@ -202,14 +202,6 @@ class Plugin(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """All pods and containers that Synchronize lists."""
-
-    pods: tuple[Pod, ...]
-    containers: tuple[Container, ...]
-
-
 class NoPlugin:
     """No plugin is connected."""
 
@@ -349,7 +341,7 @@ class Runtime:
             return
         self.cgroups.leave(record.names.path)
         record.enter(ContainerState.STOPPED)
-        self._tell_stop(record)
+        self._tell(events.StopContainer(record.sandbox.message, record.message))
 
     def remove(self, key: str) -> None:
         """Remove a container, which is stopped first."""
@@ -358,12 +350,12 @@ class Runtime:
         del self._records[record.message.id]
         self._tell(events.RemoveContainer(record.sandbox.message, record.message))
 
-    def truth(self) -> Truth:
-        """What Synchronize tells."""
+    def truth(self) -> events.Synchronize:
+        """All pods and containers that the runtime reports to a plugin that connects."""
         pods = [each for each in self._sandboxes.values() if each.is_running or self.behaviour.is_containerd]
         told = (ContainerState.CREATED, ContainerState.RUNNING)
         containers = (each.message for each in self._records.values() if each.message.state in told)
-        return Truth(tuple(each.message for each in pods), tuple(containers))
+        return events.Synchronize(tuple(each.message for each in pods), tuple(containers))
 
     def apply(self, updates: tuple[ContainerUpdate, ...]) -> tuple[str, ...]:
         """Apply a plugin's updates; returns the ids of containers where that failed."""
@@ -434,11 +426,6 @@ class Runtime:
         """All containers, oldest first."""
         return list(self._records.values())
 
-    def created_in(self, key: str) -> list[Record]:
-        """Containers of the pod `key` that wait to be started."""
-        sandbox = self.sandbox(key)
-        return [each for each in self._of(sandbox) if each.message.state is ContainerState.CREATED]
-
     def containers_of(self, key: str) -> list[str]:
         """Keys of the containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
         return [
@@ -458,9 +445,6 @@ class Runtime:
             return
         if isinstance(answer, events.StopContainerResponse):
             self.apply(answer.updates)
-
-    def _tell_stop(self, record: Record) -> None:
-        self._tell(events.StopContainer(record.sandbox.message, record.message))
 
     def _with_adjustment(self, sandbox: Sandbox, message: Container) -> Container:
         """The container as the plugin wants it."""

@@ -25,6 +25,7 @@ from nri_plugin.kube.pod_demand import (
     ContainerDemand,
     ContainerKind,
     PodDemand,
+    is_affine,
     is_native,
     pod_demand,
 )
@@ -42,7 +43,6 @@ Object: TypeAlias = Mapping[str, Any]
 
 STORAGE = "ephemeral-storage"
 STANDARD = (CPU, MEMORY, STORAGE)
-POD_LEVEL = (CPU, MEMORY)
 
 OF_A_POD = ("containers", "initContainers", "overhead", "resources")
 OF_A_CONTAINER = ("name", "resources", "restartPolicy")
@@ -233,16 +233,12 @@ def _pod_level(obj: Object, path: Path) -> Object:
     limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
-            if name not in POD_LEVEL and not name.startswith(HUGEPAGES):
+            if not is_affine(name):
                 raise ManifestError(
                     (*path, part, name), "a pod as a whole has cpu, memory and hugepages-SIZE only"
                 )
     below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
-    summed = {
-        name: f"{amount}m"
-        for name, amount in below.items()
-        if amount and (name in POD_LEVEL or name.startswith(HUGEPAGES))
-    }
+    summed = {name: f"{amount}m" for name, amount in below.items() if amount and is_affine(name)}
     filled = {
         **_as_text(resources.get("limits") or {}),
         **summed,
@@ -447,7 +443,7 @@ def _container(one: ContainerDemand) -> ContainerSpec:
         memory_request_bytes=_in_units(MEMORY, one.requests.get(MEMORY, 0)),
         memory_limit_bytes=_in_units(MEMORY, one.limits.get(MEMORY, 0)),
         hugepages=tuple(
-            (f"{name.removeprefix(HUGEPAGES).removesuffix('i')}B", _in_units(name, amount))
+            (name, _in_units(name, amount))
             for name, amount in one.requests.items()
             if name.startswith(HUGEPAGES)
         ),
@@ -462,22 +458,13 @@ def _container(one: ContainerDemand) -> ContainerSpec:
 
 def _whole(resources: Object) -> Amounts | None:
     """Pod-level resources."""
-    parts = {
-        part: {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
+    requests, limits = (
+        {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
         for part in ("requests", "limits")
-    }
-    requests, limits = parts["requests"], parts["limits"]
-    if not any(name in {CPU, MEMORY} or name.startswith(HUGEPAGES) for name in (*requests, *limits)):
-        return None
-    return Amounts(
-        requests.get(CPU, 0),
-        limits.get(CPU, 0),
-        _in_units(MEMORY, requests.get(MEMORY, 0)),
-        _in_units(MEMORY, limits.get(MEMORY, 0)),
-        tuple(
-            (name, _in_units(name, amount)) for name, amount in requests.items() if name.startswith(HUGEPAGES)
-        ),
     )
+    if not any(map(is_affine, (*requests, *limits))):
+        return None
+    return _container(ContainerDemand("", ContainerKind.APP, requests, limits)).amounts
 
 
 def _in_units(name: str, milli: int) -> int:

@@ -26,7 +26,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Kind, Phase, PodFacts, State
+from nri_plugin.model.state import Amounts, Kind, Phase, PodFacts, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
@@ -35,9 +35,9 @@ from nri_plugin.simulator.runtime.pods import (
     PodSpec,
     RuntimeIdentity,
     container_message,
-    hugepages_resource,
     pod_facts,
     pod_message,
+    requests_and_limits,
     stable_id,
     stable_uid,
 )
@@ -45,9 +45,8 @@ from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
-CPU, MEMORY = "cpu", "memory"
-
-Amounts = Mapping[str, int]
+Requests = Mapping[str, int]
+"""By resource: CPUs in thousandths, all others in bytes."""
 
 
 class NodeRoom:
@@ -58,10 +57,10 @@ class NodeRoom:
         used: by resource.
     """
 
-    def __init__(self, allocatable: Amounts) -> None:
+    def __init__(self, allocatable: Requests) -> None:
         self.allocatable = dict(allocatable)
         self.used: dict[str, int] = dict.fromkeys(allocatable, 0)
-        self._pods: dict[str, Amounts] = {}
+        self._pods: dict[str, Requests] = {}
 
     def copy(self) -> "NodeRoom":
         """A copy, for trials."""
@@ -98,7 +97,7 @@ class NodeRoom:
         """Stop counting a pod."""
         self._add(self._pods.pop(key, {}), -1)
 
-    def _add(self, amounts: Amounts, sign: int) -> None:
+    def _add(self, amounts: Requests, sign: int) -> None:
         for name, amount in amounts.items():
             self.used[name] = self.used.get(name, 0) + sign * amount
 
@@ -107,7 +106,7 @@ def node_room(node: Node, config: Config) -> NodeRoom:
     """The room of an empty node; memory of unknown size is not counted."""
     topology = node.topology
     reserved = len(node.reserved) or config.reserved_cpu_count
-    amounts = {CPU: max(0, len(topology.online) - reserved) * 1000}
+    amounts = {"cpu": max(0, len(topology.online) - reserved) * 1000}
     pages: dict[str, int] = {}
     for one in topology.nodes:
         for size_kb, count in one.hugepages:
@@ -116,7 +115,7 @@ def node_room(node: Node, config: Config) -> NodeRoom:
     sizes = [one.memory_bytes for one in topology.nodes]
     if None not in sizes:
         total = sum(size or 0 for size in sizes)
-        amounts[MEMORY] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
+        amounts["memory"] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
     return NodeRoom(amounts | pages)
 
 
@@ -130,30 +129,22 @@ def pod_requests(pod: PodSpec) -> dict[str, int]:
 
     Source: Kubernetes component-helpers/resource PodRequests.
     """
-    names = dict.fromkeys(
-        name for spec in (*pod.init_containers, *pod.containers) for name in _requests(spec)
-    )
+    names = dict.fromkeys(name for spec, _ in pod.members for name in _requests(spec.amounts))
     amounts = {name: _peak(pod, name) for name in names}
     if pod.whole is not None:
-        said = {
-            CPU: pod.whole.cpu_request_milli,
-            MEMORY: pod.whole.memory_request_bytes,
-            **dict(pod.whole.hugepages),
-        }
-        amounts |= {name: amount for name, amount in said.items() if amount}
+        amounts |= {name: amount for name, amount in _requests(pod.whole).items() if amount}
     for name, amount in pod.overhead:
         amounts[name] = amounts.get(name, 0) + amount
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def _peak(pod: PodSpec, name: str) -> int:
-    inits = [(_requests(spec).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
-    return pod_total(inits, [_requests(spec).get(name, 0) for spec in pod.containers])
+    inits = [(_requests(spec.amounts).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
+    return pod_total(inits, [_requests(spec.amounts).get(name, 0) for spec in pod.containers])
 
 
-def _requests(spec: ContainerSpec) -> dict[str, int]:
-    pages = {hugepages_resource(size): amount for size, amount in spec.hugepages}
-    return {CPU: spec.cpu_request_milli, MEMORY: spec.memory_request_bytes, **pages}
+def _requests(amounts: Amounts) -> dict[str, int]:
+    return {name: request for name, (request, _) in requests_and_limits(amounts).items()}
 
 
 # The node
@@ -240,7 +231,7 @@ class PlayedNode:
             self.devices.admit(pod)
         except NotAdmittedError as error:
             return tuple(
-                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in _members(pod)
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in pod.members
             )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
@@ -335,7 +326,7 @@ class PlayedNode:
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
         """Create them as the kubelet does: a refused init container ends the pod, a refused app container does not."""
         blocked = False
-        for spec, kind in _members(pod):
+        for spec, kind in pod.members:
             if blocked:
                 yield Tried(spec, kind)
                 continue
@@ -415,10 +406,3 @@ class _Told(PodResourcesClient):
         """The answer."""
         known = self._answer(event)
         return known if devices else replace(known, devices=None, pod_devices=())
-
-
-def _members(pod: PodSpec) -> Iterator[tuple[ContainerSpec, Kind]]:
-    for spec in pod.init_containers:
-        yield spec, Kind.SIDECAR if spec.is_sidecar else Kind.INIT
-    for spec in pod.containers:
-        yield spec, Kind.APP

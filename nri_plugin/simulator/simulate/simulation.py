@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from nri_plugin.policy.alignment import CPUAlignment
+
 # The machine
 
 
@@ -150,16 +152,6 @@ class SimulatedRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignmentRow:
-    """At which levels exclusive CPUs are aligned, by the rules of the alignment counters; memory counts for `numa_node`."""
-
-    numa_node: bool
-    socket: bool
-    uncore_cache: bool
-    whole_cores: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedContainer:
     """A container and what it got.
 
@@ -174,7 +166,7 @@ class SimulatedContainer:
         caches: uncore caches of `cpus`, ids as a list.
         sockets: of `cpus`, ids as a list.
         cores: of how many cores it has CPUs.
-        aligned: only of exclusive CPUs; None otherwise.
+        aligned: levels at which its exclusive CPUs are aligned, as the alignment counters count; None without any.
         preferred: whether the merged NUMA hint was preferred; None if there was no hint.
         devices: ids by resource.
         device_nodes: NUMA nodes of these devices.
@@ -195,7 +187,7 @@ class SimulatedContainer:
     caches: str = ""
     sockets: str = ""
     cores: int = 0
-    aligned: AlignmentRow | None = None
+    aligned: CPUAlignment | None = None
     preferred: bool | None = None
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     device_nodes: str = ""
