@@ -12,7 +12,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
@@ -37,8 +37,8 @@ class NoMirror(CgroupMirror):
     def remove(self, path: str) -> None:
         self.tree.remove(path)
 
-    def absorb(self) -> Absorbed:
-        return Absorbed()
+    def absorb(self) -> None:
+        pass
 
     def flush(self) -> None:
         pass

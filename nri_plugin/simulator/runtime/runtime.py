@@ -17,7 +17,7 @@ from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.runtime.adjusting import adjusted, heeded, merged
-from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import (
     V1,
     CgroupWriteError,
@@ -385,9 +385,9 @@ class Runtime:
         for sandbox in self._sandboxes.values():
             sandbox.is_known = not self.behaviour.forgets_pods
 
-    def absorb(self) -> Absorbed:
+    def absorb(self) -> None:
         """Apply the agent's writes to cgroups."""
-        return self.cgroups.mirror.absorb()
+        self.cgroups.mirror.absorb()
 
     def take_rejections(self) -> list[CgroupWriteError]:
         """Writes since the last call that a kernel would have rejected, by the plugin or on its behalf."""

@@ -81,11 +81,6 @@ def choose(
     return Chosen(config, node, shown)
 
 
-def first_core(topology: Topology) -> str:
-    """The CPUs of the core that is reserved by default."""
-    return str(topology.first_core)
-
-
 def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
     """Split `KEY=VALUE`.
 
@@ -115,7 +110,7 @@ def _completed(
     added = _memory(topology, keys, sets)
     if not keys.isdisjoint(RESERVING):
         return {**added, **sets}, "as --set says" if "reservedSystemCPUs" in sets else f"as {where} says"
-    core = first_core(topology)
+    core = str(topology.first_core)
     return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, as nobody says which; {HOW}{core}"
 
 

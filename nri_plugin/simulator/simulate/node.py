@@ -176,14 +176,6 @@ class Tried:
     container_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A container that exists, and its pod, as messages."""
-
-    pod: Pod
-    message: Container
-
-
 class PlayedNode:
     """One node.
 
@@ -197,7 +189,7 @@ class PlayedNode:
 
     Attributes:
         state: of the agent.
-        live: keys `NAMESPACE/POD/CONTAINER` of containers that exist, in order.
+        live: messages of the containers that exist, in order, by `NAMESPACE/POD/CONTAINER`.
     """
 
     def __init__(
@@ -219,7 +211,7 @@ class PlayedNode:
         self._has_device_hints = has_device_hints
         self._serial = 0
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
-        self.live: dict[str, _Live] = {}
+        self.live: dict[str, tuple[Pod, Container]] = {}
         locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
         self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
 
@@ -242,17 +234,14 @@ class PlayedNode:
     def start(self, target: str) -> None:
         """Start created containers."""
         for key in self._keys(target):
-            one = self.live[key]
-            self._tell(events.StartContainer(one.pod, one.message))
-            self._tell(events.PostStartContainer(one.pod, one.message))
+            self._tell(events.StartContainer(*self.live[key]))
+            self._tell(events.PostStartContainer(*self.live[key]))
 
     def stop(self, target: str) -> None:
         """Stop containers; with a pod as target its sandbox too."""
         for key in self._keys(target):
-            one = self.live[key]
-            record = self.state.containers.get(one.message.id)
-            if record is not None and record.phase is not Phase.STOPPED:
-                self._tell(events.StopContainer(one.pod, one.message))
+            if self.is_running(key):
+                self._tell(events.StopContainer(*self.live[key]))
         if target in self._pods:
             self._tell(events.StopPodSandbox(self._pods[target][1]))
             self.devices.free(target)
@@ -261,8 +250,7 @@ class PlayedNode:
         """Stop and remove containers; with a pod as target the pod too."""
         self.stop(target)
         for key in self._keys(target):
-            one = self.live.pop(key)
-            self._tell(events.RemoveContainer(one.pod, one.message))
+            self._tell(events.RemoveContainer(*self.live.pop(key)))
         if target in self._pods:
             spec, message, _ = self._pods.pop(target)
             self._tell(events.RemovePodSandbox(message))
@@ -271,10 +259,9 @@ class PlayedNode:
 
     def update(self, key: str, resources: Resources) -> AdmissionRefusal | None:
         """The kubelet changes a container's resources; why it may not, if so."""
-        one = self.live[key]
-        decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
+        decision = self._tell(events.UpdateContainer(*self.live[key], resources))
         if decision.refusal is None:
-            self._tell(events.PostUpdateContainer(one.pod, one.message))
+            self._tell(events.PostUpdateContainer(*self.live[key]))
         return decision.refusal
 
     @property
@@ -308,13 +295,13 @@ class PlayedNode:
 
     def is_running(self, key: str) -> bool:
         """Whether a container exists and has not ended."""
-        one = self.live.get(key)
-        record = self.state.containers.get(one.message.id) if one else None
+        record = self.state.containers.get(self.container_id(key)) if key in self.live else None
         return record is not None and record.phase is not Phase.STOPPED
 
     def container_id(self, key: str) -> str:
         """The runtime's id of a container that exists."""
-        return self.live[key].message.id
+        _, message = self.live[key]
+        return message.id
 
     def _sandbox(self, pod: PodSpec) -> None:
         self._serial += 1
@@ -349,7 +336,7 @@ class PlayedNode:
         if decision.refusal is not None:
             self._undo(sandbox, message)
             return Tried(spec, kind, decision, decision.refusal, RefusalStage.PLACEMENT, given)
-        self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
+        self.live[f"{pod.key}/{spec.name}"] = sandbox, message
         self._tell(events.PostCreateContainer(sandbox, message))
         return Tried(spec, kind, decision, devices=given, container_id=made)
 
