@@ -247,8 +247,9 @@ def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
     containers = manager.containers(pod)
     if container not in containers:
         return {}
-    everyone = [entry for given in containers.values() for entry in _entries(manager, given)]
-    return {"devices": _merged(_entries(manager, containers[container])), "pod_devices": _merged(everyone)}
+    everyone = [device for given in containers.values() for device in manager.placed(given)]
+    own = manager.placed(containers[container])
+    return {"devices": _entries(manager, own), "pod_devices": _entries(manager, everyone)}
 
 
 class ExporterStandIn:
@@ -288,30 +289,16 @@ class _PodResourcesHandler(socketserver.StreamRequestHandler):
             self.wfile.write(json.dumps(found).encode() + b"\n")
 
 
-def _entries(manager: DeviceManager, given: Given) -> list[dict[str, Any]]:
-    return [
-        {
-            "resource": device.resource,
-            "ids": [device.id],
-            "nodes": [int(number) for number in device.nodes],
-            **_totals(manager.totals(device.resource)),
-        }
-        for device in manager.placed(given)
-    ]
-
-
-def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _entries(manager: DeviceManager, devices: Iterable[PlacedDevice]) -> list[dict[str, Any]]:
     """One entry for each resource and set of NUMA nodes, resources in the order of the first."""
-    merged: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
-    for entry in entries:
-        key = (entry["resource"], tuple(entry["nodes"]))
-        known = merged.setdefault(key, {**entry, "ids": []})
-        known["ids"] += entry["ids"]
-    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in merged))}
-    return [entry for _, entry in sorted(merged.items(), key=lambda item: order[item[0][0]])]
-
-
-def _totals(counts: Iterable[tuple[NodeMask, int]]) -> dict[str, dict[str, int]]:
-    """The entry's `totals`; left out where all devices of the resource are nowhere."""
-    known = {str(nodes): count for nodes, count in counts}
-    return {"totals": known} if known else {}
+    ids: dict[str, dict[NodeMask, list[str]]] = {}
+    for device in devices:
+        ids.setdefault(device.resource, {}).setdefault(device.nodes, []).append(device.id)
+    entries = []
+    for resource, by_nodes in ids.items():
+        totals = {str(nodes): count for nodes, count in manager.totals(resource)}
+        for nodes, members in by_nodes.items():
+            entry = {"resource": resource, "ids": members, "nodes": [int(number) for number in nodes]}
+            # left out if no device of the resource is attached to a NUMA node
+            entries.append(entry | {"totals": totals} if totals else entry)
+    return entries

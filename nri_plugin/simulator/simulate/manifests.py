@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from nri_plugin.config.values import either
 from nri_plugin.kube.noderesourcetopology import parse_amount
 from nri_plugin.kube.pod_demand import (
     CPU,
@@ -162,17 +163,10 @@ def _defaulted_container(value: object, path: Path, seen: set[str]) -> Object:
     seen.add(name)
     where = (*path, "resources")
     resources = _resources(found.get("resources") or {}, where)
-    limits = _amounts(resources, "limits", where)
-    requests = _amounts(resources, "requests", where)
-    _check(limits, requests, where)
-    texts = {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
-    return {
-        **found,
-        "resources": {
-            "limits": _as_text(texts["limits"]),
-            "requests": _as_text({**texts["limits"], **texts["requests"]}),
-        },
-    }
+    _check(_amounts(resources, "limits", where), _amounts(resources, "requests", where), where)
+    limits, requests = (_as_text(resources.get(part) or {}) for part in ("limits", "requests"))
+    # Source: core/v1/defaults.go, SetDefaults_Pod: a limit is the request if none is set
+    return {**found, "resources": {"limits": limits, "requests": limits | requests}}
 
 
 def _resources(value: object, path: Path) -> Object:
@@ -180,9 +174,7 @@ def _resources(value: object, path: Path) -> Object:
     refuse_slips(found, path, OF_RESOURCES)
     odd = next((str(key) for key in found if key not in OF_RESOURCES), None)
     if odd is not None:
-        raise ManifestError(
-            (*path, odd), f"unknown key; known are {', '.join(OF_RESOURCES[:-1])} or {OF_RESOURCES[-1]}"
-        )
+        raise ManifestError((*path, odd), f"unknown key; known are {either(*OF_RESOURCES)}")
     return found
 
 
@@ -239,13 +231,10 @@ def _pod_level(obj: Object, path: Path) -> Object:
                 )
     below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
     summed = {name: f"{amount}m" for name, amount in below.items() if amount and is_affine(name)}
-    filled = {
-        **_as_text(resources.get("limits") or {}),
-        **summed,
-        **_as_text(resources.get("requests") or {}),
-    }
+    texts = {part: _as_text(resources.get(part) or {}) for part in ("limits", "requests")}
+    filled = texts["limits"] | summed | texts["requests"]
     _check(limits, {name: parse_quantity(value) for name, value in filled.items()}, path)
-    return {"limits": _as_text(resources.get("limits") or {}), "requests": filled}
+    return {"limits": texts["limits"], "requests": filled}
 
 
 def _short(amount: Fraction) -> str:
@@ -266,26 +255,17 @@ def _found(value: object) -> str:
 MOST_PODS = 10_000
 """Of one object; more is a typing error."""
 
-TEMPLATES: Mapping[str, str] = {
-    "Deployment": "replicas",
-    "StatefulSet": "replicas",
-    "ReplicaSet": "replicas",
-    "ReplicationController": "replicas",
-    "Job": "parallelism",
-    "DaemonSet": "",
+KINDS: Mapping[str, tuple[str, str]] = {
+    "Pod": ("v1", ""),
+    "ReplicationController": ("v1", "replicas"),
+    "Deployment": ("apps/v1", "replicas"),
+    "StatefulSet": ("apps/v1", "replicas"),
+    "ReplicaSet": ("apps/v1", "replicas"),
+    "DaemonSet": ("apps/v1", ""),
+    "Job": ("batch/v1", "parallelism"),
 }
-"""By kind: the key that says how many pods there are at once, one where it is empty or left out."""
-
-VERSIONS: Mapping[str, str] = {
-    "Pod": "v1",
-    "ReplicationController": "v1",
-    "Deployment": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "ReplicaSet": "apps/v1",
-    "DaemonSet": "apps/v1",
-    "Job": "batch/v1",
-}
-"""By kind: the apiVersion that an API server has it in; items of lists leave theirs out."""
+"""By kind: its apiVersion, and the key with the number of pods at once, where the kind has one. Items of lists may leave
+out the apiVersion."""
 
 NOT_LOOKED_AT = (
     "affinity",
@@ -342,14 +322,14 @@ class Manifests:
         found = checked_mapping(obj, path)
         kind = checked_text(found.get("kind"), (*path, "kind"), "the kind of the object, such as Pod")
         version = found.get("apiVersion")
-        if version is not None and version != VERSIONS.get(kind, version):
-            raise ManifestError((*path, "apiVersion"), f"{kind} is of {VERSIONS[kind]}, found {version}")
+        if kind in KINDS and version not in {None, KINDS[kind][0]}:
+            raise ManifestError((*path, "apiVersion"), f"{kind} is of {KINDS[kind][0]}, found {version}")
         if kind == "List" or kind.endswith("List"):
             for number, item in enumerate(checked_list(found.get("items"), (*path, "items"))):
                 self.read(_with_kind(item, kind), (*path, "items", number))
         elif kind == "Pod":
             self._pod(found, path)
-        elif kind in TEMPLATES:
+        elif kind in KINDS:
             self._workload(kind, found, path)
         else:
             self._kinds[kind] += 1
@@ -386,7 +366,7 @@ class Manifests:
             self._add(obj, path, "")
 
     def _workload(self, kind: str, obj: Object, path: Path) -> None:
-        key = TEMPLATES[kind]
+        _, key = KINDS[kind]
         spec = checked_mapping(obj.get("spec"), (*path, "spec"))
         refuse_slips(spec, (*path, "spec"), (key, "template") if key else ("template",))
         template = checked_mapping(spec.get("template"), (*path, "spec", "template"))
