@@ -4,8 +4,8 @@
     topology: pack:2 numa:2(memory=64GiB) l3:2 core:4 pu:2(indexes=core)
     distances: {local: 10, socket: 12, remote: 32}
 
-Only `topology` is needed; a file may hold the string alone. The other fields say what the string cannot. Numbers in
-lists are the kernel's.
+Only `topology` is required. A file may hold the string alone. The other fields describe properties that the string
+cannot express. Numbers in lists are the kernel's.
 
     topology        see `synthetic`
     sockets         [ID, ...]; physical_package_id of each socket in the order of the string (0, 1, ...)
@@ -94,7 +94,7 @@ class DescribedNode:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A described machine: what the hardware is, and what the kernel shows of it.
+    """A described machine: the hardware, and the part of it that the kernel shows.
 
     Attributes:
         name: its name in lists and pictures.
@@ -107,8 +107,8 @@ class Description:
         tickless: mask; the kernel calls them nohz_full.
         with_l3: mask of CPUs that have a level 3 cache.
         has_numa: whether the kernel shows NUMA nodes.
-        devices: what pods can ask for; on no NUMA node where the kernel shows none.
-        links: between devices; of several for one pair the heaviest counts.
+        devices: they have no NUMA nodes if the kernel shows none.
+        links: between devices. The heaviest link of a pair counts.
     """
 
     name: str
@@ -304,7 +304,7 @@ def _nodes(
 
 
 def _node_fields(given: Mapping[str, Value]) -> Iterator[tuple[int, Mapping[str, Value], Place]]:
-    """Each NUMA node of the field `nodes`, with what its entry says."""
+    """Each NUMA node of the field `nodes`, with the fields and the place of its entry."""
     if "nodes" not in given:
         return
     section = yaml_tree.section(given["nodes"])

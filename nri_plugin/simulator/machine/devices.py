@@ -1,9 +1,9 @@
-"""The devices of a described machine: what pods can ask for, and the files that show them on a host.
+"""The devices of a described machine: the resources that pods request, and the files that show devices on a host.
 
-A description names resources as kubelet device plugins do, says on which NUMA nodes their devices are, and how strongly
-devices are linked. Each device gets a PCI address and a device node of its own. An agent finds its NUMA node from what
-a container is given, as on a real node: by device numbers and `sys/dev`, by addresses and `sys/bus/pci`, by CDI
-specifications, and by what the NVIDIA driver shows below `proc`.
+A description names resources as kubelet device plugins do, the NUMA nodes of their devices, and the links between
+devices. Each device gets a PCI address and a device node. As on a real node, an agent locates the devices of a
+container by device numbers and `sys/dev`, by addresses and `sys/bus/pci`, by CDI specifications, and by the files of
+the NVIDIA driver below `proc`.
 
 Source: Linux, Documentation/ABI/testing/sysfs-bus-pci and admin-guide/devices.txt; CDI specification 0.6.
 """
@@ -24,7 +24,7 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.wire.nri.messages import DeviceNode
 
 MAX_DEVICES = 4096
-"""Of one machine: sixty-four cards with sixty-four functions each."""
+"""Of one machine: 64 cards with 64 functions each."""
 
 LINK_WEIGHTS = {"nvlink": 100, "switch": 50, "bridge": 30}
 """Kinds of links, the stronger the heavier: a direct connection, one PCIe switch, one PCIe host bridge."""
@@ -34,10 +34,10 @@ MAX_WEIGHT = 100_000
 NVIDIA = "nvidia.com"
 NVIDIA_MAJOR = 195
 LOCAL_MAJOR = 240
-"""The first of those the kernel leaves to local use."""
+"""The first major number for local use. Source: Linux, admin-guide/devices.txt."""
 
 FIRST_BUS, BUSES = 0x10, 0xF0
-"""Buses below have the chip set; where one domain is full the next one begins."""
+"""Lower buses belong to the chip set. After the last bus of a domain comes the next domain."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 
@@ -51,7 +51,7 @@ Files = dict[str, str]
 
 
 class Delivery(StrEnum):
-    """How a device is made known to a container."""
+    """How a container learns of a device."""
 
     NODES = "device"
     """A device node, as plugins of GPUs give them."""
@@ -196,7 +196,7 @@ def _resource(item: Value, given: Mapping[str, Value]) -> str:
 
 
 def _ids(item: Value, given: Mapping[str, Value], known: set[str]) -> list[str]:
-    """The ids that are named, else numbers that follow those of the same resource."""
+    """The ids of the entry, else numbers that follow those of the same resource."""
     if ("count" in given) == ("ids" in given):
         raise item.place.error("expected either 'count: NUMBER' or 'ids: [ID, ...]'")
     if "count" in given:
@@ -282,14 +282,14 @@ def _path(resource: str, major: int, minor: int) -> str:
 
 
 def _model(major: int, number: int) -> tuple[str, str, str]:
-    """Devices of one resource are alike, those of two are not."""
+    """PCI vendor, device and class: equal for devices of one resource, different for two resources."""
     if major == NVIDIA_MAJOR:
         return "0x10de", f"0x{0x2330 + number:04x}", "0x030200"
     return "0x8086", f"0x{0x1000 + number:04x}", "0x020000"
 
 
 def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
-    """CPUs near a device: those of its node, else all."""
+    """CPUs near a device: those of its NUMA nodes, else all."""
     cpus = 0
     for number, mask in cpus_by_node.items():
         if not device.nodes or number in device.nodes:
@@ -298,7 +298,7 @@ def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
 
 
 def _specifications(devices: Iterable[PlacedDevice]) -> Files:
-    """A CDI specification for each resource whose devices are given by name."""
+    """A CDI specification for each resource that is delivered by CDI names."""
     by_resource: dict[str, list[PlacedDevice]] = {}
     for device in devices:
         if device.delivery is Delivery.CDI:

@@ -1,12 +1,13 @@
 """XML of lstopo as the kernel files that discovery reads.
 
-A CPU with an object in the file is online. A CPU that is only in the complete cpuset is offline, or a cgroup kept lstopo
-from it (`lstopo --disallowed` writes it nevertheless): XML does not tell which. Facts that hwloc does not have, such as
-isolated CPUs, are missing, as on a kernel that does not show them. Version 3 lists page sizes without counts, so huge
-pages are missing there.
+A CPU with an object in the file is online. A CPU that is only in the complete cpuset is offline, or the cgroup of lstopo
+excluded it (`lstopo --disallowed` writes it nevertheless); the XML does not tell which. Facts that hwloc does not have,
+such as isolated CPUs, are missing, as on a kernel that does not show them. Version 3 lists page sizes without counts, so
+huge pages are missing there.
 
-The reader costs no more than the size of a file, also of a hostile one. It does not fetch the DOCTYPE that hwloc writes,
-and refuses documents that declare entities or attributes, which hwloc's never do. Distances of both versions are read.
+The work is bounded by the size of the file, also for a hostile one. The reader does not fetch the DOCTYPE that hwloc
+writes, and refuses documents that declare entities or attributes, because hwloc declares none. It reads the distances
+of all versions.
 
 Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c (objects as in version 2); bitmaps as
     `hwloc_bitmap_snprintf` writes them.
@@ -97,7 +98,7 @@ def read_topology_element(data: bytes) -> Element:
         parser.Parse(data, True)
     except expat.ExpatError as err:
         raise NotTopologyError(f"line {err.lineno}: {expat.ErrorString(err.code)}") from err
-    except NotTopologyError:  # a ValueError of our own
+    except NotTopologyError:  # from the handlers; it is a ValueError, too
         raise
     except (LookupError, ValueError) as err:
         raise NotTopologyError(f"its first line names an encoding that cannot be read: {err}") from err

@@ -117,7 +117,7 @@ def load(name_or_path: str) -> Description:
 
 
 def build_topology(machine: Description) -> Topology:
-    """The machine as placement sees it."""
+    """The machine as a value for placement."""
     online = machine.online
     sockets = _masks((core.socket, core.cpus) for core in machine.cores)
     caches = _masks((core.cache, core.cpus) for core in machine.cores)

@@ -1,11 +1,11 @@
-"""Machines by the word that names them: a shipped description, or a file whose content tells what it is.
+"""Machines by name or file: a shipped description, or a file of one of several formats.
 
-A file is recognised by its content, never by its suffix: a description, a machine recorded by `hack/record-machine`,
-the dump that `nri-pin topology -o json` prints on a node, or XML of lstopo. Recordings, dumps and XML become kernel files
-in memory, which discovery reads as it reads those of a node. A dump holds the kernel's facts before repair, so that
-discovery repairs them here, too.
+The content of a file tells its format, not its suffix: a description, a machine recorded by `hack/record-machine`, the
+dump that `nri-pin topology -o json` prints on a node, or XML of lstopo. Recordings, dumps and XML become kernel files in
+memory, which discovery reads like those of a node. A dump holds the kernel's facts before repair, so that discovery
+repairs them here, too.
 
-A live machine needs none of the readers, which are imported where they are used.
+Readers are imported where they are used, because a live machine needs none of them.
 """
 
 import codecs
@@ -52,7 +52,7 @@ _GZIP = b"\x1f\x8b"
 
 
 class RecordedFiles(KernelFiles):
-    """Kernel files in memory: the machine is not this one.
+    """Kernel files in memory, of another machine.
 
     Args:
         entries: by path below the root, without a leading slash: text, or `{"link": target}`, as `hack/record-machine`
@@ -74,7 +74,7 @@ class RecordedFiles(KernelFiles):
         return self.names_by_folder.get(self.resolved(name))
 
     def numbered(self, name: str, prefix: str) -> list[int]:
-        """Numbers that a kernel can give; a file can be made to hold higher ones."""
+        """Numbers up to the highest id that is read; a hostile file can hold higher ones."""
         return [number for number in super().numbered(name, prefix) if number <= bits.MAX_ID]
 
     def end_of_link(self, name: str) -> str | None:

@@ -22,7 +22,7 @@ class CgroupMirror:
     """Keeps a directory equal to a tree.
 
     Attributes:
-        tree: the truth.
+        tree: the simulated kernel's state.
         root: the directory that stands for `/sys/fs/cgroup`.
         rejections: rejected writes of other processes; the reader empties the list.
     """
@@ -35,7 +35,7 @@ class CgroupMirror:
         self._written: dict[Path, str] = {}
 
     def directory(self, path: str) -> Path:
-        """Where that cgroup is."""
+        """The directory of a cgroup."""
         return self._base / path if path else self._base
 
     def materialize(self) -> None:
@@ -137,7 +137,7 @@ class CgroupMirror:
         file = self.directory(path) / name
         known = self._written.get(file)
         if known is not None and known.rstrip("\n") == text:
-            return  # nor when only the line end differs: its writer may be about to write again
+            return  # if only the line end differs, too: the writer of the file may be about to write again
         try:
             file.write_text(text + "\n", encoding="ascii")
         except OSError as error:
@@ -146,7 +146,7 @@ class CgroupMirror:
 
 
 def _read(file: Path) -> str:
-    """The text by one read(2): two of them could give the beginning of one value and the end of the next."""
+    """The text by one read(2). Two reads could return parts of two different values."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -50,7 +50,7 @@ class NotAdmittedError(NriPinError):
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """All devices of one resource, in order, and how they are joined."""
+    """All devices of one resource, in order, and their links."""
 
     nodes_by_id: Mapping[str, NodeMask]
     links: Mapping[tuple[str, str], int]
@@ -62,7 +62,7 @@ class _Resource:
         )
 
     def aligned(self, available: Iterable[str], affinity: NodeMask | None) -> tuple[str, ...]:
-        """Those attached to a node of the affinity; none without one, nor a device that is nowhere."""
+        """The devices that are attached to a NUMA node of the affinity; none without an affinity."""
         mask = affinity.mask if affinity is not None else 0
         return tuple(name for name in available if self.nodes_by_id[name].mask & mask)
 
@@ -75,8 +75,8 @@ class DeviceManager:
     """Gives devices to the containers of pods.
 
     Args:
-        devices: all there are.
-        links: how strongly they are joined; of several for one pair the heaviest counts.
+        devices: all devices of the machine.
+        links: between devices. The heaviest link of a pair counts.
     """
 
     def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[DeviceLink] = ()) -> None:
@@ -87,21 +87,21 @@ class DeviceManager:
         self._given: dict[str, dict[str, Given]] = {}
 
     def copy(self) -> "DeviceManager":
-        """Another with the same devices, given to the same pods, for trials."""
+        """A copy in the same state, for trials."""
         made = DeviceManager(())
         made.devices, made._resources, made._given = self.devices, self._resources, dict(self._given)
         return made
 
     @property
     def given_count(self) -> int:
-        """How many containers there are of pods that were admitted and hold devices."""
+        """How many containers of admitted pods hold devices."""
         return sum(1 for pod in self._given.values() for given in pod.values() if given)
 
     def admit(self, pod: PodSpec, affinity: NodeMask | None = None) -> None:
         """Give all containers of a pod their devices, or none of them.
 
         Args:
-            pod: its init containers come first; what they have passes on to later containers.
+            pod: its init containers come first, and their devices pass on to later containers.
             affinity: the merged hint of a Topology Manager that has one; None for anywhere.
 
         Raises:
@@ -253,7 +253,7 @@ def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
 
 
 class ExporterStandIn:
-    """Answers from the moment it is made until `close`."""
+    """Serves `exporter.sock` until `close`."""
 
     def __init__(self, path: Path, manager: DeviceManager) -> None:
         self._server = _PodResourcesServer(str(path), manager)

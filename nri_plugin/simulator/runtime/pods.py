@@ -35,14 +35,14 @@ _LABEL = "io.kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container of a pod as its manifest says it; 0 = not given.
+    """A container of a pod as in its manifest; 0 = not given.
 
     Attributes:
         hugepages: (`hugepages-SIZE`, bytes).
-        devices_asked: (resource, how many), of what device plugins offer.
+        devices_asked: (resource of a device plugin, how many).
         devices: device nodes it is given.
         cdi_devices: CDI names it is given.
-        is_sidecar: of an init container: it goes on running beside the others.
+        is_sidecar: whether an init container runs beside the containers that start after it.
     """
 
     name: str
@@ -71,11 +71,11 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod as its manifest says it; `forced_qos` overrules what follows from the requests.
+    """A pod as in its manifest; `forced_qos` overrides the class that follows from the requests.
 
     Attributes:
-        init_containers: run one after the other before the others; sidecars among them go on running.
-        whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
+        init_containers: run one after the other before the app containers; sidecars go on running.
+        whole: pod-level resources (`spec.resources`); None if it sets none.
         overhead: of its runtime class, thousandths of CPUs and bytes by resource; no message to the node has it.
     """
 
@@ -244,12 +244,12 @@ def container_message(
 
 
 def stable_uid(*parts: str) -> str:
-    """A pod uid that is the same in every run."""
+    """A pod uid that is derived from `parts`, so that it is the same in every run."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts)))
 
 
 def stable_id(*parts: str) -> str:
-    """A 64-digit id, as runtimes use, that is the same in every run."""
+    """A 64-digit id as runtimes use, derived from `parts`."""
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
 
 

@@ -1,7 +1,7 @@
 """A simulated container runtime: calls of the kubelet go in, events go to the plugin, cpusets go to cgroups.
 
 The order of events, the stored resources, and the effects of an error or a lost plugin follow the runtime that
-`Behaviour` names. `Plugin` is the way to the plugin: a socket, or an object of a test.
+`Behaviour` names. `Plugin` is the connection to the plugin: a socket, or an object of a test.
 
 A runtime never reads a cgroup back. It stores the resources of the last call, and writes all of them again whenever it
 updates a container for any reason. So an old cpuset can return.
@@ -67,7 +67,7 @@ class Record:
     Attributes:
         message: as plugins see it; its resources are the stored ones.
         created_with: the resources it was created with.
-        started_on: CPUs its first instruction could run on; None before the start.
+        started_on: CPUs on which its first instruction could run; None before the start.
     """
 
     sandbox: Sandbox
@@ -116,7 +116,7 @@ class ContainerPlacement:
 
 
 class CgroupKeeper:
-    """Makes, fills and removes cgroups the way kubelet and runc do."""
+    """Makes, writes and removes cgroups as kubelet and runc do."""
 
     def __init__(self, mirror: CgroupMirror, slices: Iterable[str]) -> None:
         self.mirror = mirror
@@ -124,7 +124,7 @@ class CgroupKeeper:
             self.make(path)
 
     def make(self, path: str) -> None:
-        """Make a cgroup; on v1 it starts with what its parent has, or nothing could live in it."""
+        """Make a cgroup. On v1 it gets its parent's sets, because processes cannot enter a cgroup without CPUs."""
         if path in self.mirror.tree:
             return
         above = parent_of(path)
@@ -140,7 +140,7 @@ class CgroupKeeper:
         """A container's process moves into its new cgroup, which holds `resources`.
 
         Raises:
-            CgroupWriteError: the kernel takes no such cpuset; there is no cgroup then.
+            CgroupWriteError: the kernel rejects the cpuset; the cgroup is removed.
         """
         self.make(path)
         try:
@@ -152,10 +152,10 @@ class CgroupKeeper:
         self.mirror.flush()
 
     def write(self, path: str, resources: Resources) -> None:
-        """Write the cpuset that is stored; an empty one is not written.
+        """Write the stored cpuset; an empty one is not written.
 
         Raises:
-            CgroupWriteError: the kernel does not take it.
+            CgroupWriteError: the kernel rejects it.
         """
         self.mirror.absorb()
         wanted: Mapping[CpusetFile, str] = {CpusetFile.CPUS: resources.cpus, CpusetFile.MEMS: resources.mems}
@@ -165,7 +165,7 @@ class CgroupKeeper:
         self.mirror.flush()
 
     def leave(self, path: str) -> None:
-        """The processes are gone and the cgroup with them."""
+        """Remove the cgroup after its processes have ended."""
         if path in self.mirror.tree:
             self.mirror.tree.detach(path)
             self.mirror.remove(path)
@@ -192,13 +192,13 @@ class PluginRefusedError(NriPinError):
 
 
 class Plugin(Protocol):
-    """The way to the plugin."""
+    """The connection to a plugin."""
 
     def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         """The plugin's answer; None when it is not there, has not subscribed, or does not answer in time.
 
         Raises:
-            RefusedError: it answered with an error.
+            PluginRefusedError: it answered with an error.
         """
 
 
@@ -214,9 +214,9 @@ class Runtime:
     """One runtime on one node.
 
     Attributes:
-        behaviour: whose ways it has.
-        cgroups: where containers live.
-        plugin: who is asked; replaced whenever one connects.
+        behaviour: the runtime that is simulated.
+        cgroups: the cgroups of its pods and containers.
+        plugin: gets the events; replaced whenever a plugin connects.
     """
 
     def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
@@ -233,7 +233,7 @@ class Runtime:
         """Run a sandbox.
 
         Raises:
-            RefusedError: the plugin refused it; nothing is left.
+            PluginRefusedError: the plugin refused it; nothing is left.
         """
         self._serial += 1
         sandbox_id = stable_id("sandbox", spec.key, str(self._serial))
@@ -278,7 +278,7 @@ class Runtime:
         """Create a container in the pod `key`; it has no cgroup before it is started.
 
         Raises:
-            RefusedError: the plugin refused; the container does not exist.
+            PluginRefusedError: the plugin refused; the container does not exist.
         """
         sandbox = self.sandbox(key)
         self._serial += 1
@@ -297,15 +297,15 @@ class Runtime:
         """Start a created container.
 
         Raises:
-            RefusedError: the plugin refused and this runtime minds.
-            CgroupWriteError: the kernel does not take the stored cpuset.
+            PluginRefusedError: the plugin refused, and this runtime does not ignore that.
+            CgroupWriteError: the kernel rejects the stored cpuset.
         """
         record = self.record(key)
         sandbox = record.sandbox
         self.cgroups.enter(record.names.path, record.message.resources)
         record.message = replace(record.message, pid=5000 + self._serial)
         try:
-            # Until the answer is there the process waits in its cgroup, and the state is still "created".
+            # The process waits in its cgroup until the answer has come; its state is still "created".
             self._ask(events.StartContainer(sandbox.message, record.message))
         except PluginRefusedError:
             if not self.behaviour.ignores_start_errors:
@@ -320,8 +320,8 @@ class Runtime:
         """Change a container's resources, as the kubelet asks.
 
         Raises:
-            RefusedError: the plugin refused; nothing changed.
-            CgroupWriteError: the kernel does not take the outcome.
+            PluginRefusedError: the plugin refused; nothing changed.
+            CgroupWriteError: the kernel rejects the resulting cpuset.
         """
         record = self.record(key)
         pod = record.sandbox.message
@@ -373,11 +373,11 @@ class Runtime:
         return tuple(failed)
 
     def disconnect(self) -> None:
-        """Lose the plugin; calls go on without it."""
+        """The plugin is gone; calls go on without it."""
         self.plugin = NoPlugin()
 
     def restart(self) -> None:
-        """The runtime's own restart: the plugin is gone, some runtimes forget what was updated since creation."""
+        """Restart the runtime: it loses the plugin, and some runtimes lose the updates since creation."""
         self.disconnect()
         for record in self._records.values():
             if not self.behaviour.stores_updates:
@@ -397,7 +397,7 @@ class Runtime:
         return taken
 
     def placements(self) -> dict[str, ContainerPlacement]:
-        """What each container has, by `NAMESPACE/POD/CONTAINER`."""
+        """The placement of each container, by `NAMESPACE/POD/CONTAINER`."""
         self.absorb()
         return {record.key: self.cgroups.placement(record) for record in self._records.values()}
 
@@ -438,7 +438,7 @@ class Runtime:
         return answer
 
     def _tell(self, event: events.NRIEvent) -> None:
-        """Ask where an error is only logged."""
+        """Send an event whose error is only logged."""
         try:
             answer = self._ask(event)
         except PluginRefusedError:
@@ -447,7 +447,7 @@ class Runtime:
             self.apply(answer.updates)
 
     def _with_adjustment(self, sandbox: Sandbox, message: Container) -> Container:
-        """The container as the plugin wants it."""
+        """The container with the plugin's adjustment."""
         try:
             answer = self._ask(events.CreateContainer(sandbox.message, message))
         except PluginRefusedError:
@@ -464,7 +464,7 @@ class Runtime:
         return heeded(update.resources, self.behaviour.profile.runtime_name, is_own=is_own)
 
     def _apply(self, record: Record, change: Resources) -> None:
-        """Store a change and write everything that is stored, as the real ones do."""
+        """Store a change and write all stored resources, as real runtimes do."""
         stored = merged(record.message.resources, change)
         if record.names.path in self.cgroups.mirror.tree:
             self.cgroups.write(record.names.path, stored)
@@ -479,7 +479,7 @@ class Runtime:
 
 
 def _qos_slices(driver: Driver) -> list[str]:
-    """The cgroups a kubelet makes when it starts."""
+    """The cgroups that a kubelet makes when it starts."""
     return [parent_of(pod_names(driver, qos, "x").path) for qos in QOSClass]
 
 

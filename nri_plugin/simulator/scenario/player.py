@@ -1,4 +1,4 @@
-"""Plays a scenario and checks it by the contents of cgroups, not by the words of the agent.
+"""Plays a scenario, and checks every step by the contents of cgroups, not by the output of the agent.
 
 After every step, besides the expectations of the scenario: exclusive CPUs are shared with no other container, containers
 keep the exclusive CPUs that they were given, and the kernel would have accepted every write.
@@ -52,7 +52,7 @@ from nri_plugin.simulator.scenario.steps import (
 
 @dataclass(frozen=True, slots=True)
 class CPUChange:
-    """A running container whose CPUs are no longer what they were before the step."""
+    """A running container whose effective CPUs changed in the step."""
 
     key: str
     before: CPUSet
@@ -134,8 +134,8 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
-        self._heard = 0  # bytes of the agent's log that earlier steps have searched
-        self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
+        self._heard = 0  # bytes of the agent's log that earlier `logged` steps have matched
+        self._disturbed: set[str] = set()  # created, or given other CPUs, while no agent ran
 
     def play(self, step: Step) -> StepOutcome:
         """Play one step and check the result."""
@@ -196,7 +196,7 @@ class Player:
             case Restart():
                 self._restart(step, notes)
             case DriftStep() | Second() | Release() | Online() | Foreign():
-                self._befall(step, notes)
+                self._fault(step, notes)
             case Expect():
                 self._expect(step, notes)
             case Logged(only=""):
@@ -228,7 +228,7 @@ class Player:
                         self.stage.runtime.start(key)
 
     def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
-        """Each init container, which runs and, unless it is a sidecar, ends as soon as it has been created."""
+        """Yield each init container to be created, then start it and, unless it is a sidecar, end it."""
         for spec in pod.init_containers:
             yield spec
             key = f"{pod.key}/{spec.name}"
@@ -238,7 +238,7 @@ class Player:
                     self.stage.runtime.stop(key)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, notes: Notes) -> bool:
-        """Ask the runtime for a container with its devices; whether it was created."""
+        """Create a container with its devices; returns whether it was created."""
         key, manager = f"{pod.key}/{spec.name}", self.stage.devices
         try:
             self.stage.runtime.create(
@@ -269,7 +269,7 @@ class Player:
         if isinstance(step, Stop):
             (runtime.stop_pod if is_pod else runtime.stop)(step.target)
             return
-        if not self.stage.agent_pid:  # the next agent gives what has ended to those that share
+        if not self.stage.agent_pid:  # the next agent gives CPUs of ended containers to the shared pool
             self._disturbed |= {key for key in self._running() if not self.wants_own(key)}
         for key in runtime.containers_of(step.target):
             self.exclusive.pop(key, None)
@@ -320,7 +320,7 @@ class Player:
         if not step.is_down:
             notes.updates = len(self.stage.start_agent())
 
-    def _befall(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
+    def _fault(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
         if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):
             self._disturbed |= set(self._running())
         match step:

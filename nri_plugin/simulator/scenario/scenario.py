@@ -5,7 +5,7 @@
     config:
       reservedSystemCPUs: "0,128"
     steps:
-      - say: A database wants two CPUs of its own.
+      - say: A database requests two exclusive CPUs.
       - run: prod/db
         containers:
           db: {cpu: 2, memory: 4Gi}
@@ -18,11 +18,12 @@ name only pods and containers of earlier steps. Every error names file, line and
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import resources
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -251,7 +252,7 @@ class StepReader:
 
 
 def _configured(value: source.Value) -> dict[str, Any]:
-    """Keys of the agent's configuration; its own reader judges them with the keys that stay."""
+    """Keys of the agent's configuration; `_configurable` checks them together with the keys that stay."""
     section = source.section(value)
     if not section.entries:
         raise section.place.error("nothing is changed; name a key of the agent's configuration")
@@ -265,7 +266,7 @@ def _kernel(value: source.Value) -> dict[str, str]:
 
 
 def _copied(containers: source.Section, given: Mapping[str, source.Value]) -> Iterator[ContainerSpec]:
-    """The containers; with `copies` each of them that often, numbered from 1."""
+    """The containers. With `copies`, each of them that many times, numbered from 1."""
     copies = _number(given, "copies")
     for name, value in containers.entries.items():
         names = [name] if copies is None else [f"{name}-{number}" for number in range(1, copies + 1)]
@@ -368,15 +369,39 @@ def load(path: Path) -> Scenario:
     shipped = resources.files("nri_plugin.simulator") / "scenarios" / f"{path}.yaml"
     if path.name == str(path) and not path.exists() and shipped.is_file():
         return parse(shipped.read_text("utf-8"), f"{path}.yaml")
+    return parse(read_text(str(path)), str(path))
+
+
+LARGEST = 64 << 20
+"""Characters of a file; ten thousand pods as kubectl prints them are fewer."""
+
+
+ABSENT = "cannot be read: no such file or directory"
+
+
+def read_text(file: str, *, absent: str = ABSENT, stream: TextIO | None = None) -> str:
+    """The text of a file.
+
+    Args:
+        file: its path, or its name for errors.
+        absent: the error for a file that does not exist.
+        stream: the open file; None to open it.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {_why(error)}") from error
-    return parse(text, str(path))
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or "unknown error").lower() if isinstance(error, OSError) else "it is not text"
+        with nullcontext(stream) if stream else open(file, encoding="utf-8-sig") as opened:
+            text = opened.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise ConfigError(file, absent) from None
+    except OSError as error:
+        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
+    if len(text) > LARGEST:
+        raise ConfigError(file, f"is larger than {LARGEST >> 20} MiB; give fewer pods at once")
+    return text
 
 
 def parse(text: str, file: str) -> Scenario:
@@ -440,7 +465,7 @@ def _steps(value: source.Value) -> tuple[Step, ...]:
 
 
 def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str) -> tuple[Step, ...]:
-    """The same, once the agent's own reader has found nothing wrong with what they make of its configuration."""
+    """The steps, after the agent's reader has accepted every configuration that they make."""
     now = dict(config)
     for step in steps:
         if isinstance(step, Restart) and step.config:
@@ -450,12 +475,12 @@ def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str)
 
 
 def stem(file: str) -> str:
-    """The name of a scenario without `name`."""
+    """The default name of a scenario."""
     return Path(file).stem
 
 
 def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
-    """The configuration as plain values, after the agent's own reader has found nothing wrong with it."""
+    """The configuration as plain values, after the agent's reader has accepted it."""
     source.section(value)
     load_text(cut_out(text, "config"), file)
     values = plain(value)

@@ -1,6 +1,6 @@
 """A simulated node in a folder: a described machine, a cgroup tree, a runtime, and the real agent as a process.
 
-The agent is started as on a node, with paths in the folder. No code of the agent knows that the node is simulated.
+The agent is started as on a node, with paths in the folder. The agent has no code for simulated nodes.
 """
 
 import os
@@ -40,7 +40,7 @@ UNKNOWN_MEMORY_BYTES = 64 << 30
 
 
 class AgentFailedError(NriPinError):
-    """The agent did not start or did not register; `log` is the end of what it said."""
+    """The agent did not start or did not register; `log` is the end of its log."""
 
     def __init__(self, why: str, log: str) -> None:
         super().__init__(f"the agent failed: {why}{'; its last words: ' if log else ''}{log}")
@@ -78,9 +78,9 @@ class ScenarioNode:
     """One node for one scenario.
 
     Attributes:
-        topology: the machine, as described; the agent finds it out by itself.
-        title: the machine in words.
-        devices: the played kubelet's device manager.
+        topology: the machine as described; the agent discovers it from the files.
+        title: of the machine.
+        devices: the simulated device manager of the kubelet.
         exporter: reports devices to the agent; None on a machine without devices.
         reserved: CPUs that the configuration reserves for the system.
         runtime: the embedded runtime.
@@ -133,7 +133,7 @@ class ScenarioNode:
         return self._agent.poll() if self._agent else None
 
     def start_agent(self) -> tuple[ContainerUpdate, ...]:
-        """Start the agent and let the runtime take it in; returns what it wants updated.
+        """Start the agent and accept it in the runtime; returns the updates that it asks for.
 
         Raises:
             AgentFailedError: it ended or did not register in time.
@@ -150,18 +150,20 @@ class ScenarioNode:
                 return self.server.wait_for_plugin(1.0)
             except PluginLostError as error:
                 waited += 1.0
-                link = self.server.link  # one that was lost with an earlier agent says nothing of this one
+                link = (
+                    self.server.link
+                )  # a link that was lost with an earlier agent does not concern this one
                 if link is not None and link is not before and link.session.lost:
                     raise AgentFailedError(str(error), self.last_words()) from error
         raise AgentFailedError(f"it did not connect within {AGENT_START_S:g} s", self.last_words())
 
     def reconfigure(self, changes: Mapping[str, Any]) -> None:
-        """Give the agent's file other values for these keys; an agent reads it when it starts."""
+        """Change keys in the configuration file, which an agent reads when it starts."""
         self._configured = {**self._configured, **changes}
         self.places.config.write_text(yaml.safe_dump(self._configured, sort_keys=False), encoding="utf-8")
 
     def kill_agent(self) -> None:
-        """SIGKILL: no chance to say goodbye or to write anything."""
+        """SIGKILL: the agent ends without any cleanup."""
         if self._agent is not None:
             self._agent.kill()
             self._agent.wait()
@@ -212,7 +214,7 @@ class ScenarioNode:
 
 @contextmanager
 def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode]:
-    """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
+    """A node for the time of a `with`. Its files are removed afterwards, unless `keep` names a folder for them.
 
     Raises:
         ConfigError: the folder cannot be used, or the scenario does not fit together.
@@ -259,7 +261,7 @@ def _kept(folder: Path) -> Path:
 
 
 def _memory_folder() -> str | None:
-    """A folder in memory, as `/run` is on a node; None for the usual place where there is none."""
+    """A folder in memory, like `/run` on a node; None for the default place of temporary files."""
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm"):  # noqa: S108 - mkdtemp makes the name safe
         if folder and os.access(folder, os.W_OK | os.X_OK):
             return folder

@@ -1,7 +1,7 @@
 """Two comparisons: the same pods under two configurations, and the same pods in other orders.
 
-`compare` reports the gravest difference for each container, and figures of both simulations. `other_orders` plays
-shuffled pods, which shows how much of a result is luck.
+`compare` reports the gravest difference for each container, and counts of both simulations. `other_orders` plays
+shuffled pods, which shows how much the result depends on the order.
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -7,7 +7,6 @@ core, and reports that.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.checks import share_bytes
@@ -16,6 +15,7 @@ from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, loa
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node
 from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.scenario.scenario import read_text
 from nri_plugin.simulator.simulate.simulation import Configuration
 
 DEFAULTS = "defaults"
@@ -98,7 +98,7 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
 def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
     """The text of the configuration, and its name for errors."""
     if file is not None:
-        return _read(file), file
+        return read_text(file), file
     return (LEAST, DEFAULTS) if said is None else (said, said_in)
 
 
@@ -112,16 +112,6 @@ def _completed(
         return {**added, **sets}, "as --set says" if "reservedSystemCPUs" in sets else f"as {where} says"
     core = str(topology.first_core)
     return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, as nobody says which; {HOW}{core}"
-
-
-def _read(file: str) -> str:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
-    return text
 
 
 def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ STANDARD = (CPU, MEMORY, STORAGE)
 OF_A_POD = ("containers", "initContainers", "overhead", "resources")
 OF_A_CONTAINER = ("name", "resources", "restartPolicy")
 OF_RESOURCES = ("limits", "requests", "claims")
-"""Keys that decide about resources. Misspelt ones would be ignored, and the answer would be about another pod."""
+"""Keys that decide about resources. A misspelt key is refused, because ignoring it would simulate another pod."""
 
 LONGEST_LABEL = 63
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -220,7 +220,7 @@ def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], pat
 
 
 def _pod_level(obj: Object, path: Path) -> Object:
-    """The pod's own resources; what is left out is what its containers request, else its limit."""
+    """Pod-level resources. A missing request is the sum of the containers' requests, else the limit."""
     resources = _resources(obj["spec"]["resources"], path)
     limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
     for part, amounts in (("limits", limits), ("requests", requests)):
@@ -286,8 +286,8 @@ class FoundPod:
     """A pod of the manifests.
 
     Attributes:
-        path: where it stands.
-        workload: what it comes from; empty for a pod of its own.
+        path: its place in the documents.
+        workload: the owner, `Deployment default/web`; empty for a bare pod.
     """
 
     path: Path
@@ -297,7 +297,7 @@ class FoundPod:
 
 @dataclass(slots=True)
 class Manifests:
-    """Reads objects one after the other.
+    """Reads objects one after the other and collects their pods.
 
     Args:
         node: only pods of this node count; empty for all.
@@ -314,7 +314,7 @@ class Manifests:
     _nothing: list[str] = field(default_factory=list)
 
     def read(self, obj: object, path: Path) -> None:
-        """Take in an object.
+        """Read an object.
 
         Raises:
             ManifestError: it is not what its schema says.
@@ -448,7 +448,7 @@ def _whole(resources: Object) -> Amounts | None:
 
 
 def _in_units(name: str, milli: int) -> int:
-    """Thousandths of CPUs as they are, everything else whole."""
+    """Thousandths for CPUs; all other amounts rounded up to whole units."""
     return milli if name == CPU else -(-milli // 1000)
 
 
@@ -480,7 +480,7 @@ def _texts(obj: Object, key: str, path: Path) -> dict[str, str]:
 
 
 def _with_kind(item: object, kind: str) -> object:
-    """A member of a `PodList` need not say that it is a Pod."""
+    """The item with its kind, which members of a `PodList` may leave out."""
     if isinstance(item, Mapping) and "kind" not in item and kind != "List":
         return {**item, "kind": kind.removesuffix("List")}
     return item

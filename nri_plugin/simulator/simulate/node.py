@@ -1,8 +1,15 @@
 """A simulated node without a process: pods go in, decisions come out.
 
-`PlayedNode` sends the events of a runtime, made by the functions of the simulated runtime, to `core.engine.decide`. The
-agent's own `PodFactsLookup` asks for devices and pod facts. There is no socket, thread, cgroup or clock, so a pod costs less
-than a millisecond. Invariant: besides the state it keeps only the messages of pods and containers that exist.
+`PlayedNode` does the steps from a pod to decisions:
+
+1. scheduler and kubelet: `NodeRoom.check` counts the requests, `DeviceManager.admit` allocates devices.
+2. runtime: `runtime.pods` makes the messages of RunPodSandbox and of each CreateContainer, with the events around them.
+3. agent: `PodFactsLookup` of the agent adds devices and pod facts to CreateContainer. `_SimulatedExporter` stands for the exporter
+   and gives `runtime.pods.pod_facts`.
+4. core: `core.engine.decide` returns the decision, whose state is kept unless it is a refusal.
+
+There is no socket, thread, cgroup or clock, so a pod costs less than a millisecond. Invariant: besides the state it keeps
+only the messages of pods and containers that exist.
 
 `NodeRoom` counts the requests of pods against the allocatable resources of the node, as scheduler and kubelet do before
 a runtime is asked. Invariant: requests never exceed what is allocatable. Amounts are thousandths of CPUs and bytes. Huge
@@ -26,7 +33,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Amounts, Kind, Phase, PodFacts, State
+from nri_plugin.model.state import Amounts, Kind, Phase, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
@@ -151,7 +158,7 @@ def _requests(amounts: Amounts) -> dict[str, int]:
 
 
 NO_FILES = "/nonexistent"
-"""Path of the host's files; never read, because the exporter's answer has the devices of every container."""
+"""Path of the host's files. It is never read, because the exporter's answer has the devices of every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +220,9 @@ class PlayedNode:
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
         self.live: dict[str, tuple[Pod, Container]] = {}
         locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
-        self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+        self._pod_facts = PodFactsLookup(
+            locator, _SimulatedExporter(self._answer), getLogger(__name__), lambda: 0.0
+        )
 
     def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
         """Run a pod; returns the results of its containers, init containers first."""
@@ -234,40 +243,35 @@ class PlayedNode:
     def start(self, target: str) -> None:
         """Start created containers."""
         for key in self._keys(target):
-            self._tell(events.StartContainer(*self.live[key]))
-            self._tell(events.PostStartContainer(*self.live[key]))
+            self._send(events.StartContainer(*self.live[key]))
+            self._send(events.PostStartContainer(*self.live[key]))
 
     def stop(self, target: str) -> None:
         """Stop containers; with a pod as target its sandbox too."""
         for key in self._keys(target):
             if self.is_running(key):
-                self._tell(events.StopContainer(*self.live[key]))
+                self._send(events.StopContainer(*self.live[key]))
         if target in self._pods:
-            self._tell(events.StopPodSandbox(self._pods[target][1]))
+            self._send(events.StopPodSandbox(self._pods[target][1]))
             self.devices.free(target)
 
     def remove(self, target: str) -> None:
         """Stop and remove containers; with a pod as target the pod too."""
         self.stop(target)
         for key in self._keys(target):
-            self._tell(events.RemoveContainer(*self.live.pop(key)))
+            self._send(events.RemoveContainer(*self.live.pop(key)))
         if target in self._pods:
             spec, message, _ = self._pods.pop(target)
-            self._tell(events.RemovePodSandbox(message))
+            self._send(events.RemovePodSandbox(message))
             if self.room is not None:
                 self.room.give_back(spec.key)
 
     def update(self, key: str, resources: Resources) -> AdmissionRefusal | None:
-        """The kubelet changes a container's resources; why it may not, if so."""
-        decision = self._tell(events.UpdateContainer(*self.live[key], resources))
+        """Change a container's resources as the kubelet does; returns the refusal, if any."""
+        decision = self._send(events.UpdateContainer(*self.live[key], resources))
         if decision.refusal is None:
-            self._tell(events.PostUpdateContainer(*self.live[key]))
+            self._send(events.PostUpdateContainer(*self.live[key]))
         return decision.refusal
-
-    @property
-    def pods(self) -> Iterable[str]:
-        """Keys `NAMESPACE/NAME` of pods that exist."""
-        return self._pods
 
     def specs(self) -> Iterable[PodSpec]:
         """Pods that exist."""
@@ -308,10 +312,10 @@ class PlayedNode:
         uid = stable_uid(pod.key, str(self._serial))
         message, names = pod_message(pod, uid, stable_id("sandbox", pod.key, str(self._serial)), self._who)
         self._pods[pod.key] = (pod, message, names)
-        self._tell(events.RunPodSandbox(message))
+        self._send(events.RunPodSandbox(message))
 
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
-        """Create them as the kubelet does: a refused init container ends the pod, a refused app container does not."""
+        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not."""
         blocked = False
         for spec, kind in pod.members:
             if blocked:
@@ -332,22 +336,22 @@ class PlayedNode:
         made = stable_id("container", pod.key, spec.name, str(self._serial))
         message, _ = container_message(pod, sandbox, names, spec, made, self._who)
         given = self.devices.given(pod.key, spec.name)
-        decision = self._tell(events.CreateContainer(sandbox, message))
+        decision = self._send(events.CreateContainer(sandbox, message))
         if decision.refusal is not None:
             self._undo(sandbox, message)
             return Tried(spec, kind, decision, decision.refusal, RefusalStage.PLACEMENT, given)
         self.live[f"{pod.key}/{spec.name}"] = sandbox, message
-        self._tell(events.PostCreateContainer(sandbox, message))
+        self._send(events.PostCreateContainer(sandbox, message))
         return Tried(spec, kind, decision, devices=given, container_id=made)
 
     def _undo(self, sandbox: Pod, message: Container) -> None:
         """Send the events of runtimes that report a container whose creation failed."""
         if self._who.behaviour.undoes_failed_creation:
-            self._tell(events.StopContainer(sandbox, message))
-            self._tell(events.RemoveContainer(sandbox, message))
+            self._send(events.StopContainer(sandbox, message))
+            self._send(events.RemoveContainer(sandbox, message))
 
-    def _tell(self, event: events.NRIEvent) -> Decision:
-        known = self._inform(self.node, events.Request(0, None, event))
+    def _send(self, event: events.NRIEvent) -> Decision:
+        known = self._pod_facts(self.node, events.Request(0, None, event))
         decision = decide(self.node, self.state, known)
         if decision.refusal is None:
             self.state = decision.state
@@ -355,20 +359,17 @@ class PlayedNode:
 
     def _keys(self, target: str) -> list[str]:
         """Keys of existing containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
-        return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
+        return [key for key, (pod, _) in self.live.items() if target in (key, f"{pod.namespace}/{pod.name}")]
 
     def _answer(self, event: events.CreateContainer) -> ExporterAnswer:
-        """What the exporter would answer: devices always, the pod's facts where it knows pods."""
+        """The exporter's answer: the devices, and the facts of the pod if the exporter knows pods."""
         key = f"{event.pod.namespace}/{event.pod.name}"
         everyone = tuple(self.devices.containers(key).values())
         return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
-            facts=self._facts(key, event.pod.uid),
+            facts=pod_facts(self._pods[key][0], event.pod.uid) if self._knows_pods else None,
         )
-
-    def _facts(self, key: str, uid: str) -> PodFacts | None:
-        return pod_facts(self._pods[key][0], uid) if self._knows_pods else None
 
     def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:
         """The devices by resource, in the order of the first."""
@@ -382,7 +383,7 @@ class PlayedNode:
         )
 
 
-class _Told(PodResourcesClient):
+class _SimulatedExporter(PodResourcesClient):
     """The exporter without a socket."""
 
     def __init__(self, answer: Callable[[events.CreateContainer], ExporterAnswer]) -> None:

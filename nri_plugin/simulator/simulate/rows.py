@@ -116,11 +116,11 @@ class Shapes:
         return key
 
     def texts(self) -> dict[str, str]:
-        """What each asks for."""
+        """The requests of each shape."""
         return {key: shape_text(pod) for key, pod in self.pods.items()}
 
     def _plain(self, pod: PodSpec) -> PodSpec:
-        """The pod without what no placement depends on."""
+        """The pod without properties that no placement depends on."""
         options = self._options
         is_heard = pod.namespace in options.annotation_namespaces
         heard = {
@@ -222,7 +222,7 @@ def _amount(name: str, amount: int) -> str:
 
 
 class Rows:
-    """Writes rows for one node."""
+    """Makes the rows of one node."""
 
     def __init__(self, played: PlayedNode) -> None:
         self._played = played
@@ -276,9 +276,9 @@ class Rows:
         """Every device and who has it."""
         manager = self._played.devices
         holders = {
-            (resource, each): f"{pod}/{container}"
-            for pod in self._played.pods
-            for container, given in manager.containers(pod).items()
+            (resource, each): f"{pod.key}/{container}"
+            for pod in self._played.specs()
+            for container, given in manager.containers(pod.key).items()
             for resource, ids in given.items()
             for each in ids
         }
@@ -307,7 +307,7 @@ class Rows:
         return alignment.fragmentation(free, caches), alignment.fragmentation(free, cores)
 
     def memory(self) -> Iterator[SimulatedMemory]:
-        """Each NUMA node with memory to promise, where the policy promises some."""
+        """Each NUMA node with allocatable memory, if the policy allocates memory."""
         node = self._node
         if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
             return
@@ -319,7 +319,7 @@ class Rows:
                     yield SimulatedMemory(number, resource, size, size - free[number])
 
     def _own(self) -> dict[str, CPUSet]:
-        """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
+        """Exclusive CPUs by container, also of containers that ended and may be created again."""
         found = {}
         for key, allocation in self._played.state.allocations.items():
             uid, container = owner_of(key)
@@ -356,7 +356,7 @@ class Rows:
 
 
 def refusal(tried: Tried) -> SimulatedRefusal | None:
-    """Why it does not run; None where it does."""
+    """Why a container does not run; None if it runs."""
     return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
 
 

@@ -219,7 +219,7 @@ class StepPlayer:
 
 
 TRIALS_NOW, TRIALS_EMPTY = 600, 300
-"""Trials of all shapes together: hundreds of shapes must not take minutes."""
+"""Trials of all shapes together, so that hundreds of shapes do not take minutes."""
 
 UNKNOWN_MEMORY_BYTES = 64 << 30
 """For oom_score_adj if the size is unknown."""
@@ -296,7 +296,7 @@ def running(played: Played) -> tuple[SimulatedContainer, ...]:
 
 
 def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
-    """The machine with nothing on it; `counts` requests also where the plan itself does not."""
+    """An empty node; with `counts`, requests are counted even if the plan has no objects."""
     described = machine.description
     devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
@@ -356,7 +356,7 @@ def _failed(row: SimulatedContainer) -> bool:
 
 
 def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[ShapeCapacity]:
-    """For each shape; those of the command line come last, as they were met last."""
+    """The capacity for each shape, in order of appearance: those of the command line come last."""
     budgets = TrialBudget(TRIALS_NOW), TrialBudget(TRIALS_EMPTY)
     counted = empty_node(machine, played.plan, chosen, counts=True)
     now = played.node.fork()
@@ -369,14 +369,14 @@ def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[S
 
 
 def _most_wanted(shapes: Shapes) -> list[str]:
-    """Those that only the command line names, which are wanted for sure, then the most frequent."""
+    """Keys in the order of trials: shapes that only the command line names, then the most frequent."""
     return sorted(shapes.pods, key=lambda key: (bool(shapes.examples[key]), -shapes.counts[key]))
 
 
 def _room(
     key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[TrialBudget, TrialBudget]
 ) -> ShapeCapacity | None:
-    """How many more fit on the node as it is and on an empty one, each while there is a budget for it."""
+    """How many more fit on the node as it is and on an empty one, as far as the budgets last."""
     pod, count, example = shapes.pods[key], shapes.counts[key], shapes.examples[key]
     text = shape_text(pod)
     if not asks_for_something(pod):

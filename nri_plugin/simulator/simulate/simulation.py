@@ -67,7 +67,7 @@ class SimulatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine, enough to draw it.
+    """The machine, for pictures.
 
     Attributes:
         name: as given on the command line.
@@ -153,7 +153,7 @@ class SimulatedRefusal:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedContainer:
-    """A container and what it got.
+    """A container and its placement.
 
     Attributes:
         key: `NAMESPACE/POD/CONTAINER`.
@@ -303,7 +303,7 @@ class ShapeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """Equal refusals: of pods of one shape, for one reason.
+    """Refusals of pods of one shape for one reason.
 
     Attributes:
         containers: keys, in order.
@@ -327,14 +327,14 @@ class Totals:
         pods_partly: some of their containers were refused, others run.
         pods_refused: none runs.
         containers: that run.
-        containers_exclusive: of these with CPUs of their own.
+        containers_exclusive: of these, those with exclusive CPUs.
         exclusive_cpus, shared_cpus, reserved_cpus, available_cpus: how many; the shared pool includes reserved ones
             where they may be used.
         shared_pool: the pool, a kernel list.
-        aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: of the containers with CPUs of
-            their own, how many are aligned.
+        aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: how many of the containers with
+            exclusive CPUs are aligned.
         fragmentation_numa, fragmentation_cache: over the whole machine, as in `FragmentationRow`.
-        memory_promised_bytes: by the Static memory policy.
+        memory_promised_bytes: allocated by the Static memory policy.
         problems: expectations that were not met.
     """
 
