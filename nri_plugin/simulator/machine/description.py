@@ -140,6 +140,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     if old_language.is_old(text):
         old_language.note(source)
         text = old_language.convert(text, source)
+    first = text.lstrip().partition("\n")[0]
     section = _top(text, source)
     given = section.entries
     if "topology" not in given:
@@ -160,7 +161,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         devices = read_devices(given["devices"], [node.id for node in nodes], has_numa=has_numa)
     return Description(
         name=name,
-        title=_title(text),
+        title=first[1:].strip() if first.startswith("#") else "",
         cores=cores,
         nodes=nodes,
         present=present,
@@ -172,12 +173,6 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         devices=devices,
         links=read_links(given["links"], devices) if "links" in given else (),
     )
-
-
-def _title(text: str) -> str:
-    """The first line, where it is a comment."""
-    first = text.lstrip().partition("\n")[0]
-    return first[1:].strip() if first.startswith("#") else ""
 
 
 def _top(text: str, source: str) -> Section:
@@ -354,7 +349,7 @@ def _distances(
         rows = [tuple(map(_distance, yaml_tree.items(row))) for row in value.items]
         if len(rows) != len(ids) or any(len(row) != len(ids) for row in rows):
             widths = " or ".join(map(str, sorted({len(row) for row in rows})))
-            what = f"{len(rows)} rows of {widths} distances for the {len(ids)} NUMA nodes {_list(ids)}"
+            what = f"{len(rows)} rows of {widths} distances for the {len(ids)} NUMA nodes {bits.format_list(bits.from_ids(ids))}"
             raise value.place.error(f"{what}: expected a square table")
         return rows
     said = dict(_DISTANCES)
@@ -378,7 +373,3 @@ def _distance(value: Value) -> int:
     if not 10 <= number <= 255:
         raise value.place.error(f"expected a distance from 10 to 255, found {number}")
     return number
-
-
-def _list(ids: list[int]) -> str:
-    return bits.format_list(bits.from_ids(ids))

@@ -299,34 +299,15 @@ def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
 
 def _specifications(devices: Iterable[PlacedDevice]) -> Files:
     """A CDI specification for each resource that is delivered by CDI names."""
-    by_resource: dict[str, list[PlacedDevice]] = {}
+    entries: dict[str, list[object]] = {}
     for device in devices:
         if device.delivery is Delivery.CDI:
-            by_resource.setdefault(device.resource, []).append(device)
+            node = {name: getattr(device.node, name) for name in ("path", "type", "major", "minor")}
+            edits = {"deviceNodes": [node]}
+            entries.setdefault(device.resource, []).append({"name": device.id, "containerEdits": edits})
     return {
-        f"etc/cdi/{resource.replace('/', '-')}.json": json.dumps(_specification(resource, members))
-        for resource, members in by_resource.items()
-    }
-
-
-def _specification(resource: str, members: Iterable[PlacedDevice]) -> dict[str, object]:
-    return {
-        "cdiVersion": "0.6.0",
-        "kind": resource,
-        "devices": [
-            {
-                "name": device.id,
-                "containerEdits": {
-                    "deviceNodes": [
-                        {
-                            "path": device.node.path,
-                            "type": device.node.type,
-                            "major": device.node.major,
-                            "minor": device.node.minor,
-                        }
-                    ]
-                },
-            }
-            for device in members
-        ],
+        f"etc/cdi/{resource.replace('/', '-')}.json": json.dumps(
+            {"cdiVersion": "0.6.0", "kind": resource, "devices": members}
+        )
+        for resource, members in entries.items()
     }

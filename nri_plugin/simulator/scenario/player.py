@@ -303,22 +303,19 @@ class Player:
     def _restart(self, step: Restart, notes: Notes) -> None:
         folder = self.stage.places.cgroups
         before = write_times(folder) if step.writes is None else settled_writes(self.stage)
-        self._restart_part(step, notes)
-        after = write_times(folder) if step.writes is None else settled_writes(self.stage)
-        written = [path for path, when in after.items() if before.get(path) != when]
-        if step.writes is not None and len(written) > step.writes:
-            notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
-
-    def _restart_part(self, step: Restart, notes: Notes) -> None:
         if step.part is Part.RUNTIME:
             self.stage.server.restart()
             if not step.is_down:
                 notes.updates = len(self.stage.server.wait_for_plugin())
-            return
-        self.stage.kill_agent()
-        self.stage.reconfigure(step.config)
-        if not step.is_down:
-            notes.updates = len(self.stage.start_agent())
+        else:
+            self.stage.kill_agent()
+            self.stage.reconfigure(step.config)
+            if not step.is_down:
+                notes.updates = len(self.stage.start_agent())
+        after = write_times(folder) if step.writes is None else settled_writes(self.stage)
+        written = [path for path, when in after.items() if before.get(path) != when]
+        if step.writes is not None and len(written) > step.writes:
+            notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
 
     def _fault(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
         if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):

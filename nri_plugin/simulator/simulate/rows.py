@@ -41,10 +41,6 @@ from nri_plugin.simulator.simulate.simulation import (
 # The machine
 
 
-OWN = "its own machine"
-"""The name of a machine that a scenario describes."""
-
-
 def described_machine(text: str, file: str) -> SourcedMachine:
     """The machine that a scenario names or describes.
 
