@@ -24,6 +24,7 @@ from nri_plugin.simulator.runtime.cgroup_tree import (
     CpusetFile,
     Driver,
     Names,
+    container_names,
     parent_of,
     pod_names,
 )
@@ -202,26 +203,18 @@ class Plugin(Protocol):
         """
 
 
-class NoPlugin:
-    """No plugin is connected."""
-
-    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - there is no plugin
-        """No answer."""
-        return None
-
-
 class Runtime:
     """One runtime on one node.
 
     Attributes:
         behaviour: the runtime that is simulated.
         cgroups: the cgroups of its pods and containers.
-        plugin: gets the events; replaced whenever a plugin connects.
+        plugin: gets the events; None while no plugin is connected.
     """
 
     def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
         self.behaviour = behaviour
-        self.plugin: Plugin = NoPlugin()
+        self.plugin: Plugin | None = None
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
         self._failed: list[CgroupWriteError] = []
         self._who = RuntimeIdentity(behaviour, driver, memory_bytes)
@@ -239,7 +232,7 @@ class Runtime:
         sandbox_id = stable_id("sandbox", spec.key, str(self._serial))
         uid = uid or stable_uid(spec.key, str(self._serial))
         message, names = pod_message(spec, uid, sandbox_id, self._who)
-        pause = f"{names.path}/{_leaf(self._who.driver, self.behaviour.cgroup_prefix, sandbox_id)}"
+        pause = container_names(self._who.driver, names, self.behaviour.cgroup_prefix, sandbox_id).path
         sandbox = Sandbox(spec, message, names, pause)
         self.cgroups.make(names.path)
         self.cgroups.enter(pause, Resources())
@@ -374,7 +367,7 @@ class Runtime:
 
     def disconnect(self) -> None:
         """The plugin is gone; calls go on without it."""
-        self.plugin = NoPlugin()
+        self.plugin = None
 
     def restart(self) -> None:
         """Restart the runtime: it loses the plugin, and some runtimes lose the updates since creation."""
@@ -433,7 +426,7 @@ class Runtime:
         ]
 
     def _ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
-        answer = self.plugin.ask(event)
+        answer = None if self.plugin is None else self.plugin.ask(event)
         self.absorb()
         return answer
 
@@ -481,7 +474,3 @@ class Runtime:
 def _qos_slices(driver: Driver) -> list[str]:
     """The cgroups that a kubelet makes when it starts."""
     return [parent_of(pod_names(driver, qos, "x").path) for qos in QOSClass]
-
-
-def _leaf(driver: Driver, prefix: str, sandbox_id: str) -> str:
-    return f"{prefix}-{sandbox_id}.scope" if driver is Driver.SYSTEMD else sandbox_id
