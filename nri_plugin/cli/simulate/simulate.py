@@ -150,9 +150,8 @@ def as_dict(
 def _read(words: Sequence[str], node: str) -> "tuple[SourcedMachine, PodPlan]":
     from dataclasses import replace
 
-    from nri_plugin.simulator.machine.source import read_machine
+    from nri_plugin.simulator.machine.source import described_machine, read_machine
     from nri_plugin.simulator.simulate.plan import read_plan
-    from nri_plugin.simulator.simulate.rows import described_machine
 
     if not words or len(words) > 2:
         raise click.UsageError(

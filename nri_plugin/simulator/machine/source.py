@@ -333,6 +333,21 @@ def described(text: str, name: str, where: str) -> SourcedMachine:
     return SourcedMachine(name, MachineKind.DESCRIBED, build_topology(description), description)
 
 
+def described_machine(text: str, file: str) -> SourcedMachine:
+    """The machine that a scenario names or describes.
+
+    Args:
+        text: the name or the description.
+        file: the scenario, for errors.
+
+    Raises:
+        ConfigError: there is no such machine, or the description is wrong.
+    """
+    from nri_plugin.simulator.machine.machine import is_description
+
+    return described(text, "machine", file) if is_description(text) else read_machine(text)
+
+
 def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
     from nri_plugin.simulator.machine.hwloc import NotTopologyError, read_hwloc
 

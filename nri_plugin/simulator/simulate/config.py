@@ -67,7 +67,11 @@ def choose(
     Raises:
         ConfigError: anything in it is wrong, or it does not fit the machine.
     """
-    text, where = _text(file, said, said_in)
+    text, where = LEAST, DEFAULTS
+    if file is not None:
+        text, where = read_text(file), file
+    elif said is not None:
+        text, where = said, said_in
     shown_sets, why = dict(sets), f"as {where} says"
     if file is None:
         sets, why = _completed(topology, text, where, sets)
@@ -75,9 +79,8 @@ def choose(
     config = load_text(text, where, {f"{SET}{key}": value for key, value in sets.items()})
     node = config.node(topology)
     node = Node(node.topology, node.options, node.reserved, load_hint_providers())
-    shown = Configuration(
-        _name(where, shown_sets), _said(config), str(node.reserved or config.reserved_system_cpus), why
-    )
+    name = ", ".join([where, *(f"{key}={value}" for key, value in shown_sets.items())])
+    shown = Configuration(name, _said(config), str(node.reserved or config.reserved_system_cpus), why)
     return Chosen(config, node, shown)
 
 
@@ -93,13 +96,6 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
             option, f"expected KEY=VALUE such as topologyManagerPolicy=restricted, found {word}"
         )
     return key.strip(), value.strip()
-
-
-def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
-    """The text of the configuration, and its name for errors."""
-    if file is not None:
-        return read_text(file), file
-    return (LEAST, DEFAULTS) if said is None else (said, said_in)
 
 
 def _completed(
@@ -132,11 +128,6 @@ def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
     return {
         "evictionHard": f"{{memory.available: {share_bytes(share.text, sum(size or 0 for size in sizes))}}}"
     }
-
-
-def _name(where: str, sets: Mapping[str, str]) -> str:
-    words = [where, *(f"{key}={value}" for key, value in sets.items())]
-    return ", ".join(words)
 
 
 def _said(config: Config) -> dict[str, str]:

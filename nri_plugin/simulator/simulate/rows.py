@@ -18,8 +18,7 @@ from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import ContainerRecord, State, owner_of
 from nri_plugin.policy import alignment
-from nri_plugin.simulator.machine.machine import is_description
-from nri_plugin.simulator.machine.source import SourcedMachine, described, read_machine
+from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, requests_and_limits
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
@@ -39,15 +38,6 @@ from nri_plugin.simulator.simulate.simulation import (
 )
 
 # The machine
-
-
-def described_machine(text: str, file: str) -> SourcedMachine:
-    """The machine that a scenario names or describes.
-
-    Raises:
-        ConfigError: there is no such machine, or the description is wrong.
-    """
-    return described(text, "machine", file) if is_description(text) else read_machine(text)
 
 
 def machine_row(machine: SourcedMachine, summary: str) -> Machine:
