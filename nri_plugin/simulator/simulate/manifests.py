@@ -322,7 +322,7 @@ class Manifests:
         found = checked_mapping(obj, path)
         kind = checked_text(found.get("kind"), (*path, "kind"), "the kind of the object, such as Pod")
         version = found.get("apiVersion")
-        if kind in KINDS and version not in {None, KINDS[kind][0]}:
+        if kind in KINDS and version not in (None, KINDS[kind][0]):
             raise ManifestError((*path, "apiVersion"), f"{kind} is of {KINDS[kind][0]}, found {version}")
         if kind == "List" or kind.endswith("List"):
             for number, item in enumerate(checked_list(found.get("items"), (*path, "items"))):
