@@ -12,11 +12,12 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.messages import ContainerState
 
 MEMORY_BYTES = 64 << 30
 
@@ -36,11 +37,21 @@ class NoMirror(CgroupMirror):
     def remove(self, path: str) -> None:
         self.tree.remove(path)
 
-    def absorb(self) -> Absorbed:
-        return Absorbed()
+    def absorb(self) -> None:
+        pass
 
     def flush(self) -> None:
         pass
+
+
+def created_in(runtime: Runtime, key: str) -> list[Record]:
+    """Containers of the pod `key` that wait to be started."""
+    sandbox = runtime.sandbox(key)
+    return [
+        each
+        for each in runtime.records()
+        if each.sandbox is sandbox and each.message.state is ContainerState.CREATED
+    ]
 
 
 class EngineAgent:

@@ -6,10 +6,10 @@ from typing import Any
 
 from nri_plugin.model import bits
 from nri_plugin.model.topology import Topology
+from nri_plugin.policy.alignment import CPUAlignment
 from nri_plugin.simulator.machine.machine import build_topology, load
 from nri_plugin.simulator.simulate.comparison import ContainerDifference, SimulationComparison, Sum
 from nri_plugin.simulator.simulate.simulation import (
-    AlignmentRow,
     Configuration,
     ContainerStatus,
     CPUGroup,
@@ -142,7 +142,7 @@ class _Counting:
                 bits.from_ids(cache for cache, group in self.topology.caches if group.mask & cpus)
             ),
             "mems": "0" if mine else "",
-            "aligned": AlignmentRow(numa_node=True, socket=True, uncore_cache=size <= 8, whole_cores=False)
+            "aligned": CPUAlignment(numa_node=True, socket=True, uncore_cache=size <= 8, whole_cores=False)
             if mine
             else None,
         }

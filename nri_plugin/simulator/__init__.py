@@ -1,1 +1,1 @@
-"""A node without a node: described machines, a runtime, a cgroup tree, scenarios."""
+"""Simulated nodes: described machines, a container runtime with cgroups, scenarios, and placement without processes."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from nri_plugin.simulator.machine.machine import build_sysfs, load
 from nri_plugin.simulator.runtime.plugin_link import PluginLink
 from nri_plugin.simulator.runtime.profile import RuntimeProfile
-from nri_plugin.simulator.runtime.runtime import Truth
+from nri_plugin.wire.nri.events import Synchronize
 
 MACHINE = "epyc7742-2p-64c-smt-nps4"
 CONFIG = """\
@@ -62,14 +62,14 @@ def site() -> Iterator[Path]:
 
 
 @contextmanager
-def running(profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
+def running(profile: RuntimeProfile, truth: Synchronize) -> Iterator[Running]:
     """Start an agent, hand it `truth`, stop it in the end."""
     with site() as base, running_at(base, profile, truth) as agent:
         yield agent
 
 
 @contextmanager
-def running_at(base: Path, profile: RuntimeProfile, truth: Truth) -> Iterator[Running]:
+def running_at(base: Path, profile: RuntimeProfile, truth: Synchronize) -> Iterator[Running]:
     """The same on files that are there."""
     with socket.socket(socket.AF_UNIX) as server:
         (base / "nri.sock").unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def running_at(base: Path, profile: RuntimeProfile, truth: Truth) -> Iterator[Ru
                 agent.terminate()
 
 
-def make_cgroups(base: Path, truth: Truth) -> None:
+def make_cgroups(base: Path, truth: Synchronize) -> None:
     """A cpuset directory for every container and all above it, as runc leaves them for who has no cpuset."""
     for container in truth.containers:
         parts = container.cgroups_path.strip("/").split("/")
@@ -109,7 +109,9 @@ def stamps(base: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in (base / "cgroup").rglob("cpuset.cpus")}
 
 
-def _joined(server: socket.socket, profile: RuntimeProfile, truth: Truth, pid: int, began: float) -> Running:
+def _joined(
+    server: socket.socket, profile: RuntimeProfile, truth: Synchronize, pid: int, began: float
+) -> Running:
     server.settimeout(20)
     connection, _ = server.accept()
     link = PluginLink(connection, profile)
@@ -118,8 +120,8 @@ def _joined(server: socket.socket, profile: RuntimeProfile, truth: Truth, pid: i
     return Running(link, pid, told[0] - began, time.monotonic() - told[0])
 
 
-def _noting(told: list[float], truth: Truth) -> Callable[[], Truth]:
-    def tell() -> Truth:
+def _noting(told: list[float], truth: Synchronize) -> Callable[[], Synchronize]:
+    def tell() -> Synchronize:
         told.append(time.monotonic())
         return truth
 

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from nri_plugin.simulator.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
-from nri_plugin.simulator.runtime.runtime import Truth
 from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.events import Synchronize
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
 from tests.bench.figures import Figure, at, milliseconds
 
-NOTHING = Truth((), ())
+NOTHING = Synchronize((), ())
 ENVIRONMENT = tuple(f"VARIABLE_NUMBER_{number}=some value of a usual length {number}" for number in range(60))
 
 
@@ -96,7 +96,7 @@ def _creations(agent: Running, rounds: int, pause_s: float, first: int = 0) -> l
     return took
 
 
-def crowd(pods: int, each: int) -> Truth:
+def crowd(pods: int, each: int) -> Synchronize:
     """A full node: one pod in twenty has an exclusive container."""
     all_pods = [_pod(f"crowd-{number}", guaranteed=number % 20 == 0) for number in range(pods)]
     containers = [
@@ -104,7 +104,7 @@ def crowd(pods: int, each: int) -> Truth:
         for of, guaranteed in ((of, "burstable" not in of.cgroup_parent) for of in all_pods)
         for number in range(each)
     ]
-    return Truth(tuple(all_pods), tuple(containers))
+    return Synchronize(tuple(all_pods), tuple(containers))
 
 
 def _pod(name: str, *, guaranteed: bool) -> Pod:

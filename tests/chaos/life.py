@@ -22,7 +22,7 @@ from tests.chaos.disk import Disk, Inode, Names
 from tests.chaos.faults import Fault, Faults, Killed
 from tests.chaos.judge import Judge
 from tests.largest_pods import SPEC_KINDS, enlarged
-from tests.simulated_node import MEMORY_BYTES, NoMirror
+from tests.simulated_node import MEMORY_BYTES, NoMirror, created_in
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu % 16, cpu % 16 // 8, cpu % 16 // 8, cpu % 16 // 4) for cpu in range(32)]
@@ -303,7 +303,7 @@ class Life:
                 self.runtime.stop(f"{pod.key}/init")
 
     def start_created(self) -> None:
-        for record in self.runtime.created_in(self.random.choice(self.keys())):
+        for record in created_in(self.runtime, self.random.choice(self.keys())):
             self.runtime.start(record.key)
 
     def restart_container(self) -> None:

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from nri_plugin.host.sysfs import discover, read_topology
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.simulator.machine.kernel_files import machine_files
-from nri_plugin.simulator.machine.machine import build_sysfs, build_topology, parse
+from nri_plugin.simulator.machine.machine import build_sysfs, build_topology, machine_files, parse
 from tests.oracles.recordings import RecordedFiles
 
 LEVELS = {"pack": 3, "numa": 3, "l3": 2, "die": 2}

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.host.sysfs import read_facts, read_topology
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.simulator.machine.kernel_files import machine_files
-from nri_plugin.simulator.machine.machine import parse
+from nri_plugin.simulator.machine.machine import machine_files, parse
 from nri_plugin.simulator.machine.source import MachineKind, RecordedFiles, machine_from, read_machine
 from tests.conftest import HERE
 from tests.property.test_machine import machine_texts

@@ -20,7 +20,7 @@ from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_fro
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError
 from nri_plugin.wire.nri.messages import Resources
-from tests.simulated_node import SimulatedNode
+from tests.simulated_node import SimulatedNode, created_in
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu % 8, cpu % 8 // 4, cpu % 8 // 4, cpu % 8 // 4) for cpu in range(16)]
@@ -122,7 +122,7 @@ class Life(RuleBasedStateMachine):
     @precondition(lambda self: self.pods)
     @rule(data=st.data())
     def start(self, data: st.DataObject) -> None:
-        for record in self.runtime.created_in(data.draw(st.sampled_from(self.pods))):
+        for record in created_in(self.runtime, data.draw(st.sampled_from(self.pods))):
             self.runtime.start(record.key)
 
     @precondition(lambda self: self.pods)

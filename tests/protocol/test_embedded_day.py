@@ -105,7 +105,7 @@ def test_an_offline_cpu_comes_back_to_its_owner(on_stage) -> None:
     steps = "  - online: 0,2-7\n  - online: 0-7\n"
     scenario = parse(HEAD + DB + steps, "x")
     player, outcomes = played(on_stage(scenario), scenario)
-    own = player.promised["shop/db/db"]
+    own = player.exclusive["shop/db/db"]
     assert CPUSet.of(1) <= own
     assert [str(outcome.changed[0].after) for outcome in outcomes[1:]] == [str(own - CPUSet.of(1)), str(own)]
 

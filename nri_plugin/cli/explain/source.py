@@ -17,7 +17,6 @@ from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Node, Options
-from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, pod_of
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.recording.file import DIRECTORY
@@ -277,10 +276,9 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
 
 def _on_machine(machine: str, config: str | None, state_file: str | None) -> Ground:
     from nri_plugin.simulator.machine.source import read_machine
-    from nri_plugin.simulator.simulate.config import first_core
 
     found = read_machine(machine)
-    reserved = CPUSet.parse(first_core(found.topology))  # as a simulation has it
+    reserved = found.topology.first_core  # as in a simulation
     node = load(config).node(found.topology) if config else Node(found.topology, Options(), reserved)
     place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:

@@ -15,7 +15,7 @@ from nri_plugin.cli.simulate.text import comparison_text, simulation_text
 from nri_plugin.cli.topology.machine_view import summary
 from nri_plugin.cli.topology.picture import in_encoding
 from nri_plugin.model.errors import ConfigError, HostError
-from nri_plugin.simulator.machine.source import SourcedMachine, read_machine
+from nri_plugin.simulator.machine.source import SourcedMachine, described_machine, read_machine
 from nri_plugin.simulator.simulate.comparison import (
     PodOrder,
     SimulationComparison,
@@ -25,7 +25,7 @@ from nri_plugin.simulator.simulate.comparison import (
 )
 from nri_plugin.simulator.simulate.config import Chosen, choose, parse_set
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
-from nri_plugin.simulator.simulate.rows import described_machine, read_shape
+from nri_plugin.simulator.simulate.rows import read_shape
 from nri_plugin.simulator.simulate.simulate import simulate
 from nri_plugin.simulator.simulate.simulation import FORMAT, Simulation
 

@@ -7,9 +7,9 @@ from itertools import groupby
 from nri_plugin.cli.output import count_of, folded, folded_rows, table
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
+from nri_plugin.policy.alignment import CPUAlignment
 from nri_plugin.simulator.simulate.comparison import SimulationComparison, Sum, spread
 from nri_plugin.simulator.simulate.simulation import (
-    AlignmentRow,
     FragmentationRow,
     RefusalStage,
     RefusedRow,
@@ -138,7 +138,7 @@ def _row(one: Simulation, row: SimulatedContainer, name: str) -> list[str]:
     ]
 
 
-def _aligned(levels: AlignmentRow, *, is_known: bool) -> str:
+def _aligned(levels: CPUAlignment, *, is_known: bool) -> str:
     """`all`, or the levels at which the CPUs are not aligned."""
     words = {
         "node": levels.numa_node,

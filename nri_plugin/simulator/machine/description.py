@@ -4,8 +4,8 @@
     topology: pack:2 numa:2(memory=64GiB) l3:2 core:4 pu:2(indexes=core)
     distances: {local: 10, socket: 12, remote: 32}
 
-Only `topology` is needed; a file may hold the string alone. The other fields say what the string cannot. Numbers in
-lists are the kernel's.
+Only `topology` is required. A file may hold the string alone. The other fields describe properties that the string
+cannot express. Numbers in lists are the kernel's.
 
     topology        see `synthetic`
     sockets         [ID, ...]; physical_package_id of each socket in the order of the string (0, 1, ...)
@@ -36,7 +36,6 @@ from nri_plugin.simulator.machine.devices import (
     DeviceLink,
     PlacedDevice,
     id_list,
-    place_devices,
     read_devices,
     read_links,
 )
@@ -95,7 +94,7 @@ class DescribedNode:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """A described machine: what the hardware is, and what the kernel shows of it.
+    """A described machine: the hardware, and the part of it that the kernel shows.
 
     Attributes:
         name: its name in lists and pictures.
@@ -108,8 +107,8 @@ class Description:
         tickless: mask; the kernel calls them nohz_full.
         with_l3: mask of CPUs that have a level 3 cache.
         has_numa: whether the kernel shows NUMA nodes.
-        devices: what pods can ask for; on no NUMA node where the kernel shows none.
-        links: between devices; of several for one pair the heaviest counts.
+        devices: they have no NUMA nodes if the kernel shows none.
+        links: between devices. The heaviest link of a pair counts.
     """
 
     name: str
@@ -141,6 +140,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     if old_language.is_old(text):
         old_language.note(source)
         text = old_language.convert(text, source)
+    first = text.lstrip().partition("\n")[0]
     section = _top(text, source)
     given = section.entries
     if "topology" not in given:
@@ -156,10 +156,12 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         raise given["offline"].place.error("every CPU is offline; leave at least one online")
     nodes = _nodes(tree, cores, given)
     has_numa = "numa" not in given or not one_of("none")(given["numa"])
-    devices = read_devices(given["devices"], [node.id for node in nodes]) if "devices" in given else ()
+    devices: tuple[PlacedDevice, ...] = ()
+    if "devices" in given:
+        devices = read_devices(given["devices"], [node.id for node in nodes], has_numa=has_numa)
     return Description(
         name=name,
-        title=_title(text),
+        title=first[1:].strip() if first.startswith("#") else "",
         cores=cores,
         nodes=nodes,
         present=present,
@@ -168,15 +170,9 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         tickless=tickless,
         with_l3=present & ~without_l3 if "l3" in tree.widths else 0,
         has_numa=has_numa,
-        devices=place_devices(devices, has_numa=has_numa),
+        devices=devices,
         links=read_links(given["links"], devices) if "links" in given else (),
     )
-
-
-def _title(text: str) -> str:
-    """The first line, where it is a comment."""
-    first = text.lstrip().partition("\n")[0]
-    return first[1:].strip() if first.startswith("#") else ""
 
 
 def _top(text: str, source: str) -> Section:
@@ -303,7 +299,7 @@ def _nodes(
 
 
 def _node_fields(given: Mapping[str, Value]) -> Iterator[tuple[int, Mapping[str, Value], Place]]:
-    """Each NUMA node of the field `nodes`, with what its entry says."""
+    """Each NUMA node of the field `nodes`, with the fields and the place of its entry."""
     if "nodes" not in given:
         return
     section = yaml_tree.section(given["nodes"])
@@ -353,7 +349,7 @@ def _distances(
         rows = [tuple(map(_distance, yaml_tree.items(row))) for row in value.items]
         if len(rows) != len(ids) or any(len(row) != len(ids) for row in rows):
             widths = " or ".join(map(str, sorted({len(row) for row in rows})))
-            what = f"{len(rows)} rows of {widths} distances for the {len(ids)} NUMA nodes {_list(ids)}"
+            what = f"{len(rows)} rows of {widths} distances for the {len(ids)} NUMA nodes {bits.format_list(bits.from_ids(ids))}"
             raise value.place.error(f"{what}: expected a square table")
         return rows
     said = dict(_DISTANCES)
@@ -377,7 +373,3 @@ def _distance(value: Value) -> int:
     if not 10 <= number <= 255:
         raise value.place.error(f"expected a distance from 10 to 255, found {number}")
     return number
-
-
-def _list(ids: list[int]) -> str:
-    return bits.format_list(bits.from_ids(ids))

@@ -1,9 +1,9 @@
-"""The devices of a described machine: what pods can ask for, and the files that show them on a host.
+"""The devices of a described machine: the resources that pods request, and the files that show devices on a host.
 
-A description names resources as kubelet device plugins do, says on which NUMA nodes their devices are, and how strongly
-devices are linked. Each device gets a PCI address and a device node of its own. An agent finds its NUMA node from what
-a container is given, as on a real node: by device numbers and `sys/dev`, by addresses and `sys/bus/pci`, by CDI
-specifications, and by what the NVIDIA driver shows below `proc`.
+A description names resources as kubelet device plugins do, the NUMA nodes of their devices, and the links between
+devices. Each device gets a PCI address and a device node. As on a real node, an agent locates the devices of a
+container by device numbers and `sys/dev`, by addresses and `sys/bus/pci`, by CDI specifications, and by the files of
+the NVIDIA driver below `proc`.
 
 Source: Linux, Documentation/ABI/testing/sysfs-bus-pci and admin-guide/devices.txt; CDI specification 0.6.
 """
@@ -11,7 +11,7 @@ Source: Linux, Documentation/ABI/testing/sysfs-bus-pci and admin-guide/devices.t
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import combinations, islice
@@ -24,7 +24,7 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.wire.nri.messages import DeviceNode
 
 MAX_DEVICES = 4096
-"""Of one machine: sixty-four cards with sixty-four functions each."""
+"""Of one machine: 64 cards with 64 functions each."""
 
 LINK_WEIGHTS = {"nvlink": 100, "switch": 50, "bridge": 30}
 """Kinds of links, the stronger the heavier: a direct connection, one PCIe switch, one PCIe host bridge."""
@@ -34,10 +34,10 @@ MAX_WEIGHT = 100_000
 NVIDIA = "nvidia.com"
 NVIDIA_MAJOR = 195
 LOCAL_MAJOR = 240
-"""The first of those the kernel leaves to local use."""
+"""The first major number for local use. Source: Linux, admin-guide/devices.txt."""
 
 FIRST_BUS, BUSES = 0x10, 0xF0
-"""Buses below have the chip set; where one domain is full the next one begins."""
+"""Lower buses belong to the chip set. After the last bus of a domain comes the next domain."""
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\Z")
 
@@ -51,7 +51,7 @@ Files = dict[str, str]
 
 
 class Delivery(StrEnum):
-    """How a device is made known to a container."""
+    """How a container learns of a device."""
 
     NODES = "device"
     """A device node, as plugins of GPUs give them."""
@@ -62,32 +62,15 @@ class Delivery(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class DescribedDevice:
-    """A device as a description names it.
-
-    Attributes:
-        resource: what pods ask for, `nvidia.com/gpu`.
-        id: unique within the resource.
-        nodes: the NUMA nodes it is attached to; empty where the description does not say.
-        delivery: how it reaches containers.
-    """
-
-    resource: str
-    id: str
-    nodes: NodeMask
-    delivery: Delivery = Delivery.NODES
-
-
-@dataclass(frozen=True, slots=True)
 class PlacedDevice:
-    """A device as the host has it.
+    """A device of a described machine.
 
     Attributes:
-        resource: what pods ask for.
+        resource: the resource that pods request, `nvidia.com/gpu`.
         id: unique within the resource.
-        nodes: the NUMA nodes it is attached to.
+        nodes: the NUMA nodes it is attached to; empty if the description or the kernel does not say.
         delivery: how it reaches containers.
-        address: its PCI address.
+        address: its PCI address, which is its id if that has the form of an address.
         node: its device node.
         model: its PCI vendor, device and class.
     """
@@ -102,7 +85,7 @@ class PlacedDevice:
 
     @property
     def cdi_name(self) -> str:
-        """What CDI calls it."""
+        """Its name in CDI."""
         return f"{self.resource}={self.id}"
 
 
@@ -114,6 +97,10 @@ class DeviceLink:
     one: str
     other: str
     weight: int
+
+
+_Described = tuple[str, str, NodeMask, Delivery]
+"""Resource, id, NUMA nodes and delivery of a device."""
 
 
 def id_list(value: Value, what: str) -> int:
@@ -132,18 +119,23 @@ def id_list(value: Value, what: str) -> int:
     return mask
 
 
-def read_devices(value: Value, node_ids: Iterable[int]) -> tuple[DescribedDevice, ...]:
-    """The devices of a list of `{resource, count or ids, nodes, as}`.
+def read_devices(value: Value, node_ids: Iterable[int], *, has_numa: bool) -> tuple[PlacedDevice, ...]:
+    """Read a list of `{resource, count or ids, nodes, as}`, and give each device an address and a device node.
+
+    Args:
+        value: the list.
+        node_ids: NUMA nodes of the machine.
+        has_numa: whether the kernel shows NUMA nodes.
 
     Raises:
         ConfigError: an entry is wrong; names file, line and what is expected.
     """
     nodes = bits.from_ids(node_ids)
-    found: list[DescribedDevice] = []
+    found: list[_Described] = []
     for item in yaml_tree.items(value):
         given = _entries(item, _DEVICE_KEYS)
         resource = _resource(item, given)
-        known = {device.id for device in found if device.resource == resource}
+        known = {name for other, name, _, _ in found if other == resource}
         mask = id_list(given["nodes"], "NUMA node ids such as 0 or 0,1") if "nodes" in given else 0
         if mask & ~nodes:
             what = f"{resource} on NUMA nodes {bits.format_list(mask)}"
@@ -152,21 +144,20 @@ def read_devices(value: Value, node_ids: Iterable[int]) -> tuple[DescribedDevice
         names = _ids(item, given, known)
         if len(found) + len(names) > MAX_DEVICES:
             raise item.place.error(f"more than {MAX_DEVICES} devices on a machine")
-        found += [DescribedDevice(resource, name, NodeMask(mask), delivery) for name in names]
-    return tuple(found)
+        found += [(resource, name, NodeMask(mask if has_numa else 0), delivery) for name in names]
+    return tuple(_placed(found))
 
 
-def read_links(value: Value, devices: Iterable[DescribedDevice]) -> tuple[DeviceLink, ...]:
-    """The links of a list of `{resource, weight, groups}`: every two devices of a group are linked.
+def read_links(value: Value, devices: Sequence[PlacedDevice]) -> tuple[DeviceLink, ...]:
+    """Read a list of `{resource, weight, groups}`: every two devices of a group are linked.
 
     Raises:
         ConfigError: an entry is wrong, or names a device that is not described.
     """
-    devices = tuple(devices)
     return tuple(link for item in yaml_tree.items(value) for link in _links(item, devices))
 
 
-def _links(item: Value, devices: Iterable[DescribedDevice]) -> Iterator[DeviceLink]:
+def _links(item: Value, devices: Sequence[PlacedDevice]) -> Iterator[DeviceLink]:
     given = _entries(item, _LINK_KEYS)
     resource = _resource(item, given)
     known = [device.id for device in devices if device.resource == resource]
@@ -205,7 +196,7 @@ def _resource(item: Value, given: Mapping[str, Value]) -> str:
 
 
 def _ids(item: Value, given: Mapping[str, Value], known: set[str]) -> list[str]:
-    """The ids that are named, else numbers that follow those of the same resource."""
+    """The ids of the entry, else numbers that follow those of the same resource."""
     if ("count" in given) == ("ids" in given):
         raise item.place.error("expected either 'count: NUMBER' or 'ids: [ID, ...]'")
     if "count" in given:
@@ -235,32 +226,23 @@ def _weight(value: Value) -> int:
     return int(kind)
 
 
-def place_devices(devices: Iterable[DescribedDevice], *, has_numa: bool = True) -> tuple[PlacedDevice, ...]:
-    """Each device with an address (its id, where that is one) and a device node of its own."""
-    devices = tuple(devices)
-    named = {device.id for device in devices if _ADDRESS.match(device.id)}
+def _placed(devices: Sequence[_Described]) -> Iterator[PlacedDevice]:
+    named = {name for _, name, _, _ in devices if _ADDRESS.match(name)}
     free = (address for address in map(_address, itertools.count()) if address not in named)
-    order = list(dict.fromkeys(device.resource for device in devices))
-    minors: dict[int, int] = {}
-    found = []
-    for device in devices:
-        major = NVIDIA_MAJOR if device.resource.startswith(f"{NVIDIA}/") else LOCAL_MAJOR
-        minor = minors.setdefault(major, 0)
-        minors[major] += 1
-        found.append(
-            PlacedDevice(
-                resource=device.resource,
-                id=device.id,
-                nodes=device.nodes if has_numa else NodeMask(),
-                delivery=device.delivery,
-                address=device.id if device.id in named else next(free),
-                node=DeviceNode(
-                    path=_path(device.resource, major, minor), type="c", major=major, minor=minor
-                ),
-                model=_model(major, order.index(device.resource)),
-            )
+    order = list(dict.fromkeys(resource for resource, _, _, _ in devices))
+    minors = {NVIDIA_MAJOR: itertools.count(), LOCAL_MAJOR: itertools.count()}
+    for resource, name, nodes, delivery in devices:
+        major = NVIDIA_MAJOR if resource.startswith(f"{NVIDIA}/") else LOCAL_MAJOR
+        minor = next(minors[major])
+        yield PlacedDevice(
+            resource,
+            name,
+            nodes,
+            delivery,
+            address=name if name in named else next(free),
+            node=DeviceNode(path=_path(resource, major, minor), type="c", major=major, minor=minor),
+            model=_model(major, order.index(resource)),
         )
-    return tuple(found)
 
 
 def device_files(devices: Iterable[PlacedDevice], cpus_by_node: dict[int, int]) -> tuple[Files, Files]:
@@ -300,14 +282,14 @@ def _path(resource: str, major: int, minor: int) -> str:
 
 
 def _model(major: int, number: int) -> tuple[str, str, str]:
-    """Devices of one resource are alike, those of two are not."""
+    """PCI vendor, device and class: equal for devices of one resource, different for two resources."""
     if major == NVIDIA_MAJOR:
         return "0x10de", f"0x{0x2330 + number:04x}", "0x030200"
     return "0x8086", f"0x{0x1000 + number:04x}", "0x020000"
 
 
 def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
-    """CPUs near a device: those of its node, else all."""
+    """CPUs near a device: those of its NUMA nodes, else all."""
     cpus = 0
     for number, mask in cpus_by_node.items():
         if not device.nodes or number in device.nodes:
@@ -316,35 +298,16 @@ def _local(device: PlacedDevice, cpus_by_node: dict[int, int]) -> int:
 
 
 def _specifications(devices: Iterable[PlacedDevice]) -> Files:
-    """A CDI specification for each resource whose devices are given by name."""
-    by_resource: dict[str, list[PlacedDevice]] = {}
+    """A CDI specification for each resource that is delivered by CDI names."""
+    entries: dict[str, list[object]] = {}
     for device in devices:
         if device.delivery is Delivery.CDI:
-            by_resource.setdefault(device.resource, []).append(device)
+            node = {name: getattr(device.node, name) for name in ("path", "type", "major", "minor")}
+            edits = {"deviceNodes": [node]}
+            entries.setdefault(device.resource, []).append({"name": device.id, "containerEdits": edits})
     return {
-        f"etc/cdi/{resource.replace('/', '-')}.json": json.dumps(_specification(resource, members))
-        for resource, members in by_resource.items()
-    }
-
-
-def _specification(resource: str, members: Iterable[PlacedDevice]) -> dict[str, object]:
-    return {
-        "cdiVersion": "0.6.0",
-        "kind": resource,
-        "devices": [
-            {
-                "name": device.id,
-                "containerEdits": {
-                    "deviceNodes": [
-                        {
-                            "path": device.node.path,
-                            "type": device.node.type,
-                            "major": device.node.major,
-                            "minor": device.node.minor,
-                        }
-                    ]
-                },
-            }
-            for device in members
-        ],
+        f"etc/cdi/{resource.replace('/', '-')}.json": json.dumps(
+            {"cdiVersion": "0.6.0", "kind": resource, "devices": members}
+        )
+        for resource, members in entries.items()
     }

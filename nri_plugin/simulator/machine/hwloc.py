@@ -1,12 +1,13 @@
 """XML of lstopo as the kernel files that discovery reads.
 
-A CPU with an object in the file is online. A CPU that is only in the complete cpuset is offline, or a cgroup kept lstopo
-from it (`lstopo --disallowed` writes it nevertheless): XML does not tell which. Facts that hwloc does not have, such as
-isolated CPUs, are missing, as on a kernel that does not show them. Version 3 lists page sizes without counts, so huge
-pages are missing there.
+A CPU with an object in the file is online. A CPU that is only in the complete cpuset is offline, or the cgroup of lstopo
+excluded it (`lstopo --disallowed` writes it nevertheless); the XML does not tell which. Facts that hwloc does not have,
+such as isolated CPUs, are missing, as on a kernel that does not show them. Version 3 lists page sizes without counts, so
+huge pages are missing there.
 
-The reader costs no more than the size of a file, also of a hostile one. It does not fetch the DOCTYPE that hwloc writes,
-and refuses documents that declare entities or attributes, which hwloc's never do. Distances of both versions are read.
+The work is bounded by the size of the file, also for a hostile one. The reader does not fetch the DOCTYPE that hwloc
+writes, and refuses documents that declare entities or attributes, because hwloc declares none. It reads the distances
+of all versions.
 
 Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c (objects as in version 2); bitmaps as
     `hwloc_bitmap_snprintf` writes them.
@@ -15,6 +16,7 @@ Source: hwloc 2.9, hwloc2.dtd and hwloc.dtd; hwloc 3.0, NEWS and topology-xml.c 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from nri_plugin.model import bits
@@ -48,44 +50,30 @@ class NotTopologyError(ValueError):
     """The file is not XML of lstopo; says why, and where in the file."""
 
 
-@dataclass(slots=True)
-class Element:
-    """One element with the text directly in it."""
-
-    tag: str
-    attributes: dict[str, str]
-    children: list["Element"] = field(default_factory=list)
-    text: str = ""
-
-    def named(self, tag: str) -> Iterator["Element"]:
-        """Children of one name, in order."""
-        return (child for child in self.children if child.tag == tag)
-
-
 class _Builder:
-    """Builds the tree from the parser's events; the document's element is the only child of `top`."""
+    """Builds the tree from the parser's events, within the bounds on its size."""
 
     def __init__(self) -> None:
-        self.top = Element("", {})
-        self.open = [self.top]
+        self.tree = TreeBuilder()
+        self.open: list[str] = []
         self.count = 0
 
     def start(self, tag: str, attributes: dict[str, str]) -> None:
         self.count += 1
-        if self.count > MAX_ELEMENTS or len(self.open) > MAX_DEPTH:
+        if self.count > MAX_ELEMENTS or len(self.open) >= MAX_DEPTH:
             raise NotTopologyError(
                 f"it has more than {MAX_ELEMENTS} elements, or they nest deeper than {MAX_DEPTH}"
             )
-        element = Element(tag, attributes)
-        self.open[-1].children.append(element)
-        self.open.append(element)
+        self.open.append(tag)
+        self.tree.start(tag, attributes)
 
-    def end(self, _tag: str) -> None:
+    def end(self, tag: str) -> None:
         self.open.pop()
+        self.tree.end(tag)
 
     def characters(self, text: str) -> None:
-        if self.open[-1].tag in {"indexes", "u64values"}:
-            self.open[-1].text += text
+        if self.open[-1] in {"indexes", "u64values"}:
+            self.tree.data(text)
 
 
 def _doctype(_name: str, _system: str | None, _public: str | None, has_internal_subset: int) -> None:
@@ -110,11 +98,11 @@ def read_topology_element(data: bytes) -> Element:
         parser.Parse(data, True)
     except expat.ExpatError as err:
         raise NotTopologyError(f"line {err.lineno}: {expat.ErrorString(err.code)}") from err
-    except NotTopologyError:  # a ValueError of our own
+    except NotTopologyError:  # from the handlers; it is a ValueError, too
         raise
     except (LookupError, ValueError) as err:
         raise NotTopologyError(f"its first line names an encoding that cannot be read: {err}") from err
-    root = builder.top.children[0]
+    root = builder.tree.close()
     if root.tag != "topology":
         raise NotTopologyError(f"its outermost element is <{root.tag[:40]}>, not <topology>")
     return root
@@ -140,52 +128,39 @@ def latencies(root: Element, nodes: Sequence[int]) -> dict[int, str]:
 
 def _second(root: Element) -> Iterator[tuple[list[int], list[int]]]:
     """Version 2: a table, indexed by kernel number or by number in the file."""
-    for table in root.named("distances2"):
-        kind = table.attributes.get("kind", "0")
-        if table.attributes.get("type") != "NUMANode" or not (kind.isdecimal() and int(kind) & LATENCY):
+    for table in root.findall("distances2"):
+        kind = table.get("kind", "0")
+        if table.get("type") != "NUMANode" or not (kind.isdecimal() and int(kind) & LATENCY):
             continue
         ids = _integers(table, "indexes")
-        if table.attributes.get("indexing") == "gp":
-            numbers = _numbers_by_gp(root)
+        if table.get("indexing") == "gp":
+            numbers = dict(_numa_nodes(root))
             ids = [numbers.get(str(index), -1) for index in ids]
         yield ids, _integers(table, "u64values")
 
 
 def _first(root: Element, nodes: Sequence[int]) -> Iterator[tuple[list[int], list[int]]]:
     """Version 1: a table below an object, with factors of a base, in the order of the nodes in the file."""
-    order = [number for number in _node_numbers(root) if number in nodes]
-    for element in _objects(root):
-        for table in element.named("distances"):
-            base = table.attributes.get("latency_base", "")
-            factors = [value.attributes.get("value", "") for value in table.named("latency")]
+    order = [number for _, number in _numa_nodes(root) if number in nodes]
+    for element in root.iter("object"):
+        for table in element.findall("distances"):
+            base = table.get("latency_base", "")
+            factors = [value.get("value", "") for value in table.findall("latency")]
             if _DECIMAL.match(base) and all(map(_DECIMAL.match, factors)):
                 yield order, [round(float(factor) * float(base)) for factor in factors]
 
 
 def _integers(table: Element, name: str) -> list[int]:
-    words = " ".join(" ".join(part.text.split()) for part in table.named(name)).strip()
+    words = " ".join(" ".join((part.text or "").split()) for part in table.findall(name)).strip()
     return [int(word) for word in words.split()] if _INTEGERS.match(words) else []
 
 
-def _objects(element: Element) -> Iterator[Element]:
-    for child in element.named("object"):
-        yield child
-        yield from _objects(child)
-
-
-def _node_numbers(root: Element) -> Iterator[int]:
-    for element in _objects(root):
-        number = element.attributes.get("os_index", "")
-        if element.attributes.get("type") == "NUMANode" and number.isdecimal():
-            yield int(number)
-
-
-def _numbers_by_gp(root: Element) -> dict[str, int]:
-    return {
-        element.attributes.get("gp_index", ""): int(element.attributes.get("os_index", "0"))
-        for element in _objects(root)
-        if element.attributes.get("type") == "NUMANode" and element.attributes.get("os_index", "").isdecimal()
-    }
+def _numa_nodes(root: Element) -> Iterator[tuple[str, int]]:
+    """The index in the file and the kernel's number of each NUMA node, in the order of the file."""
+    for element in root.iter("object"):
+        number = element.get("os_index", "")
+        if element.get("type") == "NUMANode" and number.isdecimal():
+            yield element.get("gp_index", ""), int(number)
 
 
 @dataclass(slots=True)
@@ -213,10 +188,10 @@ def read_hwloc(data: bytes) -> Files:
         NotTopologyError: the file is not XML of lstopo, or contradicts itself.
     """
     root = read_topology_element(data)
-    version = root.attributes.get("version", "1")
+    version = root.get("version", "1")
     if version.partition(".")[0] not in {"1", "2", "3"}:
         raise NotTopologyError(f"XML version {version[:20]} of lstopo is not yet supported, 1 to 3 are")
-    machine = next(root.named("object"), None)
+    machine = root.find("object")
     if machine is None:
         raise NotTopologyError("it holds no object")
     found = _Objects()
@@ -251,7 +226,7 @@ def bitmap(text: str) -> int:
 
 
 def _collect(element: Element, found: _Objects, node: int) -> None:
-    kind = element.attributes.get("type", "")
+    kind = element.get("type", "")
     mask = _mask(element, "cpuset", 0)
     if kind == "NUMANode":
         node = _number(element, "os_index") or 0
@@ -271,13 +246,11 @@ def _collect(element: Element, found: _Objects, node: int) -> None:
         name = "Package" if kind in _SOCKETS else kind
         found.groups.setdefault(name, []).append((_number(element, "os_index"), mask))
     # in version 2 a node is a child without CPUs below the object that it is local to
-    inside = [_number(child, "os_index") for child in element.named("object") if _is(child, "NUMANode")]
-    for child in element.named("object"):
+    inside = [
+        _number(child, "os_index") for child in element.findall("object") if child.get("type") == "NUMANode"
+    ]
+    for child in element.findall("object"):
         _collect(child, found, inside[0] if len(inside) == 1 and inside[0] is not None else node)
-
-
-def _is(element: Element, kind: str) -> bool:
-    return element.attributes.get("type") == kind
 
 
 def _cache(element: Element, kind: str) -> tuple[str, str] | None:
@@ -285,10 +258,10 @@ def _cache(element: Element, kind: str) -> tuple[str, str] | None:
     if match := _CACHE.match(kind):
         level = match[1]
     elif kind == "Cache":
-        level = element.attributes.get("depth", "")
+        level = element.get("depth", "")
     else:
         return None
-    word = _CACHE_KINDS.get(element.attributes.get("cache_type", "0"))
+    word = _CACHE_KINDS.get(element.get("cache_type", "0"))
     return None if word is None else (level, word)
 
 
@@ -337,9 +310,9 @@ def _cache_files(found: _Objects, online: int) -> Files:
 def _kind_files(root: Element, online: int) -> Files:
     """Kinds of cores on hybrid machines."""
     files: Files = {}
-    for kind in root.named("cpukind"):
+    for kind in root.findall("cpukind"):
         mask = _mask(kind, "cpuset", 0) & online
-        infos = {info.attributes.get("name"): info.attributes.get("value", "") for info in kind.named("info")}
+        infos = {info.get("name"): info.get("value", "") for info in kind.findall("info")}
         name = {"IntelAtom": "cpu_atom", "IntelCore": "cpu_core"}.get(infos.get("CoreType", ""))
         if name:
             files[f"sys/devices/{name}/cpus"] = bits.format_list(mask)
@@ -375,7 +348,7 @@ def _cpus_by_node(nodes: Mapping[int, Element], online: int) -> dict[int, int]:
     """
 
     def rank(node: int) -> tuple[bool, int, int]:
-        subtype = nodes[node].attributes.get("subtype", "")
+        subtype = nodes[node].get("subtype", "")
         return (subtype in _FAR_MEMORY, _mask(nodes[node], "cpuset", 0).bit_count(), node)
 
     placed: dict[int, int] = {}
@@ -388,18 +361,20 @@ def _cpus_by_node(nodes: Mapping[int, Element], online: int) -> dict[int, int]:
 
 def _huge_pages(element: Element) -> Iterable[tuple[int, int]]:
     """All page sizes but the smallest, which is the base page."""
-    pools = [(_number(page, "size") or 0, _number(page, "count") or 0) for page in element.named("page_type")]
+    pools = [
+        (_number(page, "size") or 0, _number(page, "count") or 0) for page in element.findall("page_type")
+    ]
     return sorted(pool for pool in pools if pool[0])[1:]
 
 
 def _pci_files(found: _Objects, online: int) -> Files:
     files: Files = {}
     for element, node in found.pci:
-        address = element.attributes.get("pci_busid", "")
+        address = element.get("pci_busid", "")
         if re.fullmatch(r"[0-9a-fA-F:.]{5,20}", address):
             mask = _mask(found.nodes[node], "cpuset", online) if node in found.nodes else online
             files |= {
-                f"{PCI_DIR}/{address}/class": "0x" + element.attributes.get("pci_type", "")[:4],
+                f"{PCI_DIR}/{address}/class": "0x" + element.get("pci_type", "")[:4],
                 f"{PCI_DIR}/{address}/numa_node": str(node),
                 f"{PCI_DIR}/{address}/local_cpulist": bits.format_list(mask & online),
             }
@@ -407,10 +382,10 @@ def _pci_files(found: _Objects, online: int) -> Files:
 
 
 def _mask(element: Element, name: str, default: int) -> int:
-    text = element.attributes.get(name)
+    text = element.get(name)
     return default if text is None else bitmap(text)
 
 
 def _number(element: Element, name: str) -> int | None:
-    text = element.attributes.get(name, "")
+    text = element.get(name, "")
     return int(text) if _NUMBER.match(text) else None

@@ -76,10 +76,10 @@ def convert(text: str, source: str) -> str:
 def _clauses(text: str) -> Iterator[tuple[int, str]]:
     """The clauses with their lines; a line that ends in `/` or `+` goes on in the next."""
     line = 1
-    # the form feed keeps count of the line ends that joined lines lose
+    # a form feed replaces the line end of a continued line, so that lines are counted right
     for whole in _CONTINUED.sub("\\1 \f", text).split("\n"):
         for clause in re.split(r"[,;](?=\s|\Z)", whole.partition("#")[0]):
-            # a colon after a word means nothing; one inside a word is part of a PCI address
+            # a colon after a word has no meaning; a colon inside a word is part of a PCI address
             if words := re.sub(r":(?=\s|\Z)", "", clause).split():
                 yield line, " ".join(words)
         line += 1 + whole.count("\f")
@@ -119,7 +119,7 @@ def _fields(said: _Said, source: str) -> Iterator[str]:
 
 
 def _levels(said: _Said) -> list[tuple[str, int]]:
-    """The levels, with those that the old language took for granted: a socket, one node and one L3 in each socket."""
+    """The levels, with the implied ones of the old language: a socket, one NUMA node and one L3 in each socket."""
     levels = [(_NAMES[name.lower()], int(count)) for count, name in said["level"]]
     names = [name for name, _ in levels]
     if "pack" not in names:
@@ -148,7 +148,7 @@ def _string(said: _Said, levels: list[tuple[str, int]], cores: int, threads: int
 
 
 def _indexes(said: _Said, levels: list[tuple[str, int]], cores: int, threads: int) -> str:
-    """The numbers of CPUs: hwloc numbers the threads of a core one after the other, the old language apart."""
+    """The numbers of CPUs. hwloc numbers the threads of a core consecutively, the old language does not."""
     interleaved = _NAMES[said["interleaved"][-1][0].lower()] if said["interleaved"] else ""
     is_adjacent = bool(said["siblings"]) and said["siblings"][-1][0].lower() == "adjacent"
     if not is_adjacent and threads > 1:

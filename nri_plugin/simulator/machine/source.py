@@ -1,13 +1,14 @@
-"""Machines by the word that names them: a shipped description, or a file whose content tells what it is.
+"""Machines by name or file: a shipped description, or a file of one of several formats.
 
-A file is recognised by its content, never by its suffix: a description, a machine recorded by `hack/record-machine`,
-the dump that `nri-pin topology -o json` prints on a node, or XML of lstopo. Recordings, dumps and XML become kernel files
-in memory, which discovery reads as it reads those of a node. A dump holds the kernel's facts before repair, so that
-discovery repairs them here, too.
+The content of a file tells its format, not its suffix: a description, a machine recorded by `hack/record-machine`, the
+dump that `nri-pin topology -o json` prints on a node, or XML of lstopo. Recordings, dumps and XML become kernel files in
+memory, which discovery reads like those of a node. A dump holds the kernel's facts before repair, so that discovery
+repairs them here, too.
 
-A live machine needs none of the readers, which are imported where they are used.
+Readers are imported where they are used, because a live machine needs none of them.
 """
 
+import codecs
 import json
 import os
 import posixpath
@@ -48,11 +49,10 @@ KINDS = (
 )
 ONLINE = "sys/devices/system/cpu/online"
 _GZIP = b"\x1f\x8b"
-_MARKS = (b"\xef\xbb\xbf",)
 
 
 class RecordedFiles(KernelFiles):
-    """Kernel files in memory: the machine is not this one.
+    """Kernel files in memory, of another machine.
 
     Args:
         entries: by path below the root, without a leading slash: text, or `{"link": target}`, as `hack/record-machine`
@@ -74,7 +74,7 @@ class RecordedFiles(KernelFiles):
         return self.names_by_folder.get(self.resolved(name))
 
     def numbered(self, name: str, prefix: str) -> list[int]:
-        """Numbers that a kernel can give; a file can be made to hold higher ones."""
+        """Numbers up to the highest id that is read; a hostile file can hold higher ones."""
         return [number for number in super().numbered(name, prefix) if number <= bits.MAX_ID]
 
     def end_of_link(self, name: str) -> str | None:
@@ -138,7 +138,8 @@ def dumped_files(dump: Dump) -> Entries:
 
 def _files(dump: Dump) -> Iterator[tuple[str, str | None]]:
     for name in ("online", "present", "possible", "isolated", "nohz_full"):
-        yield f"{CPU_DIR}/{name}", _optional(dump.get(f"cpus_{name}"))
+        told = dump.get(f"cpus_{name}")
+        yield f"{CPU_DIR}/{name}", None if told is None else text_of(told)
     if dump.get("cpus_present") is None:
         for cpu in bits.iterate(bits.parse_list(dump["cpus_offline"])):
             yield f"{CPU_DIR}/cpu{cpu}/online", "0"
@@ -191,10 +192,6 @@ def _cpus(group: object) -> Iterator[int]:
     return bits.iterate(bits.parse_list(text_of(group)))
 
 
-def _optional(value: object) -> str | None:
-    return None if value is None else text_of(value)
-
-
 def text_of(value: object) -> str:
     """The value as text.
 
@@ -242,9 +239,16 @@ class SourcedMachine:
 
         if self.dump is not None:
             return dict(self.dump)
-        files = self.files or _described_files(self.description)
+        files = self.files
+        if self.description is not None:
+            files = _described_files(self.description)
+        assert files is not None  # a machine has files, a dump or a description
         facts = read_facts(files)
-        return facts if facts["nodes"] else facts | _whole_memory(self.topology)
+        memory_bytes = self.topology.nodes[0].memory_bytes
+        # a kernel without NUMA shows all memory in one place
+        return (
+            facts if facts["nodes"] or memory_bytes is None else facts | {"mem_total_kb": memory_bytes >> 10}
+        )
 
 
 def read_machine(word: str) -> SourcedMachine:
@@ -302,11 +306,9 @@ def machine_from(data: bytes, where: str, name: str) -> SourcedMachine:
     Raises:
         ConfigError: it is no machine.
     """
-    data = _unpacked(data, where)
-    for mark in _MARKS:
-        data = data.removeprefix(mark)
+    data = _unpacked(data, where).removeprefix(codecs.BOM_UTF8)
     start = data.lstrip()[:1]
-    if start == b"<" or data[:2] in {b"\xff\xfe", b"\xfe\xff"}:
+    if start == b"<" or data[:2] in {codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE}:
         return _from_lstopo(data, where, name)
     if start == b"{":
         return _from_json(data, where, name)
@@ -329,6 +331,21 @@ def described(text: str, name: str, where: str) -> SourcedMachine:
 
     description = parse(text, name, source=where)
     return SourcedMachine(name, MachineKind.DESCRIBED, build_topology(description), description)
+
+
+def described_machine(text: str, file: str) -> SourcedMachine:
+    """The machine that a scenario names or describes.
+
+    Args:
+        text: the name or the description.
+        file: the scenario, for errors.
+
+    Raises:
+        ConfigError: there is no such machine, or the description is wrong.
+    """
+    from nri_plugin.simulator.machine.machine import is_description
+
+    return described(text, "machine", file) if is_description(text) else read_machine(text)
 
 
 def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
@@ -366,9 +383,8 @@ def _entries(found: Mapping[str, Any], where: str) -> Entries:
     derived = found.get("derived", {})
     entries: dict[str, Any] = dict(derived if isinstance(derived, dict) else {}) | found["files"]
     for path, value in entries.items():
-        if not isinstance(value, str) and not (
-            isinstance(value, dict) and isinstance(value.get("link"), str)
-        ):
+        content = value.get("link") if isinstance(value, dict) else value
+        if not isinstance(content, str):
             what = f"{path[:80]} holds neither text nor a link"
             detail = f"is no recorded machine: {what}; record it with hack/record-machine"
             raise ConfigError(where, detail)
@@ -406,19 +422,11 @@ def _refuse_too_many(cpus: int, where: str) -> None:
         )
 
 
-def _described_files(description: "Description | None") -> RecordedFiles:
-    from nri_plugin.simulator.machine.kernel_files import machine_files
+def _described_files(description: "Description") -> RecordedFiles:
+    from nri_plugin.simulator.machine.machine import machine_files
 
-    if description is None:
-        raise ValueError("a machine has either files, a dump or a description")
     texts, links = machine_files(description)
     return RecordedFiles(texts | {name: {"link": target} for name, target in links.items()})
-
-
-def _whole_memory(topology: Topology) -> dict[str, int]:
-    """The memory of a machine whose kernel shows no NUMA nodes."""
-    only = topology.nodes[0]
-    return {} if only.memory_bytes is None else {"mem_total_kb": only.memory_bytes >> 10}
 
 
 def _read(word: str) -> bytes:

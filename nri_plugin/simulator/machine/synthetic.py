@@ -9,7 +9,7 @@ CPUs and NUMA nodes are numbered in the order of the tree, unless `indexes=` say
     indexes=0,4,1,5     the number of each object
     indexes=4*2:2*2     loops: STEP*COUNT, the innermost first. The number grows by one for each step of the first loop,
                         by the first count for each step of the second, and so on
-    indexes=pack:core   the same loops, said by the levels that they step over
+    indexes=pack:core   the same loops, as the levels that they step over
 
 Source: hwloc 2.9, "Synthetic topologies" and topology-synthetic.c.
 Differs: wrong `indexes` are refused, where hwloc reports them and numbers objects in the order of the tree. Levels that
@@ -47,7 +47,7 @@ _LOOP = re.compile(r"([0-9]{1,6})\*([0-9]{1,6})\Z")
 _LIST = re.compile(r"[0-9]{1,6}(?:,[0-9]{1,6})*\Z")
 
 Fail = Callable[[str], ConfigError]
-"""Makes the error that says what is wrong about the string."""
+"""Makes an error with the place of the string."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ def read_synthetic(text: str, fail: Fail) -> SyntheticTopology:
     carriers = attached or [nodes or _Level("numa", 1, {})]
     units = prod(level.count for level in levels[:attached_to]) if attached else widths.get("numa", 1)
     if attached:
-        # the level of the units; `numa` must stand where it nests, so that levels inside it come later
+        # insert `numa` at the place where it nests, so that levels inside it come later
         items = list(widths.items())
         widths = dict([*items[:attached_to], ("numa", units), *items[attached_to:]])
     cpus = _indexes(levels[-1].attributes, widths, widths["pu"], fail)

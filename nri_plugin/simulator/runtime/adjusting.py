@@ -33,7 +33,7 @@ _REPLACED: Final = tuple(each.name for each in fields(Resources) if each.name no
 
 
 def merged(base: Resources, change: Resources) -> Resources:
-    """`base` with what `change` sets; absent, zero and empty leave alone, device rules are appended."""
+    """`base` with the fields that `change` sets. Absent, zero and empty fields change nothing; device rules are appended."""
     changes = {name: content for name in _REPLACED if (content := getattr(change, name))}
     return replace(
         base,
@@ -64,7 +64,7 @@ def known(response: CreateContainerResponse, release: tuple[int, ...]) -> Create
 
 
 def adjusted(container: Container, change: Adjustment) -> Container:
-    """The container as an adjustment leaves it; what it removes goes first."""
+    """The container after an adjustment. Removals are applied before additions."""
     return replace(
         container,
         annotations=_changed_map(container.annotations, change.annotations),
@@ -105,7 +105,7 @@ def _changed_map(base: Mapping[str, str], change: Mapping[str, str]) -> Mapping[
 
 
 def _changed_list(base: Iterable[_T], change: Iterable[_T], key_of: Callable[[_T], str]) -> tuple[_T, ...]:
-    """A list with keys: what is set again takes the place of the old entry."""
+    """A list with keys: an entry replaces the old one with the same key."""
     touched = {key_of(each).removeprefix("-") for each in change}
     kept = [each for each in base if key_of(each) not in touched]
     return (*kept, *(each for each in change if not is_removal(key_of(each))))
@@ -170,7 +170,7 @@ class Ownership:
     """Claims of one request, over all plugins that were asked.
 
     Attributes:
-        speaks_0_6: word conflicts as NRI 0.6 does.
+        speaks_0_6: whether conflicts have the texts of NRI 0.6.
         owner_by_claim: (container id, field, key) -> plugin; the key is empty where a field is owned whole.
     """
 

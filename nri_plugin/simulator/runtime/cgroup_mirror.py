@@ -6,7 +6,6 @@ the files. It reports writes that a kernel would have rejected, because the writ
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from nri_plugin.host.sysfs_files import LONGEST_VALUE
@@ -19,29 +18,11 @@ OWN = "cpuset.{resource}"
 EFFECTIVE: Mapping[int, str] = {V1: "cpuset.effective_{resource}", V2: "cpuset.{resource}.effective"}
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """A write from outside that the kernel would have taken."""
-
-    path: str
-    resource: CpusetFile
-    before: str
-    after: str
-
-
-@dataclass(frozen=True, slots=True)
-class Absorbed:
-    """What `absorb` found."""
-
-    accepted: tuple[Accepted, ...] = ()
-    rejected: tuple[CgroupWriteError, ...] = ()
-
-
 class CgroupMirror:
     """Keeps a directory equal to a tree.
 
     Attributes:
-        tree: the truth.
+        tree: the simulated kernel's state.
         root: the directory that stands for `/sys/fs/cgroup`.
         rejections: rejected writes of other processes; the reader empties the list.
     """
@@ -54,7 +35,7 @@ class CgroupMirror:
         self._written: dict[Path, str] = {}
 
     def directory(self, path: str) -> Path:
-        """Where that cgroup is."""
+        """The directory of a cgroup."""
         return self._base / path if path else self._base
 
     def materialize(self) -> None:
@@ -88,70 +69,56 @@ class CgroupMirror:
             file.unlink()
         directory.rmdir()
 
-    def absorb(self) -> Absorbed:
-        """Take over what others wrote, by the kernel's rules, and put every file right.
+    def absorb(self) -> None:
+        """Apply the writes of other processes by the kernel's rules, and correct the files.
 
-        A file of no bytes is a writer that has opened it and not written yet: left alone, as the
-        kernel would.
+        A file without bytes is left alone: its writer has opened it and not written yet.
         """
-        accepted: list[Accepted] = []
-        refused = self._look(accepted)
-        while refused:
-            # A write that makes this one valid may have come before it, but after its file was read here.
-            before = len(accepted)
-            refused = self._look(accepted)
-            if len(accepted) == before:
+        _, rejected = self._look()
+        while rejected:
+            # A write that makes a rejected one valid may have come before it, but after its file was read here.
+            count, rejected = self._look()
+            if not count:
                 break
-        self._written.update({file: error.text for file, error in refused.items()})
+        self._written.update({file: error.text for file, error in rejected.items()})
         self.flush()
-        rejected = tuple(refused.values())
-        self.rejections += rejected
-        return Absorbed(tuple(accepted), rejected)
+        self.rejections += rejected.values()
 
     def flush(self) -> None:
         """Write every file whose text changed."""
         for path in self.tree:
             self._put_sets(path)
 
-    def _look(self, accepted: list[Accepted]) -> dict[Path, CgroupWriteError]:
-        """Take over what the rules allow; returns what they forbid."""
-        refused: dict[Path, CgroupWriteError] = {}
+    def _look(self) -> tuple[int, dict[Path, CgroupWriteError]]:
+        """Apply new writes; returns how many the rules allow, and those that they reject."""
+        count, rejected = 0, {}
         for path in list(self.tree):
             for resource in CpusetFile:
+                if not (name := self._own_name(path, resource)):
+                    continue
+                file = self.directory(path) / name
+                text = _read(file)
+                if text in {self._written.get(file), ""}:
+                    continue
                 try:
-                    self._absorb_file(path, resource, accepted)
+                    self.tree.write(path, resource, text)
                 except CgroupWriteError as error:
-                    refused[self.directory(path) / self._own_name(path, resource)] = error
-        return refused
-
-    def _absorb_file(self, path: str, resource: CpusetFile, accepted: list[Accepted]) -> None:
-        name = self._own_name(path, resource)
-        if not name:
-            return
-        file = self.directory(path) / name
-        text = _read(file)
-        if text in {self._written.get(file), ""}:
-            return
-        before = self.tree.text(path, resource)
-        self.tree.write(path, resource, text)
-        self._written[file] = text
-        accepted.append(Accepted(path, resource, before, self.tree.text(path, resource)))
+                    rejected[file] = error
+                else:
+                    self._written[file] = text
+                    count += 1
+        return count, rejected
 
     def _own_name(self, path: str, resource: CpusetFile) -> str:
         """The file of the own set; on v2 the root has none."""
         is_missing = path == ROOT and self.tree.version == V2
         return "" if is_missing else OWN.format(resource=resource)
 
-    def _effective_name(self, resource: CpusetFile) -> str:
-        return EFFECTIVE[self.tree.version].format(resource=resource)
-
-    def _effective_text(self, path: str, resource: CpusetFile) -> str:
-        return self.tree.text(path, resource, effective=True)
-
     def _put_sets(self, path: str) -> None:
         for resource in CpusetFile:
             self._put(path, self._own_name(path, resource), self.tree.text(path, resource))
-            self._put(path, self._effective_name(resource), self._effective_text(path, resource))
+            effective = EFFECTIVE[self.tree.version].format(resource=resource)
+            self._put(path, effective, self.tree.text(path, resource, effective=True))
 
     def _make(self, path: str) -> None:
         directory = self.directory(path)
@@ -167,17 +134,10 @@ class CgroupMirror:
     def _put(self, path: str, name: str, text: str) -> None:
         if not name:
             return
-        if (
-            path == ROOT
-            and name.startswith("cpuset.")
-            and self.tree.version == V1
-            and "effective" not in name
-        ):
-            text = self.tree.text(ROOT, CpusetFile(name.removeprefix("cpuset.")), effective=True)
         file = self.directory(path) / name
         known = self._written.get(file)
         if known is not None and known.rstrip("\n") == text:
-            return  # nor when only the line end differs: its writer may be about to write again
+            return  # if only the line end differs, too: the writer of the file may be about to write again
         try:
             file.write_text(text + "\n", encoding="ascii")
         except OSError as error:
@@ -186,7 +146,7 @@ class CgroupMirror:
 
 
 def _read(file: Path) -> str:
-    """The text by one read(2): two of them could give the beginning of one value and the end of the next."""
+    """The text by one read(2). Two reads could return parts of two different values."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         try:

@@ -1,11 +1,11 @@
 """A cpuset hierarchy in memory that answers writes as the kernel does.
 
-Invariants: an effective set lies within the parent's; on v2 it is the own set within the parent's effective
-one, or all of the parent's when nothing is left, so it is never empty; the root's is what is online. What a
-process may run on is the effective set, so that is what placements are judged by.
+Invariants: an effective set is a subset of the parent's effective set. On v2 it is the intersection with the own set,
+or the whole parent's set if the intersection is empty, so it is never empty. The effective set of the root is the online
+set. Processes run on the effective set, so placements are judged by it.
 
 Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpuset) and cgroup-v1/cpusets.rst; details were
-    seen on kernel 6.12.
+    observed on kernel 6.12.
 Differs: partitions and the v1 flags (exclusive, memory_migrate, clone_children) do not exist here; on v1
     processes whose CPUs all went offline stay where they are instead of moving to the parent.
 """
@@ -31,7 +31,7 @@ from nri_plugin.model.topology import Topology
 
 
 class Driver(StrEnum):
-    """Who makes the cgroups."""
+    """The cgroup driver of kubelet and runtime."""
 
     CGROUPFS = "cgroupfs"
     SYSTEMD = "systemd"
@@ -42,7 +42,7 @@ class Names:
     """How one cgroup is named on the wire and on disk.
 
     Attributes:
-        wire: what the message holds.
+        wire: the name in NRI messages.
         path: the directory under the hierarchy's root, without a leading slash.
     """
 
@@ -95,7 +95,7 @@ ONLY_V1 = frozenset({V1})
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write and what it meets; all sets are masks.
+    """A write and the state that decides about it; all sets are masks.
 
     Attributes:
         is_root: it goes to the root cgroup.
@@ -124,7 +124,7 @@ class Rule:
 
     Attributes:
         name: short, for reports.
-        sentence: the rule as a person would say it.
+        sentence: the rule, for error texts.
         versions: cgroup versions it holds for.
         error: the errno of the rejected write.
         rejects: whether the rule forbids this write.
@@ -231,7 +231,7 @@ class CgroupWriteError(NriPinError):
 
 @dataclass(slots=True, eq=False)
 class Cgroup:
-    """One directory: own sets (0 = never set), effective sets, and whether processes live in it itself."""
+    """One directory: own sets (0 = never set), effective sets, and whether processes are directly in it."""
 
     path: str
     parent: "Cgroup | None" = None
@@ -317,7 +317,7 @@ class CgroupTree:
         return NodeMask(self._group(path).effective[CpusetFile.MEMS])
 
     def text(self, path: str, resource: CpusetFile, *, effective: bool = False) -> str:
-        """What reading the file gives, without the line end."""
+        """The content of the file, without the line end."""
         group = self._group(path)
         sets = group.effective if effective or group.parent is None else group.own
         return bits.format_list(sets[resource])
@@ -374,9 +374,9 @@ class CgroupTree:
         self._refresh(group)
 
     def set_online(self, online: CPUSet) -> None:
-        """CPUs went away or came back.
+        """Change the online CPUs.
 
-        On v1 an offline CPU also leaves every own set, and does not come back to it by itself.
+        On v1 an offline CPU also leaves every own set, and does not return to it when it comes online.
         """
         self._machine[CpusetFile.CPUS] = online.mask
         if self.version == V1:

@@ -1,8 +1,9 @@
 """NRI messages from the runtime's side: writers of requests and readers of answers."""
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Final, TypeVar, get_args
 
 from google.protobuf.message import DecodeError, Message
 
@@ -14,33 +15,31 @@ from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, 
 
 _M = TypeVar("_M", bound=Message)
 
+
+def _constant(kind: type) -> str:
+    """The name of an event in the protocol's enumerations: `RunPodSandbox` is `RUN_POD_SANDBOX`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
+
+
 EVENT_BIT: Final[dict[type, EventMask]] = {
-    events.RunPodSandbox: EventMask.RUN_POD_SANDBOX,
-    events.StopPodSandbox: EventMask.STOP_POD_SANDBOX,
-    events.RemovePodSandbox: EventMask.REMOVE_POD_SANDBOX,
-    events.CreateContainer: EventMask.CREATE_CONTAINER,
-    events.PostCreateContainer: EventMask.POST_CREATE_CONTAINER,
-    events.StartContainer: EventMask.START_CONTAINER,
-    events.PostStartContainer: EventMask.POST_START_CONTAINER,
-    events.UpdateContainer: EventMask.UPDATE_CONTAINER,
-    events.PostUpdateContainer: EventMask.POST_UPDATE_CONTAINER,
-    events.StopContainer: EventMask.STOP_CONTAINER,
-    events.RemoveContainer: EventMask.REMOVE_CONTAINER,
-    events.UpdatePodSandbox: EventMask.UPDATE_POD_SANDBOX,
-    events.PostUpdatePodSandbox: EventMask.POST_UPDATE_POD_SANDBOX,
-    events.ValidateContainerAdjustment: EventMask.VALIDATE_CONTAINER_ADJUSTMENT,
+    kind: EventMask[_constant(kind)]
+    for kind in get_args(events.NRIEvent)
+    if _constant(kind) in EventMask.__members__
 }
-STATE_CHANGES: Final[dict[type, pb.Event]] = {
-    events.RunPodSandbox: pb.RUN_POD_SANDBOX,
-    events.StopPodSandbox: pb.STOP_POD_SANDBOX,
-    events.RemovePodSandbox: pb.REMOVE_POD_SANDBOX,
-    events.PostUpdatePodSandbox: pb.POST_UPDATE_POD_SANDBOX,
-    events.PostCreateContainer: pb.POST_CREATE_CONTAINER,
-    events.StartContainer: pb.START_CONTAINER,
-    events.PostStartContainer: pb.POST_START_CONTAINER,
-    events.PostUpdateContainer: pb.POST_UPDATE_CONTAINER,
-    events.RemoveContainer: pb.REMOVE_CONTAINER,
-}
+"""The bit of each event to which a plugin can subscribe."""
+STATE_CHANGES: Final[frozenset[type]] = frozenset(
+    {
+        events.RunPodSandbox,
+        events.StopPodSandbox,
+        events.RemovePodSandbox,
+        events.PostUpdatePodSandbox,
+        events.PostCreateContainer,
+        events.StartContainer,
+        events.PostStartContainer,
+        events.PostUpdateContainer,
+        events.RemoveContainer,
+    }
+)
 """The nine events that are sent inside StateChange, always before NRI 0.12."""
 
 
@@ -52,7 +51,7 @@ def encode_event(event: events.NRIEvent) -> tuple[str, bytes]:
 
 def encode_state_change(event: events.NRIEvent) -> tuple[str, bytes]:
     """Returns StateChange and its argument for one of the nine events."""
-    message = pb.StateChangeEvent(event=STATE_CHANGES[type(event)])
+    message = pb.StateChangeEvent(event=_constant(type(event)))
     both = _pod_and_container(event)
     message.pod.CopyFrom(both.pod)
     if both.HasField("container"):

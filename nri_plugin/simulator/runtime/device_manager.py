@@ -50,7 +50,7 @@ class NotAdmittedError(NriPinError):
 
 @dataclass(frozen=True, slots=True)
 class _Resource:
-    """All devices of one resource, in order, and how they are joined."""
+    """All devices of one resource, in order, and their links."""
 
     nodes_by_id: Mapping[str, NodeMask]
     links: Mapping[tuple[str, str], int]
@@ -62,7 +62,7 @@ class _Resource:
         )
 
     def aligned(self, available: Iterable[str], affinity: NodeMask | None) -> tuple[str, ...]:
-        """Those attached to a node of the affinity; none without one, nor a device that is nowhere."""
+        """The devices that are attached to a NUMA node of the affinity; none without an affinity."""
         mask = affinity.mask if affinity is not None else 0
         return tuple(name for name in available if self.nodes_by_id[name].mask & mask)
 
@@ -75,8 +75,8 @@ class DeviceManager:
     """Gives devices to the containers of pods.
 
     Args:
-        devices: all there are.
-        links: how strongly they are joined; of several for one pair the heaviest counts.
+        devices: all devices of the machine.
+        links: between devices. The heaviest link of a pair counts.
     """
 
     def __init__(self, devices: Iterable[PlacedDevice], links: Iterable[DeviceLink] = ()) -> None:
@@ -87,21 +87,21 @@ class DeviceManager:
         self._given: dict[str, dict[str, Given]] = {}
 
     def copy(self) -> "DeviceManager":
-        """Another with the same devices, given to the same pods, for trials."""
+        """A copy in the same state, for trials."""
         made = DeviceManager(())
         made.devices, made._resources, made._given = self.devices, self._resources, dict(self._given)
         return made
 
     @property
     def given_count(self) -> int:
-        """How many containers there are of pods that were admitted and hold devices."""
+        """How many containers of admitted pods hold devices."""
         return sum(1 for pod in self._given.values() for given in pod.values() if given)
 
     def admit(self, pod: PodSpec, affinity: NodeMask | None = None) -> None:
         """Give all containers of a pod their devices, or none of them.
 
         Args:
-            pod: its init containers come first; what they have passes on to later containers.
+            pod: its init containers come first, and their devices pass on to later containers.
             affinity: the merged hint of a Topology Manager that has one; None for anywhere.
 
         Raises:
@@ -247,12 +247,13 @@ def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
     containers = manager.containers(pod)
     if container not in containers:
         return {}
-    everyone = [entry for given in containers.values() for entry in _entries(manager, given)]
-    return {"devices": _merged(_entries(manager, containers[container])), "pod_devices": _merged(everyone)}
+    everyone = [device for given in containers.values() for device in manager.placed(given)]
+    own = manager.placed(containers[container])
+    return {"devices": _entries(manager, own), "pod_devices": _entries(manager, everyone)}
 
 
 class ExporterStandIn:
-    """Answers from the moment it is made until `close`."""
+    """Serves `exporter.sock` until `close`."""
 
     def __init__(self, path: Path, manager: DeviceManager) -> None:
         self._server = _PodResourcesServer(str(path), manager)
@@ -288,30 +289,16 @@ class _PodResourcesHandler(socketserver.StreamRequestHandler):
             self.wfile.write(json.dumps(found).encode() + b"\n")
 
 
-def _entries(manager: DeviceManager, given: Given) -> list[dict[str, Any]]:
-    return [
-        {
-            "resource": device.resource,
-            "ids": [device.id],
-            "nodes": [int(number) for number in device.nodes],
-            **_totals(manager.totals(device.resource)),
-        }
-        for device in manager.placed(given)
-    ]
-
-
-def _merged(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _entries(manager: DeviceManager, devices: Iterable[PlacedDevice]) -> list[dict[str, Any]]:
     """One entry for each resource and set of NUMA nodes, resources in the order of the first."""
-    merged: dict[tuple[str, tuple[int, ...]], dict[str, Any]] = {}
-    for entry in entries:
-        key = (entry["resource"], tuple(entry["nodes"]))
-        known = merged.setdefault(key, {**entry, "ids": []})
-        known["ids"] += entry["ids"]
-    order = {name: place for place, name in enumerate(dict.fromkeys(name for name, _ in merged))}
-    return [entry for _, entry in sorted(merged.items(), key=lambda item: order[item[0][0]])]
-
-
-def _totals(counts: Iterable[tuple[NodeMask, int]]) -> dict[str, dict[str, int]]:
-    """The entry's `totals`; left out where all devices of the resource are nowhere."""
-    known = {str(nodes): count for nodes, count in counts}
-    return {"totals": known} if known else {}
+    ids: dict[str, dict[NodeMask, list[str]]] = {}
+    for device in devices:
+        ids.setdefault(device.resource, {}).setdefault(device.nodes, []).append(device.id)
+    entries = []
+    for resource, by_nodes in ids.items():
+        totals = {str(nodes): count for nodes, count in manager.totals(resource)}
+        for nodes, members in by_nodes.items():
+            entry = {"resource": resource, "ids": members, "nodes": [int(number) for number in nodes]}
+            # left out if no device of the resource is attached to a NUMA node
+            entries.append(entry | {"totals": totals} if totals else entry)
+    return entries

@@ -18,13 +18,14 @@ from nri_plugin.simulator.runtime.profile import (
     Synchronized,
     UpdateRequested,
 )
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime, Truth
+from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Runtime
 from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
     NRIEvent,
     NRIResponse,
+    Synchronize,
     ValidateContainerAdjustment,
     ValidateContainerAdjustmentResponse,
 )
@@ -35,7 +36,7 @@ ACCEPT_S = 30.0
 
 
 class PluginLostError(NriPinError):
-    """The plugin did not come, or did not get as far as being asked."""
+    """The plugin did not connect, or was lost before it was synchronized."""
 
 
 class PluginLink:
@@ -66,7 +67,7 @@ class PluginLink:
         self._sock = sock
         self._config = config
         self._answers: dict[int, Answered] = {}
-        self._wishes: list[UpdateRequested] = []
+        self._requests: list[UpdateRequested] = []
         self._updates: tuple[ContainerUpdate, ...] | None = None
         self._is_configured = False
         self.session.accept(time.monotonic())
@@ -79,7 +80,7 @@ class PluginLink:
         self._turn(0.0)
         return self.session.is_ready
 
-    def join(self, truth: Callable[[], Truth]) -> tuple[ContainerUpdate, ...]:
+    def join(self, truth: Callable[[], Synchronize]) -> tuple[ContainerUpdate, ...]:
         """Register, configure and synchronize the plugin; returns the updates it wants.
 
         Raises:
@@ -100,7 +101,7 @@ class PluginLink:
         A plugin that validates is asked about the outcome of a CreateContainer before that is returned.
 
         Raises:
-            RefusedError: it answered with an error, or rejects the outcome.
+            PluginRefusedError: it answered with an error, or rejects the outcome.
         """
         answered = self._call(event)
         if isinstance(event, CreateContainer):
@@ -121,7 +122,7 @@ class PluginLink:
         return answered
 
     def _validate(self, event: CreateContainer, answered: Answered | None) -> None:
-        """Have the outcome validated; whatever is no yes fails the creation."""
+        """Ask the plugin to validate the outcome. A rejection or a lost validator fails the creation."""
         given = CreateContainerResponse()
         if answered is not None and isinstance(answered.response, CreateContainerResponse):
             given = answered.response
@@ -145,16 +146,16 @@ class PluginLink:
                 f"validator {self.session.plugin} rejected container adjustment, reason: {reason}"
             )
 
-    def take_wishes(self) -> list[UpdateRequested]:
+    def take_requests(self) -> list[UpdateRequested]:
         """Unsolicited updates of the plugin; as in real runtimes they wait until no request runs."""
         self._turn(0.0)
-        wishes, self._wishes = self._wishes, []
-        return wishes
+        requests, self._requests = self._requests, []
+        return requests
 
-    def finish_wish(self, wish: UpdateRequested, failed: tuple[str, ...]) -> None:
-        """Answer such a request."""
-        updates = tuple(update for update in wish.updates if update.container_id in failed)
-        self.session.finish_update(wish.call, updates)
+    def finish_request(self, request: UpdateRequested, failed: tuple[str, ...]) -> None:
+        """Answer an unsolicited update."""
+        updates = tuple(update for update in request.updates if update.container_id in failed)
+        self.session.finish_update(request.call, updates)
         self._send()
 
     def close(self) -> None:
@@ -169,7 +170,7 @@ class PluginLink:
         self._send()
 
     def _turn(self, timeout_s: float | None) -> None:
-        """Wait for data at most that long and take it in."""
+        """Wait for data, at most `timeout_s` seconds, and process it."""
         if self._sock.fileno() < 0:
             return
         readable, _, _ = select.select([self._sock], [], [], timeout_s)
@@ -191,7 +192,7 @@ class PluginLink:
         try:
             self._sock.sendall(data)
         except OSError:
-            return  # its last bytes are still to be read, and then the end
+            return  # the peer has closed; its last bytes and the end are read next
 
     def _note(self, event: RuntimeEvent, now: float) -> None:
         if isinstance(event, PluginRegistered):
@@ -203,7 +204,7 @@ class PluginLink:
         elif isinstance(event, Answered):
             self._answers[event.call] = event
         elif isinstance(event, UpdateRequested):
-            self._wishes.append(event)
+            self._requests.append(event)
         elif isinstance(event, RegistrationRejected):
             self._send()
             self.close()
@@ -228,10 +229,10 @@ class NRIServer:
         self._listener = _listen(path)
 
     def wait_for_plugin(self, timeout_s: float = ACCEPT_S) -> tuple[ContainerUpdate, ...]:
-        """Take the next plugin in and apply what it wants updated; returns that.
+        """Accept the next plugin and apply the updates that it asks for; returns these.
 
         Raises:
-            PluginLostError: none came in time, or it was lost on the way.
+            PluginLostError: none connected in time, or it was lost before it was synchronized.
         """
         self._listener.settimeout(timeout_s)
         try:
@@ -250,15 +251,15 @@ class NRIServer:
         return updates
 
     def settle(self) -> None:
-        """Do what a runtime does between requests: take in a plugin that waits, apply what one wishes."""
+        """Do the work of a runtime between requests: accept a waiting plugin, apply unsolicited updates."""
         if self.link is not None and self.link.is_alive:
-            for wish in self.link.take_wishes():
-                self.link.finish_wish(wish, self.runtime.apply(wish.updates))
+            for request in self.link.take_requests():
+                self.link.finish_request(request, self.runtime.apply(request.updates))
         elif select.select([self._listener], [], [], 0.0)[0]:
             self.wait_for_plugin(0.1)
 
     def restart(self) -> None:
-        """The runtime's restart: connections end, the socket vanishes and comes back."""
+        """Restart the runtime: connections end, the socket is removed and made again."""
         self.close()
         self.runtime.restart()
         self._listener = _listen(self._path)

@@ -1,4 +1,7 @@
-"""Pods as specified, and the NRI messages that kubelet and runtime make of them.
+"""Pods as specified, and the NRI messages and pod facts that kubelet, runtime and exporter make of them.
+
+A manifest or a scenario gives a `PodSpec` (`simulate.manifests`, `scenario.steps`). From it come `pod_message` and
+`container_message`, which travel in NRI events, and `pod_facts`, which the agent adds to CreateContainer.
 
 `nri_plugin.core.requests` computes requests from messages; it shares no code with this module, so that each checks the
 other.
@@ -9,8 +12,8 @@ Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom
 
 import hashlib
 import uuid
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
@@ -32,14 +35,14 @@ _LABEL = "io.kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """A container of a pod as its manifest says it; 0 = not given.
+    """A container of a pod as in its manifest; 0 = not given.
 
     Attributes:
-        hugepages: (page size such as `2MB`, bytes).
-        devices_asked: (resource, how many), of what device plugins offer.
+        hugepages: (`hugepages-SIZE`, bytes).
+        devices_asked: (resource of a device plugin, how many).
         devices: device nodes it is given.
         cdi_devices: CDI names it is given.
-        is_sidecar: of an init container: it goes on running beside the others.
+        is_sidecar: whether an init container runs beside the containers that start after it.
     """
 
     name: str
@@ -54,14 +57,25 @@ class ContainerSpec:
     devices_asked: tuple[tuple[str, int], ...] = ()
     is_sidecar: bool = False
 
+    @property
+    def amounts(self) -> Amounts:
+        """Requests and limits."""
+        return Amounts(
+            self.cpu_request_milli,
+            self.cpu_limit_milli,
+            self.memory_request_bytes,
+            self.memory_limit_bytes,
+            self.hugepages,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod as its manifest says it; `forced_qos` overrules what follows from the requests.
+    """A pod as in its manifest; `forced_qos` overrides the class that follows from the requests.
 
     Attributes:
-        init_containers: run one after the other before the others; sidecars among them go on running.
-        whole: what the pod asks for as a whole (`spec.resources`); None where it sets nothing.
+        init_containers: run one after the other before the app containers; sidecars go on running.
+        whole: pod-level resources (`spec.resources`); None if it sets none.
         overhead: of its runtime class, thousandths of CPUs and bytes by resource; no message to the node has it.
     """
 
@@ -81,15 +95,33 @@ class PodSpec:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def members(self) -> tuple[tuple[ContainerSpec, Kind], ...]:
+        """All containers in the order in which the kubelet creates them, with their kinds."""
+        inits = ((each, Kind.SIDECAR if each.is_sidecar else Kind.INIT) for each in self.init_containers)
+        return (*inits, *((each, Kind.APP) for each in self.containers))
+
+    @property
     def qos(self) -> QOSClass:
         """The quality-of-service class the kubelet gives it."""
         if self.forced_qos is not None:
             return self.forced_qos
-        everyone = (*self.init_containers, *self.containers)
-        if not any(_asks(each) for each in everyone):
+        everyone = [requests_and_limits(replace(each.amounts, hugepages=())) for each, _ in self.members]
+        if not any(everyone):
             return QOSClass.BEST_EFFORT
-        is_guaranteed = all(_is_guaranteed(each) for each in everyone)
+        is_guaranteed = all(
+            len(each) == 2 and all(request == limit for request, limit in each.values()) for each in everyone
+        )
         return QOSClass.GUARANTEED if is_guaranteed else QOSClass.BURSTABLE
+
+
+def requests_and_limits(amounts: Amounts) -> dict[str, tuple[int, int]]:
+    """(request, limit) of each resource that has one: CPUs in thousandths, all others in bytes."""
+    found = {
+        "cpu": (amounts.cpu_request_milli, amounts.cpu_limit_milli),
+        "memory": (amounts.memory_request_bytes, amounts.memory_limit_bytes),
+        **{name: (size, size) for name, size in amounts.hugepages},
+    }
+    return {name: both for name, both in found.items() if any(both)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +159,13 @@ def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int)
 
 def container_resources(spec: ContainerSpec, who: RuntimeIdentity) -> Resources:
     """The container's resources as its OCI spec holds them."""
-    return _resources(
-        spec.cpu_request_milli, spec.cpu_limit_milli, spec.memory_limit_bytes, who.behaviour, spec.hugepages
+    absent = 0 if who.behaviour.zero_resources else None
+    return Resources(
+        cpu_shares=shares_from_milli(spec.cpu_request_milli),
+        cpu_quota_us=quota_from_milli(spec.cpu_limit_milli) or absent,
+        cpu_period_us=PERIOD_US,
+        memory_limit_bytes=spec.memory_limit_bytes or absent,
+        hugepage_limits=tuple((page_size(name), size) for name, size in spec.hugepages),
     )
 
 
@@ -153,28 +190,14 @@ def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
     return PodFacts(
         uid=uid,
         qos=pod.qos,
-        containers=(
-            *(_facts(each, Kind.SIDECAR if each.is_sidecar else Kind.INIT) for each in pod.init_containers),
-            *(_facts(each, Kind.APP) for each in pod.containers),
-        ),
+        containers=tuple(ContainerFacts(each.name, kind, each.amounts) for each, kind in pod.members),
         pod_resources=pod.whole,
     )
 
 
-def _facts(spec: ContainerSpec, kind: Kind) -> ContainerFacts:
-    amounts = Amounts(
-        spec.cpu_request_milli,
-        spec.cpu_limit_milli,
-        spec.memory_request_bytes,
-        spec.memory_limit_bytes,
-        tuple((hugepages_resource(size), amount) for size, amount in spec.hugepages),
-    )
-    return ContainerFacts(spec.name, kind, amounts)
-
-
-def hugepages_resource(size: str) -> str:
-    """Runtimes call a page size `2MB`, Kubernetes the resource `hugepages-2Mi`."""
-    return f"hugepages-{size.removesuffix('B')}i"
+def page_size(resource: str) -> str:
+    """The page size of a resource in the form of runtimes: `hugepages-2Mi` is `2MB` to them."""
+    return resource.removeprefix("hugepages-").replace("i", "B")
 
 
 def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: RuntimeIdentity) -> tuple[Pod, Names]:
@@ -221,45 +244,13 @@ def container_message(
 
 
 def stable_uid(*parts: str) -> str:
-    """A pod uid that is the same in every run."""
+    """A pod uid that is derived from `parts`, so that it is the same in every run."""
     return str(uuid.uuid5(uuid.NAMESPACE_URL, "/".join(parts)))
 
 
 def stable_id(*parts: str) -> str:
-    """A 64-digit id, as runtimes use, that is the same in every run."""
+    """A 64-digit id as runtimes use, derived from `parts`."""
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
-
-
-def _asks(spec: ContainerSpec) -> bool:
-    amounts = (
-        spec.cpu_request_milli,
-        spec.cpu_limit_milli,
-        spec.memory_request_bytes,
-        spec.memory_limit_bytes,
-    )
-    return any(amounts)
-
-
-def _is_guaranteed(spec: ContainerSpec) -> bool:
-    cpu_equal = 0 < spec.cpu_limit_milli == spec.cpu_request_milli
-    return cpu_equal and 0 < spec.memory_limit_bytes == spec.memory_request_bytes
-
-
-def _resources(
-    request_milli: int,
-    limit_milli: int,
-    memory_bytes: int,
-    behaviour: Behaviour,
-    hugepages: Iterable[tuple[str, int]],
-) -> Resources:
-    absent = 0 if behaviour.zero_resources else None
-    return Resources(
-        cpu_shares=shares_from_milli(request_milli),
-        cpu_quota_us=quota_from_milli(limit_milli) or absent,
-        cpu_period_us=PERIOD_US,
-        memory_limit_bytes=memory_bytes or absent,
-        hugepage_limits=tuple(hugepages),
-    )
 
 
 def _pod_labels(pod: PodSpec, uid: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ from nri_plugin.wire.nri.releases import MASK_BEFORE_0_10, MASK_SINCE_0_10
 
 @dataclass(frozen=True, slots=True)
 class RuntimeProfile:
-    """A runtime as a plugin meets it.
+    """A runtime on the wire, as a plugin sees it.
 
     Attributes:
         nri_version: NRI library release, `X.Y.Z`.
@@ -109,7 +109,7 @@ class Behaviour:
         forgets_pods: after its own restart it does not report the end of older pods.
         zero_resources: absent times and limits are sent as 0 rather than left out.
         ignores_start_errors: an error in StartContainer is only a warning.
-        was_watched: this was seen on the real thing; False: written after its code.
+        was_watched: whether the behaviour was observed on the real runtime; else it is written after its code.
     """
 
     name: str
@@ -179,7 +179,7 @@ class Configured:
 
 @dataclass(frozen=True, slots=True)
 class Synchronized:
-    """The plugin is on the list; its updates are to be applied."""
+    """The plugin is ready; its updates are to be applied."""
 
     updates: tuple[ContainerUpdate, ...]
 

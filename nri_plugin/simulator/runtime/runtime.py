@@ -1,7 +1,7 @@
 """A simulated container runtime: calls of the kubelet go in, events go to the plugin, cpusets go to cgroups.
 
 The order of events, the stored resources, and the effects of an error or a lost plugin follow the runtime that
-`Behaviour` names. `Plugin` is the way to the plugin: a socket, or an object of a test.
+`Behaviour` names. `Plugin` is the connection to the plugin: a socket, or an object of a test.
 
 A runtime never reads a cgroup back. It stores the resources of the last call, and writes all of them again whenever it
 updates a container for any reason. So an old cpuset can return.
@@ -17,13 +17,14 @@ from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.runtime.adjusting import adjusted, heeded, merged
-from nri_plugin.simulator.runtime.cgroup_mirror import Absorbed, CgroupMirror
+from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import (
     V1,
     CgroupWriteError,
     CpusetFile,
     Driver,
     Names,
+    container_names,
     parent_of,
     pod_names,
 )
@@ -67,7 +68,7 @@ class Record:
     Attributes:
         message: as plugins see it; its resources are the stored ones.
         created_with: the resources it was created with.
-        started_on: CPUs its first instruction could run on; None before the start.
+        started_on: CPUs on which its first instruction could run; None before the start.
     """
 
     sandbox: Sandbox
@@ -116,7 +117,7 @@ class ContainerPlacement:
 
 
 class CgroupKeeper:
-    """Makes, fills and removes cgroups the way kubelet and runc do."""
+    """Makes, writes and removes cgroups as kubelet and runc do."""
 
     def __init__(self, mirror: CgroupMirror, slices: Iterable[str]) -> None:
         self.mirror = mirror
@@ -124,7 +125,7 @@ class CgroupKeeper:
             self.make(path)
 
     def make(self, path: str) -> None:
-        """Make a cgroup; on v1 it starts with what its parent has, or nothing could live in it."""
+        """Make a cgroup. On v1 it gets its parent's sets, because processes cannot enter a cgroup without CPUs."""
         if path in self.mirror.tree:
             return
         above = parent_of(path)
@@ -140,7 +141,7 @@ class CgroupKeeper:
         """A container's process moves into its new cgroup, which holds `resources`.
 
         Raises:
-            CgroupWriteError: the kernel takes no such cpuset; there is no cgroup then.
+            CgroupWriteError: the kernel rejects the cpuset; the cgroup is removed.
         """
         self.make(path)
         try:
@@ -152,10 +153,10 @@ class CgroupKeeper:
         self.mirror.flush()
 
     def write(self, path: str, resources: Resources) -> None:
-        """Write the cpuset that is stored; an empty one is not written.
+        """Write the stored cpuset; an empty one is not written.
 
         Raises:
-            CgroupWriteError: the kernel does not take it.
+            CgroupWriteError: the kernel rejects it.
         """
         self.mirror.absorb()
         wanted: Mapping[CpusetFile, str] = {CpusetFile.CPUS: resources.cpus, CpusetFile.MEMS: resources.mems}
@@ -165,7 +166,7 @@ class CgroupKeeper:
         self.mirror.flush()
 
     def leave(self, path: str) -> None:
-        """The processes are gone and the cgroup with them."""
+        """Remove the cgroup after its processes have ended."""
         if path in self.mirror.tree:
             self.mirror.tree.detach(path)
             self.mirror.remove(path)
@@ -192,44 +193,28 @@ class PluginRefusedError(NriPinError):
 
 
 class Plugin(Protocol):
-    """The way to the plugin."""
+    """The connection to a plugin."""
 
     def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         """The plugin's answer; None when it is not there, has not subscribed, or does not answer in time.
 
         Raises:
-            RefusedError: it answered with an error.
+            PluginRefusedError: it answered with an error.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Truth:
-    """All pods and containers that Synchronize lists."""
-
-    pods: tuple[Pod, ...]
-    containers: tuple[Container, ...]
-
-
-class NoPlugin:
-    """No plugin is connected."""
-
-    def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:  # noqa: ARG002 - there is no plugin
-        """No answer."""
-        return None
 
 
 class Runtime:
     """One runtime on one node.
 
     Attributes:
-        behaviour: whose ways it has.
-        cgroups: where containers live.
-        plugin: who is asked; replaced whenever one connects.
+        behaviour: the runtime that is simulated.
+        cgroups: the cgroups of its pods and containers.
+        plugin: gets the events; None while no plugin is connected.
     """
 
     def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
         self.behaviour = behaviour
-        self.plugin: Plugin = NoPlugin()
+        self.plugin: Plugin | None = None
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
         self._failed: list[CgroupWriteError] = []
         self._who = RuntimeIdentity(behaviour, driver, memory_bytes)
@@ -241,13 +226,13 @@ class Runtime:
         """Run a sandbox.
 
         Raises:
-            RefusedError: the plugin refused it; nothing is left.
+            PluginRefusedError: the plugin refused it; nothing is left.
         """
         self._serial += 1
         sandbox_id = stable_id("sandbox", spec.key, str(self._serial))
         uid = uid or stable_uid(spec.key, str(self._serial))
         message, names = pod_message(spec, uid, sandbox_id, self._who)
-        pause = f"{names.path}/{_leaf(self._who.driver, self.behaviour.cgroup_prefix, sandbox_id)}"
+        pause = container_names(self._who.driver, names, self.behaviour.cgroup_prefix, sandbox_id).path
         sandbox = Sandbox(spec, message, names, pause)
         self.cgroups.make(names.path)
         self.cgroups.enter(pause, Resources())
@@ -286,7 +271,7 @@ class Runtime:
         """Create a container in the pod `key`; it has no cgroup before it is started.
 
         Raises:
-            RefusedError: the plugin refused; the container does not exist.
+            PluginRefusedError: the plugin refused; the container does not exist.
         """
         sandbox = self.sandbox(key)
         self._serial += 1
@@ -305,15 +290,15 @@ class Runtime:
         """Start a created container.
 
         Raises:
-            RefusedError: the plugin refused and this runtime minds.
-            CgroupWriteError: the kernel does not take the stored cpuset.
+            PluginRefusedError: the plugin refused, and this runtime does not ignore that.
+            CgroupWriteError: the kernel rejects the stored cpuset.
         """
         record = self.record(key)
         sandbox = record.sandbox
         self.cgroups.enter(record.names.path, record.message.resources)
         record.message = replace(record.message, pid=5000 + self._serial)
         try:
-            # Until the answer is there the process waits in its cgroup, and the state is still "created".
+            # The process waits in its cgroup until the answer has come; its state is still "created".
             self._ask(events.StartContainer(sandbox.message, record.message))
         except PluginRefusedError:
             if not self.behaviour.ignores_start_errors:
@@ -328,8 +313,8 @@ class Runtime:
         """Change a container's resources, as the kubelet asks.
 
         Raises:
-            RefusedError: the plugin refused; nothing changed.
-            CgroupWriteError: the kernel does not take the outcome.
+            PluginRefusedError: the plugin refused; nothing changed.
+            CgroupWriteError: the kernel rejects the resulting cpuset.
         """
         record = self.record(key)
         pod = record.sandbox.message
@@ -349,7 +334,7 @@ class Runtime:
             return
         self.cgroups.leave(record.names.path)
         record.enter(ContainerState.STOPPED)
-        self._tell_stop(record)
+        self._tell(events.StopContainer(record.sandbox.message, record.message))
 
     def remove(self, key: str) -> None:
         """Remove a container, which is stopped first."""
@@ -358,12 +343,12 @@ class Runtime:
         del self._records[record.message.id]
         self._tell(events.RemoveContainer(record.sandbox.message, record.message))
 
-    def truth(self) -> Truth:
-        """What Synchronize tells."""
+    def truth(self) -> events.Synchronize:
+        """All pods and containers that the runtime reports to a plugin that connects."""
         pods = [each for each in self._sandboxes.values() if each.is_running or self.behaviour.is_containerd]
         told = (ContainerState.CREATED, ContainerState.RUNNING)
         containers = (each.message for each in self._records.values() if each.message.state in told)
-        return Truth(tuple(each.message for each in pods), tuple(containers))
+        return events.Synchronize(tuple(each.message for each in pods), tuple(containers))
 
     def apply(self, updates: tuple[ContainerUpdate, ...]) -> tuple[str, ...]:
         """Apply a plugin's updates; returns the ids of containers where that failed."""
@@ -381,11 +366,11 @@ class Runtime:
         return tuple(failed)
 
     def disconnect(self) -> None:
-        """Lose the plugin; calls go on without it."""
-        self.plugin = NoPlugin()
+        """The plugin is gone; calls go on without it."""
+        self.plugin = None
 
     def restart(self) -> None:
-        """The runtime's own restart: the plugin is gone, some runtimes forget what was updated since creation."""
+        """Restart the runtime: it loses the plugin, and some runtimes lose the updates since creation."""
         self.disconnect()
         for record in self._records.values():
             if not self.behaviour.stores_updates:
@@ -393,9 +378,9 @@ class Runtime:
         for sandbox in self._sandboxes.values():
             sandbox.is_known = not self.behaviour.forgets_pods
 
-    def absorb(self) -> Absorbed:
+    def absorb(self) -> None:
         """Apply the agent's writes to cgroups."""
-        return self.cgroups.mirror.absorb()
+        self.cgroups.mirror.absorb()
 
     def take_rejections(self) -> list[CgroupWriteError]:
         """Writes since the last call that a kernel would have rejected, by the plugin or on its behalf."""
@@ -405,7 +390,7 @@ class Runtime:
         return taken
 
     def placements(self) -> dict[str, ContainerPlacement]:
-        """What each container has, by `NAMESPACE/POD/CONTAINER`."""
+        """The placement of each container, by `NAMESPACE/POD/CONTAINER`."""
         self.absorb()
         return {record.key: self.cgroups.placement(record) for record in self._records.values()}
 
@@ -434,11 +419,6 @@ class Runtime:
         """All containers, oldest first."""
         return list(self._records.values())
 
-    def created_in(self, key: str) -> list[Record]:
-        """Containers of the pod `key` that wait to be started."""
-        sandbox = self.sandbox(key)
-        return [each for each in self._of(sandbox) if each.message.state is ContainerState.CREATED]
-
     def containers_of(self, key: str) -> list[str]:
         """Keys of the containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
         return [
@@ -446,12 +426,12 @@ class Runtime:
         ]
 
     def _ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
-        answer = self.plugin.ask(event)
+        answer = None if self.plugin is None else self.plugin.ask(event)
         self.absorb()
         return answer
 
     def _tell(self, event: events.NRIEvent) -> None:
-        """Ask where an error is only logged."""
+        """Send an event whose error is only logged."""
         try:
             answer = self._ask(event)
         except PluginRefusedError:
@@ -459,11 +439,8 @@ class Runtime:
         if isinstance(answer, events.StopContainerResponse):
             self.apply(answer.updates)
 
-    def _tell_stop(self, record: Record) -> None:
-        self._tell(events.StopContainer(record.sandbox.message, record.message))
-
     def _with_adjustment(self, sandbox: Sandbox, message: Container) -> Container:
-        """The container as the plugin wants it."""
+        """The container with the plugin's adjustment."""
         try:
             answer = self._ask(events.CreateContainer(sandbox.message, message))
         except PluginRefusedError:
@@ -480,7 +457,7 @@ class Runtime:
         return heeded(update.resources, self.behaviour.profile.runtime_name, is_own=is_own)
 
     def _apply(self, record: Record, change: Resources) -> None:
-        """Store a change and write everything that is stored, as the real ones do."""
+        """Store a change and write all stored resources, as real runtimes do."""
         stored = merged(record.message.resources, change)
         if record.names.path in self.cgroups.mirror.tree:
             self.cgroups.write(record.names.path, stored)
@@ -495,9 +472,5 @@ class Runtime:
 
 
 def _qos_slices(driver: Driver) -> list[str]:
-    """The cgroups a kubelet makes when it starts."""
+    """The cgroups that a kubelet makes when it starts."""
     return [parent_of(pod_names(driver, qos, "x").path) for qos in QOSClass]
-
-
-def _leaf(driver: Driver, prefix: str, sandbox_id: str) -> str:
-    return f"{prefix}-{sandbox_id}.scope" if driver is Driver.SYSTEMD else sandbox_id

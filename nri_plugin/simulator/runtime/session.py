@@ -44,7 +44,7 @@ from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Co
 BUFFER_BYTES: Final = 4096
 QUEUE_FRAMES: Final = 256
 MAX_MUX_FRAME_BYTES: Final = 64 << 20
-"""Our own bound: the Go reader allocates whatever a header says."""
+"""A bound of this simulator: the Go reader allocates the length that a header gives."""
 
 _Steps = Generator[None, None, bytes]
 
@@ -176,7 +176,7 @@ class _Sync:
     deadline: float
 
     def shrink(self, factor: float) -> bool:
-        """Sends fewer at a time from now on, pods and containers alike; False = it is few already."""
+        """Reduces the pods and containers of each message; False if a message has few already."""
         if self.pods_per_message + self.containers_per_message <= MIN_OBJECTS_PER_MESSAGE:
             return False
         self.pods_per_message = max(1, int(self.pods_per_message * factor))
@@ -227,7 +227,7 @@ class RuntimeSession:
         return f"{self.index}-{self.name}"
 
     def accept(self, now: float) -> None:
-        """The connection was accepted: the time to register runs."""
+        """Starts the time limit for the registration, once the connection is accepted."""
         self._register_by = now + self.profile.registration_timeout
 
     def configure(self, now: float, config: str = "") -> None:
@@ -333,7 +333,7 @@ class RuntimeSession:
         return self._lose(f"failed to synchronize plugin: {reason}")
 
     def receive_data(self, data: bytes, now: float) -> list[RuntimeEvent]:
-        """Takes what the socket gave; b"" is its end. Never raises: whatever is wrong loses the plugin."""
+        """Processes data from the socket; b"" is its end. Never raises: any error loses the plugin."""
         if self.lost:
             return []
         try:
@@ -442,8 +442,6 @@ class RuntimeSession:
                     return conflict
         return claims.accept(self.plugin, updates)[1]
 
-    # -------------------------------------------------------------- send, watch
-
     def data_to_send(self) -> bytes:
         """Hands over everything queued."""
         parts: list[bytes] = []
@@ -459,9 +457,9 @@ class RuntimeSession:
         return None if self.lost else min(times, default=None)
 
     def overdue(self, now: float) -> list[RuntimeEvent]:
-        """Ends what has taken too long: the plugin is lost, its calls go on without it.
+        """Ends calls that exceed their time limit: the plugin is lost, and the requests go on without it.
 
-        A zombie is not noticed: the connection just stays.
+        Nothing happens to a zombie; its connection stays.
         """
         if self.lost:
             return []

@@ -1,1 +1,1 @@
-"""Scenario files, and a node they are played on."""
+"""Scenario files, and the simulated node on which they are played."""

@@ -15,16 +15,16 @@ from pathlib import Path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine.devices import Files
-from nri_plugin.simulator.machine.kernel_files import CPU_DIR
+from nri_plugin.simulator.machine.machine import CPU_DIR
 from nri_plugin.simulator.runtime.cgroup_tree import ROOT, CpusetFile
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.stage import ScenarioNode
 from nri_plugin.simulator.scenario.steps import PartitionKind
 
 LIMIT_S = 60.0
-"""The agent's sweep looks every five seconds; a repair is confirmed and may wait for its turn, on a busy machine twice."""
+"""The agent sweeps every 5 s, and a repair may need two sweeps on a busy machine."""
 CALM_S = 1.2
-"""The machine is looked at every half second."""
+"""More than two periods of the agent's watch of the machine, which looks every 0.5 s."""
 ISOLATED = "cpuset.cpus.isolated"
 _PAUSE_S = 0.02
 _SECOND_S = 60.0
@@ -32,17 +32,17 @@ _FOLLOWED = "the machine changed"
 
 
 def foreign_write(stage: ScenarioNode, key: str, cpus: CPUSet) -> str:
-    """Write `cpuset.cpus` of a container while the agent is stopped; then give the agent time to repair it.
+    """Write `cpuset.cpus` of a container, then wait until the agent has repaired it.
 
-    While there is no agent it only happens.
+    Without an agent there is only the write.
 
     Returns:
-        What was not as expected; empty when the drift happened and was put right.
+        The problem; empty if the drift took effect and was repaired.
     """
     mirror = stage.runtime.cgroups.mirror
     path = stage.runtime.record(key).names.path
     before = _effective(stage, key)
-    with frozen(stage.agent_pid):
+    with frozen(stage.agent_pid):  # else the agent could repair the drift before it is seen
         mirror.tree.write(path, CpusetFile.CPUS, str(cpus))
         mirror.flush()
         if (now := _effective(stage, key)) != cpus:
@@ -55,7 +55,7 @@ def foreign_write(stage: ScenarioNode, key: str, cpus: CPUSet) -> str:
 
 
 def switch_cpus(stage: ScenarioNode, cpus: CPUSet) -> None:
-    """Exactly these CPUs are online from now on, in the machine's files and in the cgroups; waits until all is calm.
+    """Make exactly these CPUs online, in the machine's files and in the cgroups, and wait until placements are stable.
 
     Raises:
         HostError: the machine's files cannot be written.
@@ -73,9 +73,9 @@ def switch_cpus(stage: ScenarioNode, cpus: CPUSet) -> None:
 
 
 def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) -> None:
-    """Turn a foreign cgroup into a partition: its CPUs are lost for all other cgroups.
+    """Take CPUs away as the partition of another program does.
 
-    Nothing of a partition is here but what the others notice: less for everybody, and the kernel's list.
+    Only the effects on other cgroups are simulated: their CPUs, and the kernel's list of isolated CPUs.
     """
     mirror = stage.runtime.cgroups.mirror
     mirror.tree.set_online(stage.topology.online - cpus)
@@ -85,7 +85,7 @@ def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) ->
 
 
 def has_logged(stage: ScenarioNode, text: str, since: int) -> int:
-    """How far the agent's log holds `text` after `since`, in bytes, once it does; 0 where it does not."""
+    """Wait for `text` in the agent's log after the byte `since`; returns the byte after it, 0 if it does not come."""
     log = stage.places.log
 
     def end() -> int:
@@ -97,10 +97,10 @@ def has_logged(stage: ScenarioNode, text: str, since: int) -> int:
 
 
 def second_agent(stage: ScenarioNode) -> str:
-    """Start another agent with the same files, by mistake, and stop it again.
+    """Start a second agent with the same files, and stop it once it waits for the first.
 
     Returns:
-        What was not as expected; empty when it waited, said for whom, and stopped when it was told to.
+        The problem; empty if it waited, logged the process for which it waits, and ended on SIGTERM.
     """
     said: list[str] = []
     with subprocess.Popen(
@@ -123,15 +123,15 @@ def second_agent(stage: ScenarioNode) -> str:
 
 
 def release_node(stage: ScenarioNode) -> str:
-    """End the agent as a node does, and give everything back with `nri-pin release`.
+    """End the agent by SIGTERM, and undo its settings with `nri-pin release`.
 
     Returns:
-        What was not as expected; empty when both ended well.
+        The problem; empty if both succeeded.
     """
     if code := stage.stop_agent():
         return f"the agent should end when it is told to; it ended with {code}"
     for _ in range(2):
-        # the stand-in for the kernel answers only between two: the second sees what the first did
+        # the simulated kernel takes writes over only between two runs: the second run sees the effect of the first
         done = subprocess.run(
             stage.release_command, check=False, capture_output=True, text=True, timeout=_SECOND_S
         )
@@ -147,9 +147,9 @@ def write_times(folder: Path) -> dict[Path, int]:
 
 
 def settled_writes(stage: ScenarioNode) -> dict[Path, int]:
-    """The same once none is written any more: what follows from an answer is written after it.
+    """`write_times` once no file is written any more, because the agent writes some files after its answer.
 
-    The stand-in for the kernel takes that over meanwhile, for it writes the files in its own form then.
+    The simulated kernel absorbs writes meanwhile: it rewrites files in its own form, which must not count later.
     """
     folder = stage.places.cgroups
     seen: dict[Path, int] = {}
@@ -164,7 +164,7 @@ def settled_writes(stage: ScenarioNode) -> dict[Path, int]:
 
 @contextmanager
 def frozen(pid: int) -> Iterator[None]:
-    """The agent stands still, so that what happens without it can be seen; without an agent nothing is done."""
+    """Stop the agent by SIGSTOP for the time of a `with`; without an agent nothing is done."""
     if pid:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -188,7 +188,7 @@ def _until(fact: Callable[[], bool]) -> bool:
 
 
 def _calm(stage: ScenarioNode) -> None:
-    """Wait until nothing has changed for a while."""
+    """Wait until no placement has changed for `CALM_S`."""
     seen: dict[str, ContainerPlacement] = {}
     since = began = time.monotonic()
     while time.monotonic() - since < CALM_S and time.monotonic() - began < LIMIT_S:
@@ -198,7 +198,7 @@ def _calm(stage: ScenarioNode) -> None:
 
 
 def _rewrite(root: Path, files: Files, links: Files) -> None:
-    """Make the CPU and node folders hold exactly these; the list of online CPUs comes last, as it is watched."""
+    """Make the CPU and node folders hold exactly these files. The online list is written last, as the agent watches it."""
     top = root / CPU_DIR
     last = f"{CPU_DIR}/online"
     try:

@@ -1,4 +1,4 @@
-"""Plays a scenario and checks it by the contents of cgroups, not by the words of the agent.
+"""Plays a scenario, and checks every step by the contents of cgroups, not by the output of the agent.
 
 After every step, besides the expectations of the scenario: exclusive CPUs are shared with no other container, containers
 keep the exclusive CPUs that they were given, and the kernel would have accepted every write.
@@ -31,6 +31,7 @@ from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Expect,
     Foreign,
+    Held,
     Logged,
     Online,
     Part,
@@ -38,13 +39,12 @@ from nri_plugin.simulator.scenario.steps import (
     Remove,
     Restart,
     Run,
-    Say,
     Second,
-    Spin,
     Start,
     Step,
     Stop,
     Update,
+    unmet,
 )
 
 # Results
@@ -52,7 +52,7 @@ from nri_plugin.simulator.scenario.steps import (
 
 @dataclass(frozen=True, slots=True)
 class CPUChange:
-    """A running container whose CPUs are no longer what they were before the step."""
+    """A running container whose effective CPUs changed in the step."""
 
     key: str
     before: CPUSet
@@ -116,7 +116,7 @@ class Player:
 
     Attributes:
         refusals: why a container was refused, by `NAMESPACE/POD/CONTAINER`.
-        promised: the CPUs of each container that has its own, as first seen.
+        exclusive: the exclusive set of each container as first seen, by the same key.
     """
 
     def __init__(
@@ -128,21 +128,24 @@ class Player:
     ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
-        self.promised: dict[str, CPUSet] = {}
+        self.exclusive: dict[str, CPUSet] = {}
         self._gives_exclusive = gives_exclusive
         self._odd_counts = odd_counts
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
-        self._heard = 0  # bytes of the agent's log that earlier steps have searched
-        self._disturbed: set[str] = set()  # born, or given other CPUs, while no agent could object
+        self._heard = 0  # bytes of the agent's log that earlier `logged` steps have matched
+        self._disturbed: set[str] = set()  # created, or given other CPUs, while no agent ran
 
     def play(self, step: Step) -> StepOutcome:
         """Play one step and check the result."""
         began = time.monotonic()
         before = self._running()
         notes = Notes()
-        self._act(step, notes)
+        try:
+            self._act(step, notes)
+        except (CgroupWriteError, LookupError) as error:
+            notes.problems.append(str(error))
         self.stage.server.settle()
         after = self._running()
         changed = tuple(
@@ -180,15 +183,8 @@ class Player:
         return self._specs[key][0].qos
 
     def _act(self, step: Step, notes: Notes) -> None:
-        try:
-            self._dispatch(step, notes)
-        except (CgroupWriteError, LookupError) as error:
-            notes.problems.append(str(error))
-
-    def _dispatch(self, step: Step, notes: Notes) -> None:
+        """Do what a step says; `Say`, `Spin` and log lines of a real kernel are nothing to do here."""
         match step:
-            case Say():
-                pass
             case Run():
                 self._run(step, notes)
             case Start():
@@ -200,13 +196,15 @@ class Player:
             case Restart():
                 self._restart(step, notes)
             case DriftStep() | Second() | Release() | Online() | Foreign():
-                self._befall(step, notes)
-            case Expect() | Logged() | Spin():
-                self._ask(step, notes)
+                self._fault(step, notes)
+            case Expect():
+                self._expect(step, notes)
+            case Logged(only=""):
+                self._logged(step, notes)
 
     def _run(self, step: Run, notes: Notes) -> None:
         pod = step.pod
-        everyone = {f"{pod.key}/{spec.name}": spec for spec in (*pod.init_containers, *pod.containers)}
+        everyone = {f"{pod.key}/{spec.name}": spec for spec, _ in pod.members}
         for key, spec in everyone.items():
             self._specs[key] = (pod, spec)
             self.refusals.pop(key, None)
@@ -230,7 +228,7 @@ class Player:
                         self.stage.runtime.start(key)
 
     def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
-        """Each init container, which runs and, unless it is a sidecar, ends as soon as it has been created."""
+        """Yield each init container to be created, then start it and, unless it is a sidecar, end it."""
         for spec in pod.init_containers:
             yield spec
             key = f"{pod.key}/{spec.name}"
@@ -240,7 +238,7 @@ class Player:
                     self.stage.runtime.stop(key)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, notes: Notes) -> bool:
-        """Ask the runtime for a container with its devices; whether it was created."""
+        """Create a container with its devices; returns whether it was created."""
         key, manager = f"{pod.key}/{spec.name}", self.stage.devices
         try:
             self.stage.runtime.create(
@@ -262,19 +260,19 @@ class Player:
 
     def _end(self, step: Stop | Remove) -> None:
         runtime = self.stage.runtime
-        is_pod = step.target.count("/") == 1
-        pod = "/".join(step.target.split("/")[:2])
+        is_pod = step.target not in self._specs
+        pod = step.target if is_pod else self._specs[step.target][0].key
         if is_pod:
             self.stage.devices.free(pod)
-        if pod in self._not_admitted:  # the kubelet only marks it as failed
+        if pod in self._not_admitted:  # the kubelet only marks the pod as failed; no runtime has it
             return
         if isinstance(step, Stop):
             (runtime.stop_pod if is_pod else runtime.stop)(step.target)
             return
-        if not self.stage.agent_pid:  # the next agent gives what has ended to those that share
+        if not self.stage.agent_pid:  # the next agent gives CPUs of ended containers to the shared pool
             self._disturbed |= {key for key in self._running() if not self.wants_own(key)}
         for key in runtime.containers_of(step.target):
-            self.promised.pop(key, None)
+            self.exclusive.pop(key, None)
         (runtime.remove_pod if is_pod else runtime.remove)(step.target)
 
     def _update(self, step: Update, notes: Notes) -> None:
@@ -290,14 +288,14 @@ class Player:
             self._resize(step, before.effective, notes)
 
     def _resize(self, step: Update, before: CPUSet, notes: Notes) -> None:
-        """From now on it is promised as many CPUs as it was resized to; what it keeps it has not left."""
+        """Expect as many exclusive CPUs as it was resized to. The CPUs that it keeps are a subset or a superset."""
         pod, spec = self._specs[step.target]
         milli = (step.resources.cpu_quota_us or 0) * 1000 // (step.resources.cpu_period_us or PERIOD_US)
         had_own = self.wants_own(step.target)
         self._specs[step.target] = pod, replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli)
         if not had_own or not self.wants_own(step.target):
             return
-        self.promised.pop(step.target, None)
+        self.exclusive.pop(step.target, None)
         after = self._running()[step.target].effective
         if not (before <= after or after <= before):
             notes.problems.append(f"{step.target} was moved from {before} to {after} by a resize")
@@ -305,24 +303,21 @@ class Player:
     def _restart(self, step: Restart, notes: Notes) -> None:
         folder = self.stage.places.cgroups
         before = write_times(folder) if step.writes is None else settled_writes(self.stage)
-        self._restart_part(step, notes)
+        if step.part is Part.RUNTIME:
+            self.stage.server.restart()
+            if not step.is_down:
+                notes.updates = len(self.stage.server.wait_for_plugin())
+        else:
+            self.stage.kill_agent()
+            self.stage.reconfigure(step.config)
+            if not step.is_down:
+                notes.updates = len(self.stage.start_agent())
         after = write_times(folder) if step.writes is None else settled_writes(self.stage)
         written = [path for path, when in after.items() if before.get(path) != when]
         if step.writes is not None and len(written) > step.writes:
             notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
 
-    def _restart_part(self, step: Restart, notes: Notes) -> None:
-        if step.part is Part.RUNTIME:
-            self.stage.server.restart()
-            if not step.is_down:
-                notes.updates = len(self.stage.server.wait_for_plugin())
-            return
-        self.stage.kill_agent()
-        self.stage.reconfigure(step.config)
-        if not step.is_down:
-            notes.updates = len(self.stage.start_agent())
-
-    def _befall(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
+    def _fault(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
         if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):
             self._disturbed |= set(self._running())
         match step:
@@ -338,54 +333,30 @@ class Player:
             case Foreign():
                 foreign_partition(self.stage, step.kind, step.cpus)
 
-    def _unsaid(self, step: Logged) -> Iterator[str]:
+    def _logged(self, step: Logged, notes: Notes) -> None:
         end = has_logged(self.stage, step.text, self._heard)
         self._heard = end or self._heard
         if not end:
-            yield f"the agent should have logged {step.text}, it did not"
-
-    def _ask(self, step: Expect | Logged | Spin, notes: Notes) -> None:
-        """`Spin`, and `Logged` with `only: kernel`, need a real kernel and are not checked here."""
-        if isinstance(step, Expect):
-            self._expect(step, notes)
-        elif isinstance(step, Logged) and not step.only:
-            notes.problems += self._unsaid(step)
+            notes.problems.append(f"the agent should have logged {step.text}, it did not")
 
     def _expect(self, step: Expect, notes: Notes) -> None:
-        if step.refused is not None:
-            notes.problems += self._unrefused(step.target, step.refused)
-            return
         placement = self._running().get(step.target)
-        if placement is None:
-            why = self.refusals.get(step.target)
-            notes.problems.append(f"{step.target} should run" + (f", but was refused: {why}" if why else ""))
-            return
-        notes.problems += [
-            f"{step.target} should have {what} {expected}, it has {found}"
-            for what, expected, found in self._compared(step, placement)
-            if expected is not None and str(expected) != str(found)
-        ]
-
-    def _unrefused(self, key: str, expected: str) -> Iterator[str]:
-        reason = self.refusals.get(key)
-        if reason is None:
-            yield f"{key} should have been refused with {expected}, it was not"
-        elif expected not in reason:
-            yield f"{key} should have been refused with {expected}, it was with: {reason}"
-
-    def _compared(self, step: Expect, has: ContainerPlacement) -> Iterator[tuple[str, object, object]]:
-        yield "cpus", step.cpus, has.effective
-        yield "memory nodes", step.mems, has.mems
-        yield "exclusive cpus:", step.exclusive, len(self.promised.get(step.target, CPUSet()))
-        yield "NUMA nodes:", step.numa_nodes, len(self.stage.topology.nodes_of(has.effective))
-        yield "uncore caches:", step.caches, self.caches_of(has.effective)
-        if step.devices is not None:
-            yield "devices", _devices_text(step.devices), _devices_text(self.devices_of(step.target))
+        held = None
+        if placement is not None:
+            held = Held(
+                str(placement.effective),
+                str(placement.mems),
+                exclusive=len(self.exclusive.get(step.target, CPUSet())),
+                numa_nodes=len(self.stage.topology.nodes_of(placement.effective)),
+                caches=self.caches_of(placement.effective),
+                devices=self.devices_of(step.target),
+            )
+        notes.problems += unmet(step, self.refusals.get(step.target), held)
 
     def devices_of(self, key: str) -> Given:
         """The devices of a container, by resource."""
-        pod, _, container = key.rpartition("/")
-        return self.stage.devices.given(pod, container)
+        pod, spec = self._specs[key]
+        return self.stage.devices.given(pod.key, spec.name)
 
     def caches_of(self, cpus: CPUSet) -> int:
         """Over how many uncore caches these CPUs are spread."""
@@ -395,10 +366,10 @@ class Player:
         return {key: each for key, each in self.stage.runtime.placements().items() if each.effective}
 
     def _judge(self, step: Step, running: Placements, changed: tuple[CPUChange, ...]) -> Iterator[str]:
-        yield from self._kernel_says()
+        yield from (f"a kernel would reject: {error}" for error in self.stage.runtime.take_rejections())
         disturbed = self._disturbed
         if isinstance(step, Restart) and self.stage.agent_pid:
-            self._disturbed = set()  # from now on the promises hold again
+            self._disturbed = set()  # the agent is back, so exclusive sets must hold again
         if self.stage.agent_death is not None:
             yield f"the agent ended by itself with code {self.stage.agent_death}"
         if not self._may_move:
@@ -409,16 +380,12 @@ class Player:
                 yield f"the restart changed {change.key} from {change.before} to {change.after}"
 
     def _first_instructions(self, notes: Notes) -> Iterator[str]:
-        """Nothing ran elsewhere between its start and being put right."""
+        """The first instruction of a container ran on the container's own CPUs."""
         for key in notes.arrived:
             record = self.stage.runtime.record(key)
             now = self.stage.runtime.cgroups.placement(record).effective
             if record.started_on is not None and record.started_on != now:
                 yield f"{key} began on {record.started_on} before it was put on {now}"
-
-    def _kernel_says(self) -> Iterator[str]:
-        runtime = self.stage.runtime
-        yield from (f"a kernel would reject: {error}" for error in runtime.take_rejections())
 
     def _overlaps(self, running: Placements) -> Iterator[str]:
         """Exclusive sets are disjoint and nothing else runs on them."""
@@ -431,19 +398,13 @@ class Player:
                     yield f"{key} and {other} share CPUs {common}"
 
     def _moves(self, running: Placements) -> Iterator[str]:
-        """A promise, once made, is kept."""
+        """A container keeps the exclusive set that it was given first."""
         for key, placement in running.items():
             wanted = self.wants_own(key)
             if not wanted or key in self._disturbed:
                 continue
             if len(placement.effective) != wanted:
                 yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"
-            promised = self.promised.setdefault(key, placement.effective)
-            if promised != placement.effective:
-                yield f"{key} was moved from {promised} to {placement.effective}"
-
-
-def _devices_text(given: Given) -> str:
-    return (
-        ", ".join(f"{resource} {','.join(sorted(ids))}" for resource, ids in sorted(given.items())) or "none"
-    )
+            first = self.exclusive.setdefault(key, placement.effective)
+            if first != placement.effective:
+                yield f"{key} was moved from {first} to {placement.effective}"

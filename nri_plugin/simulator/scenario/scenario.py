@@ -5,7 +5,7 @@
     config:
       reservedSystemCPUs: "0,128"
     steps:
-      - say: A database wants two CPUs of its own.
+      - say: A database requests two exclusive CPUs.
       - run: prod/db
         containers:
           db: {cpu: 2, memory: 4Gi}
@@ -18,11 +18,12 @@ name only pods and containers of earlier steps. Every error names file, line and
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from importlib import resources
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import yaml
 
@@ -74,6 +75,7 @@ from nri_plugin.wire.nri.messages import Resources
 RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
 EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused", "kernel")
+MOVES: Mapping[str, type[Start | Stop | Remove]] = {"start": Start, "stop": Stop, "remove": Remove}
 KERNEL_KEYS = ("quota", "podQuota", "partition", "sandbox", "root")
 
 
@@ -82,89 +84,77 @@ class StepReader:
 
     def __init__(self) -> None:
         self._containers: dict[str, tuple[str, ...]] = {}
-        self._kinds: Mapping[str, Callable[[source.Section], Step]] = {
-            "say": self._say,
-            "run": self._run,
-            "create": self._create,
-            "start": self._start,
-            "stop": self._stop,
-            "remove": self._remove,
-            "update": self._update,
-            "restart": self._restart,
-            "kill": self._kill,
-            "drift": self._drift,
-            "second": self._second,
-            "release": self._release,
-            "online": self._online,
-            "partition": self._foreign,
-            "logged": self._logged,
-            "spin": self._spin,
-            "expect": self._expect,
+        self._kinds: Mapping[str, tuple[Callable[[source.Section, str], Step], tuple[str, ...]]] = {
+            "say": (self._say, ()),
+            "run": (self._run, RUN_KEYS),
+            "create": (self._run, RUN_KEYS),
+            "start": (self._move, ()),
+            "stop": (self._move, ()),
+            "remove": (self._move, ()),
+            "update": (self._update, UPDATE_KEYS),
+            "restart": (self._restart, ("writes", "config")),
+            "kill": (self._kill, ()),
+            "drift": (self._drift, ("cpus", "by", "meanwhile")),
+            "second": (self._of_agent, ()),
+            "release": (self._of_agent, ()),
+            "online": (self._online, ()),
+            "partition": (self._foreign, ("cpus",)),
+            "logged": (self._logged, ("only",)),
+            "spin": (self._spin, ("on",)),
+            "expect": (self._expect, EXPECT_KEYS),
         }
 
     def read(self, value: source.Value) -> Step:
-        """The step.
+        """Read a step. Its first key is its kind; the reader of the kind gets the section and the kind.
 
         Raises:
-            ConfigError: it is no known step or something in it is wrong.
+            ConfigError: the kind is unknown, or something in the step is wrong.
         """
         section = source.section(value)
         if not section.entries:
             raise value.place.error(f"a step begins with {either(*self._kinds)}")
-        first = next(iter(section.entries))
-        if first not in self._kinds:
-            raise unknown(section.keys[first], first, tuple(self._kinds))
-        return self._kinds[first](section)
+        kind = next(iter(section.entries))
+        if kind not in self._kinds:
+            raise unknown(section.keys[kind], kind, tuple(self._kinds))
+        read, keys = self._kinds[kind]
+        refuse_unknown(section, (kind, *keys))
+        return read(section, kind)
 
-    def _say(self, section: source.Section) -> Step:
-        _only(section, "say")
-        return Say(_line(section), source.text(section.entries["say"]).strip())
+    def _say(self, section: source.Section, kind: str) -> Step:
+        return Say(_line(section), source.text(section.entries[kind]).strip())
 
-    def _run(self, section: source.Section) -> Step:
-        return Run(_line(section), self._pod(section, "run"))
+    def _run(self, section: source.Section, kind: str) -> Step:
+        return Run(_line(section), self._pod(section, kind), start=kind == "run")
 
-    def _create(self, section: source.Section) -> Step:
-        return Run(_line(section), self._pod(section, "create"), start=False)
+    def _move(self, section: source.Section, kind: str) -> Step:
+        value = section.entries[kind]
+        return MOVES[kind](_line(section), self._known(source.text(value), value.place))
 
-    def _start(self, section: source.Section) -> Step:
-        _only(section, "start")
-        return Start(_line(section), self._target(section.entries["start"]))
+    def _of_agent(self, section: source.Section, kind: str) -> Step:
+        one_of(Part.AGENT.value)(section.entries[kind])
+        return Second(_line(section)) if kind == "second" else Release(_line(section))
 
-    def _stop(self, section: source.Section) -> Step:
-        _only(section, "stop")
-        return Stop(_line(section), self._target(section.entries["stop"]))
-
-    def _remove(self, section: source.Section) -> Step:
-        _only(section, "remove")
-        return Remove(_line(section), self._target(section.entries["remove"]))
-
-    def _restart(self, section: source.Section) -> Step:
-        _only(section, "restart", "writes", "config")
+    def _restart(self, section: source.Section, kind: str) -> Step:
         given = section.entries
-        part = choice(Part)(given["restart"])
-        if "config" not in given:
-            return Restart(_line(section), part, writes=_number(given, "writes"))
-        if part is not Part.AGENT:
+        part = choice(Part)(given[kind])
+        if "config" in given and part is not Part.AGENT:
             raise section.keys["config"].error(
                 "only the agent has a configuration here; write restart: agent"
             )
-        return Restart(
-            _line(section), part, writes=_number(given, "writes"), config=_configured(given["config"])
-        )
+        config = _configured(given["config"]) if "config" in given else {}
+        return Restart(_line(section), part, writes=_number(given, "writes"), config=config)
 
-    def _kill(self, section: source.Section) -> Step:
-        _only(section, "kill")
-        return Restart(_line(section), choice(Part)(section.entries["kill"]), is_down=True)
+    def _kill(self, section: source.Section, kind: str) -> Step:
+        return Restart(_line(section), choice(Part)(section.entries[kind]), is_down=True)
 
-    def _drift(self, section: source.Section) -> Step:
-        _only(section, "drift", "cpus", "by", "meanwhile")
-        target = self._container(section.entries["drift"])
-        cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else None
-        if cpus is None:
+    def _drift(self, section: source.Section, kind: str) -> Step:
+        given = section.entries
+        target = self._container(given[kind])
+        if "cpus" not in given:
             raise section.place.error("cpus is missing: where the container is put")
-        by = choice(Writer)(section.entries["by"]) if "by" in section.entries else Writer.PERSON
-        meanwhile = self._meanwhile(section.entries["meanwhile"]) if "meanwhile" in section.entries else {}
-        return DriftStep(_line(section), target, cpus, by, meanwhile)
+        by = choice(Writer)(given["by"]) if "by" in given else Writer.PERSON
+        meanwhile = self._meanwhile(given["meanwhile"]) if "meanwhile" in given else {}
+        return DriftStep(_line(section), target, cpu_list(given["cpus"]), by, meanwhile)
 
     def _meanwhile(self, value: source.Value) -> dict[str, Mapping[str, str]]:
         """Expected kernel values by container."""
@@ -173,58 +163,38 @@ class StepReader:
             self._known_container(key, place)
         return {key: _kernel(each) for key, each in section.entries.items()}
 
-    def _second(self, section: source.Section) -> Step:
-        _only(section, "second")
-        one_of(Part.AGENT.value)(section.entries["second"])
-        return Second(_line(section))
+    def _online(self, section: source.Section, kind: str) -> Step:
+        return Online(_line(section), cpu_list(section.entries[kind]))
 
-    def _release(self, section: source.Section) -> Step:
-        _only(section, "release")
-        one_of(Part.AGENT.value)(section.entries["release"])
-        return Release(_line(section))
-
-    def _online(self, section: source.Section) -> Step:
-        _only(section, "online")
-        return Online(_line(section), cpu_list(section.entries["online"]))
-
-    def _foreign(self, section: source.Section) -> Step:
-        _only(section, "partition", "cpus")
-        kind = choice(PartitionKind)(section.entries["partition"])
+    def _foreign(self, section: source.Section, kind: str) -> Step:
+        partition = choice(PartitionKind)(section.entries[kind])
         cpus = cpu_list(section.entries["cpus"]) if "cpus" in section.entries else CPUSet()
-        if bool(cpus) is (kind is PartitionKind.MEMBER):
-            said = (
-                "a member has none of its own; leave cpus out"
-                if cpus
-                else "cpus is missing: whose it becomes"
-            )
-            raise section.place.error(said)
-        return Foreign(_line(section), kind, cpus)
+        if cpus and partition is PartitionKind.MEMBER:
+            raise section.place.error("a member has none of its own; leave cpus out")
+        if not cpus and partition is not PartitionKind.MEMBER:
+            raise section.place.error("cpus is missing: whose it becomes")
+        return Foreign(_line(section), partition, cpus)
 
-    def _logged(self, section: source.Section) -> Step:
-        _only(section, "logged", "only")
+    def _logged(self, section: source.Section, kind: str) -> Step:
         given = section.entries
         only = one_of("kernel")(given["only"]) if "only" in given else ""
-        return Logged(_line(section), source.text(given["logged"]), only)
+        return Logged(_line(section), source.text(given[kind]), only)
 
-    def _update(self, section: source.Section) -> Step:
-        _only(section, "update", *UPDATE_KEYS)
-        target = self._container(section.entries["update"])
-        return Update(_line(section), target, _update_resources(section))
+    def _update(self, section: source.Section, kind: str) -> Step:
+        return Update(_line(section), self._container(section.entries[kind]), _update_resources(section))
 
-    def _spin(self, section: source.Section) -> Step:
-        _only(section, "spin", "on")
+    def _spin(self, section: source.Section, kind: str) -> Step:
         given = section.entries
         on = one_of("all", "one")(given["on"]) if "on" in given else "all"
-        return Spin(line=_line(section), target=self._container(given["spin"]), on=on)
+        return Spin(line=_line(section), target=self._container(given[kind]), on=on)
 
-    def _expect(self, section: source.Section) -> Step:
-        _only(section, "expect", *EXPECT_KEYS)
+    def _expect(self, section: source.Section, kind: str) -> Step:
         given = section.entries
         if len(given) == 1:
             raise section.place.error(f"nothing is expected; add {either(*EXPECT_KEYS)}")
         return Expect(
             line=_line(section),
-            target=self._container(given["expect"]),
+            target=self._container(given[kind]),
             cpus=cpu_list(given["cpus"]) if "cpus" in given else None,
             mems=NodeMask(cpu_list(given["mems"]).mask) if "mems" in given else None,
             exclusive=_number(given, "exclusive"),
@@ -236,7 +206,6 @@ class StepReader:
         )
 
     def _pod(self, section: source.Section, kind: str) -> PodSpec:
-        _only(section, kind, *RUN_KEYS)
         given = section.entries
         namespace, name = _pod_name(given[kind])
         if "containers" not in given:
@@ -253,23 +222,23 @@ class StepReader:
         )
         if not pod.containers:
             raise containers.place.error("a pod has at least one container")
-        names = tuple(each.name for each in (*pod.init_containers, *pod.containers))
+        names = tuple(each.name for each, _ in pod.members)
         if len(set(names)) < len(names):
             raise containers.place.error("a container has the name of an init container; rename one of them")
         self._containers[pod.key] = names
         return pod
 
-    def _target(self, value: source.Value) -> str:
-        """A pod or container that an earlier step made."""
-        return self._known(source.text(value), value.place)
-
     def _container(self, value: source.Value) -> str:
         return self._known_container(source.text(value), value.place)
 
     def _known(self, found: str, place: source.Place) -> str:
-        pod, container = _split(found)
+        """A pod or container that an earlier step made."""
+        parts = found.split("/")
+        pod, container = "/".join(parts[:2]), "/".join(parts[2:])
         if pod not in self._containers:
-            raise place.error(f"no earlier step made a pod {pod}; made were {_listed(self._containers)}")
+            raise place.error(
+                f"no earlier step made a pod {pod}; made were {', '.join(self._containers) or 'none'}"
+            )
         if container and container not in self._containers[pod]:
             known = either(*self._containers[pod])
             raise place.error(f"pod {pod} has no container {container}; it has {known}")
@@ -283,7 +252,7 @@ class StepReader:
 
 
 def _configured(value: source.Value) -> dict[str, Any]:
-    """Keys of the agent's configuration; its own reader judges them with the keys that stay."""
+    """Keys of the agent's configuration; `_configurable` checks them together with the keys that stay."""
     section = source.section(value)
     if not section.entries:
         raise section.place.error("nothing is changed; name a key of the agent's configuration")
@@ -292,35 +261,20 @@ def _configured(value: source.Value) -> dict[str, Any]:
 
 def _kernel(value: source.Value) -> dict[str, str]:
     section = source.section(value)
-    _only(section, *KERNEL_KEYS)
+    refuse_unknown(section, KERNEL_KEYS)
     return {key: source.scalar(each).text for key, each in section.entries.items()}
 
 
 def _copied(containers: source.Section, given: Mapping[str, source.Value]) -> Iterator[ContainerSpec]:
-    """The containers; with `copies` each of them that often, numbered from 1."""
+    """The containers. With `copies`, each of them that many times, numbered from 1."""
     copies = _number(given, "copies")
     for name, value in containers.entries.items():
         names = [name] if copies is None else [f"{name}-{number}" for number in range(1, copies + 1)]
         yield from (read_container(each, value) for each in names)
 
 
-def _split(target: str) -> tuple[str, str]:
-    parts = target.split("/")
-    return "/".join(parts[:2]), "/".join(parts[2:])
-
-
-def _listed(names: Mapping[str, object]) -> str:
-    return ", ".join(names) or "none"
-
-
 def _line(section: source.Section) -> int:
     return section.place.line
-
-
-def _only(section: source.Section, *known: str) -> None:
-    for key, place in section.keys.items():
-        if key not in known:
-            raise unknown(place, key, known)
 
 
 def _number(given: Mapping[str, source.Value], key: str) -> int | None:
@@ -415,15 +369,39 @@ def load(path: Path) -> Scenario:
     shipped = resources.files("nri_plugin.simulator") / "scenarios" / f"{path}.yaml"
     if path.name == str(path) and not path.exists() and shipped.is_file():
         return parse(shipped.read_text("utf-8"), f"{path}.yaml")
+    return parse(read_text(str(path)), str(path))
+
+
+LARGEST = 64 << 20
+"""Characters of a file; ten thousand pods as kubectl prints them are fewer."""
+
+
+ABSENT = "cannot be read: no such file or directory"
+
+
+def read_text(file: str, *, absent: str = ABSENT, stream: TextIO | None = None) -> str:
+    """The text of a file.
+
+    Args:
+        file: its path, or its name for errors.
+        absent: the error for a file that does not exist.
+        stream: the open file; None to open it.
+
+    Raises:
+        ConfigError: it cannot be read, is too large, or is not UTF-8.
+    """
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(str(path), f"cannot be read: {_why(error)}") from error
-    return parse(text, str(path))
-
-
-def _why(error: OSError | UnicodeDecodeError) -> str:
-    return (error.strerror or "unknown error").lower() if isinstance(error, OSError) else "it is not text"
+        with nullcontext(stream) if stream else open(file, encoding="utf-8-sig") as opened:
+            text = opened.read(LARGEST + 1)
+    except FileNotFoundError:
+        raise ConfigError(file, absent) from None
+    except OSError as error:
+        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
+    if len(text) > LARGEST:
+        raise ConfigError(file, f"is larger than {LARGEST >> 20} MiB; give fewer pods at once")
+    return text
 
 
 def parse(text: str, file: str) -> Scenario:
@@ -487,7 +465,7 @@ def _steps(value: source.Value) -> tuple[Step, ...]:
 
 
 def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str) -> tuple[Step, ...]:
-    """The same, once the agent's own reader has found nothing wrong with what they make of its configuration."""
+    """The steps, after the agent's reader has accepted every configuration that they make."""
     now = dict(config)
     for step in steps:
         if isinstance(step, Restart) and step.config:
@@ -497,12 +475,12 @@ def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str)
 
 
 def stem(file: str) -> str:
-    """The name of a scenario without `name`."""
+    """The default name of a scenario."""
     return Path(file).stem
 
 
 def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
-    """The configuration as plain values, after the agent's own reader has found nothing wrong with it."""
+    """The configuration as plain values, after the agent's reader has accepted it."""
     source.section(value)
     load_text(cut_out(text, "config"), file)
     values = plain(value)

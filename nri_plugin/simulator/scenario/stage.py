@@ -1,6 +1,6 @@
 """A simulated node in a folder: a described machine, a cgroup tree, a runtime, and the real agent as a process.
 
-The agent is started as on a node, with paths in the folder. No code of the agent knows that the node is simulated.
+The agent is started as on a node, with paths in the folder. The agent has no code for simulated nodes.
 """
 
 import os
@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.machine.devices import Files
-from nri_plugin.simulator.machine.kernel_files import machine_files
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
@@ -41,64 +40,49 @@ UNKNOWN_MEMORY_BYTES = 64 << 30
 
 
 class AgentFailedError(NriPinError):
-    """The agent did not start or did not register; `log` is the end of what it said."""
+    """The agent did not start or did not register; `log` is the end of its log."""
 
     def __init__(self, why: str, log: str) -> None:
         super().__init__(f"the agent failed: {why}{'; its last words: ' if log else ''}{log}")
 
 
-@dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are in the folder."""
+    """Paths of a simulated node.
 
-    root: Path
-    sockets: Path
+    Args:
+        root: the folder of the node.
+        sockets: another folder, because the length of a socket's path is limited.
 
-    @property
-    def machine(self) -> Path:
-        """What stands for `/`: it holds `sys` and `proc`."""
-        return self.root / "machine"
+    Attributes:
+        machine: stands for `/`; holds `sys` and `proc`.
+        cgroups: stands for `/sys/fs/cgroup`.
+        state: the agent's state directory.
+        config: the agent's configuration.
+        log: the agent's log.
+        socket: the runtime's NRI socket.
+        exporter: the socket of the exporter's stand-in.
+    """
 
-    @property
-    def cgroups(self) -> Path:
-        """What stands for `/sys/fs/cgroup`."""
-        return self.root / "cgroup"
-
-    @property
-    def state(self) -> Path:
-        """The agent's state directory."""
-        return self.root / "state"
-
-    @property
-    def config(self) -> Path:
-        """The agent's configuration."""
-        return self.root / "config.yaml"
-
-    @property
-    def log(self) -> Path:
-        """The agent's log."""
-        return self.root / "agent.log"
-
-    @property
-    def socket(self) -> Path:
-        """The runtime's NRI socket; apart, for the length of its path is limited."""
-        return self.sockets / "nri.sock"
-
-    @property
-    def exporter(self) -> Path:
-        """The socket of what stands in for the exporter."""
-        return self.sockets / "exporter.sock"
+    def __init__(self, root: Path, sockets: Path) -> None:
+        self.root, self.sockets = root, sockets
+        self.machine = root / "machine"
+        self.cgroups = root / "cgroup"
+        self.state = root / "state"
+        self.config = root / "config.yaml"
+        self.log = root / "agent.log"
+        self.socket = sockets / "nri.sock"
+        self.exporter = sockets / "exporter.sock"
 
 
 class ScenarioNode:
     """One node for one scenario.
 
     Attributes:
-        topology: the machine, as described; the agent finds it out by itself.
-        title: the machine in words.
-        devices: the played kubelet's device manager.
+        topology: the machine as described; the agent discovers it from the files.
+        title: of the machine.
+        devices: the simulated device manager of the kubelet.
         exporter: reports devices to the agent; None on a machine without devices.
-        reserved: CPUs the configuration keeps for the system.
+        reserved: CPUs that the configuration reserves for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
         places: where the files are.
@@ -115,7 +99,9 @@ class ScenarioNode:
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
-        self._configured = self._config(scenario)
+        # with devices the agent asks the exporter's stand-in, unless the scenario names another socket
+        asked = {"exporterSocket": str(places.exporter)} if self.devices.devices else {}
+        self._configured = {**asked, **scenario.config}
         self.reconfigure({})
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
         mirror.materialize()
@@ -124,7 +110,16 @@ class ScenarioNode:
         self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
         self.server = NRIServer(self.runtime, places.socket)
         self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
-        self.command = self._command()
+        self.command = _nri_pin(
+            "run",
+            {
+                "--config": places.config,
+                "--nri-socket": places.socket,
+                "--state-dir": places.state,
+                "--sysfs-root": places.machine,
+                "--cgroup-root": places.cgroups,
+            },
+        )
         self._agent: subprocess.Popen[bytes] | None = None
 
     @property
@@ -138,7 +133,7 @@ class ScenarioNode:
         return self._agent.poll() if self._agent else None
 
     def start_agent(self) -> tuple[ContainerUpdate, ...]:
-        """Start the agent and let the runtime take it in; returns what it wants updated.
+        """Start the agent and accept it in the runtime; returns the updates that it asks for.
 
         Raises:
             AgentFailedError: it ended or did not register in time.
@@ -155,18 +150,20 @@ class ScenarioNode:
                 return self.server.wait_for_plugin(1.0)
             except PluginLostError as error:
                 waited += 1.0
-                link = self.server.link  # one that was lost with an earlier agent says nothing of this one
+                link = (
+                    self.server.link
+                )  # a link that was lost with an earlier agent does not concern this one
                 if link is not None and link is not before and link.session.lost:
                     raise AgentFailedError(str(error), self.last_words()) from error
         raise AgentFailedError(f"it did not connect within {AGENT_START_S:g} s", self.last_words())
 
     def reconfigure(self, changes: Mapping[str, Any]) -> None:
-        """Give the agent's file other values for these keys; an agent reads it when it starts."""
+        """Change keys in the configuration file, which an agent reads when it starts."""
         self._configured = {**self._configured, **changes}
         self.places.config.write_text(yaml.safe_dump(self._configured, sort_keys=False), encoding="utf-8")
 
     def kill_agent(self) -> None:
-        """SIGKILL: no chance to say goodbye or to write anything."""
+        """SIGKILL: the agent ends without any cleanup."""
         if self._agent is not None:
             self._agent.kill()
             self._agent.wait()
@@ -187,7 +184,7 @@ class ScenarioNode:
 
     def machine_files(self, online: CPUSet) -> tuple[Files, Files]:
         """Files and links of the machine with these CPUs online, by path below its root."""
-        return machine_files(replace(self._description, online=online.mask))
+        return machine.machine_files(replace(self._description, online=online.mask))
 
     def last_words(self, lines: int = 3) -> str:
         """The end of the agent's log."""
@@ -204,35 +201,20 @@ class ScenarioNode:
         if self.exporter is not None:
             self.exporter.close()
 
-    def _config(self, scenario: Scenario) -> dict[str, Any]:
-        """The agent's configuration; with devices it uses the simulated exporter, unless the scenario names another."""
-        asked = {"exporterSocket": str(self.places.exporter)} if self.devices.devices else {}
-        return {**asked, **scenario.config}
-
     @property
     def release_command(self) -> list[str]:
-        """Gives back what the agent pinned, once it has ended."""
+        """Undoes the settings of an agent that has ended."""
         options = {
             "--state-dir": self.places.state,
             "--root": self.places.machine,
             "--cgroup-root": self.places.cgroups,
         }
-        return [sys.executable, "-P", "-m", "nri_plugin", "release", *_words(options)]
-
-    def _command(self) -> list[str]:
-        options = {
-            "--config": self.places.config,
-            "--nri-socket": self.places.socket,
-            "--state-dir": self.places.state,
-            "--sysfs-root": self.places.machine,
-            "--cgroup-root": self.places.cgroups,
-        }
-        return [sys.executable, "-P", "-m", "nri_plugin", "run", *_words(options)]
+        return _nri_pin("release", options)
 
 
 @contextmanager
 def stage(scenario: Scenario, keep: Path | None = None) -> Iterator[ScenarioNode]:
-    """A node for the time of a `with`; its files are removed afterwards unless `keep` names a folder for them.
+    """A node for the time of a `with`. Its files are removed afterwards, unless `keep` names a folder for them.
 
     Raises:
         ConfigError: the folder cannot be used, or the scenario does not fit together.
@@ -259,8 +241,9 @@ def described(text: str, file: str = "machine") -> machine.Description:
     return machine.parse(text, source=file) if machine.is_description(text) else machine.load(text)
 
 
-def _words(options: Mapping[str, Path]) -> list[str]:
-    return [str(word) for pair in options.items() for word in pair]
+def _nri_pin(command: str, options: Mapping[str, Path]) -> list[str]:
+    words = (str(word) for pair in options.items() for word in pair)
+    return [sys.executable, "-P", "-m", "nri_plugin", command, *words]
 
 
 def _kept(folder: Path) -> Path:
@@ -278,7 +261,7 @@ def _kept(folder: Path) -> Path:
 
 
 def _memory_folder() -> str | None:
-    """A folder in memory, as `/run` is on a node; None for the usual place where there is none."""
+    """A folder in memory, like `/run` on a node; None for the default place of temporary files."""
     for folder in (os.environ.get("XDG_RUNTIME_DIR"), "/dev/shm"):  # noqa: S108 - mkdtemp makes the name safe
         if folder and os.access(folder, os.W_OK | os.X_OK):
             return folder

@@ -4,7 +4,7 @@ A target is `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -15,7 +15,6 @@ import yaml
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import amount, one_of, unknown, whole_bytes
-from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.messages import Resources
@@ -32,7 +31,7 @@ _DEVICE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9_.-]+\Z")
 
 
 def read_container(name: str, value: source.Value, *, is_init: bool = False) -> ContainerSpec:
-    """A container; a request that is not given equals the limit, as the Kubernetes API makes it.
+    """Read a container. A request that is not given equals the limit, which is the default of the Kubernetes API.
 
     Raises:
         ConfigError: something in it is wrong.
@@ -46,30 +45,26 @@ def read_container(name: str, value: source.Value, *, is_init: bool = False) -> 
     requests = limits | _amounts(section, "requests")
     return ContainerSpec(
         name=name,
-        cpu_request_milli=_milli(requests),
-        cpu_limit_milli=_milli(limits),
+        cpu_request_milli=ceil(requests.get("cpu", 0) * 1000),
+        cpu_limit_milli=ceil(limits.get("cpu", 0) * 1000),
         memory_request_bytes=int(requests.get("memory", 0)),
         memory_limit_bytes=int(limits.get("memory", 0)),
-        hugepages=tuple(
-            (_page_size(key), int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)
-        ),
+        hugepages=tuple((key, int(size)) for key, size in limits.items() if key.startswith(HUGEPAGES)),
         devices_asked=_devices(section, limits),
         env=tuple(f"{key}={text}" for key, text in texts(section.entries, "env").items()),
-        is_sidecar=is_init and SIDECAR_KEY in section.entries and _is_sidecar(section.entries[SIDECAR_KEY]),
+        is_sidecar=is_init
+        and SIDECAR_KEY in section.entries
+        and one_of(SIDECAR)(section.entries[SIDECAR_KEY]) == SIDECAR,
     )
 
 
 def is_amount(key: str) -> bool:
-    """Whether it names something a container can ask for an amount of."""
+    """Whether the key is a resource: CPUs, memory, huge pages or a device."""
     return key in AMOUNT_KEYS or key.startswith(HUGEPAGES) or _is_device(key)
 
 
-def _is_sidecar(value: source.Value) -> bool:
-    return one_of(SIDECAR)(value) == SIDECAR
-
-
 def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
-    """`limits` or `requests`, with what stands beside them and says it for both."""
+    """The amounts of `limits` or `requests`, with those that stand beside them and count for both."""
     given: dict[str, source.Value] = {
         name: value for name, value in section.entries.items() if is_amount(name)
     }
@@ -77,7 +72,7 @@ def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
         inner = source.section(section.entries[key])
         for name, place in inner.keys.items():
             if name in given:
-                raise _twice(place, name)
+                raise place.error(f"{name} is also given for requests and limits at once; keep one of them")
             if not is_amount(name):
                 raise unknown(place, name, AMOUNT_KEYS)
         given |= inner.entries
@@ -87,12 +82,8 @@ def _amounts(section: source.Section, key: str) -> dict[str, Fraction]:
     }
 
 
-def _twice(place: source.Place, name: str) -> ConfigError:
-    return place.error(f"{name} is also given for requests and limits at once; keep one of them")
-
-
 def _devices(section: source.Section, limits: Mapping[str, Fraction]) -> tuple[tuple[str, int], ...]:
-    """Counts by resource; as in a pod manifest a request without the same limit is refused."""
+    """Counts by resource. As in a pod manifest, a request must equal its limit."""
     if "requests" in section.entries:
         inner = source.section(section.entries["requests"])
         for name, value in inner.entries.items():
@@ -104,24 +95,15 @@ def _devices(section: source.Section, limits: Mapping[str, Fraction]) -> tuple[t
 
 
 def _is_device(name: str) -> bool:
-    """Whether this is what Kubernetes calls an extended resource."""
+    """Whether the resource is an extended resource of Kubernetes."""
     return bool(_DEVICE.match(name))
 
 
-def _milli(amounts: Mapping[str, Fraction]) -> int:
-    return ceil(amounts.get("cpu", 0) * 1000)
-
-
-def _page_size(key: str) -> str:
-    """`hugepages-2Mi` is `2MB` to runtimes."""
-    return key.removeprefix(HUGEPAGES).replace("i", "B")
-
-
 def texts(given: Mapping[str, source.Value], key: str) -> dict[str, str]:
-    """Words by key; none where the section is left out.
+    """Text by key; empty if the section is left out.
 
     Raises:
-        ConfigError: something in it is no word.
+        ConfigError: a value is not text.
     """
     if key not in given:
         return {}
@@ -141,7 +123,7 @@ def plain(value: source.Value) -> Any:
 
 
 class Part(StrEnum):
-    """What can be restarted."""
+    """A process that can be restarted."""
 
     AGENT = "agent"
     RUNTIME = "runtime"
@@ -162,7 +144,7 @@ class Writer(StrEnum):
     PERSON = "write"
     """A write to the cgroup file."""
     PROPERTY = "set-property"
-    """`systemctl set-property`; only systemd has it, elsewhere the write that it makes is played."""
+    """`systemctl set-property`. Without systemd, the write that it makes is simulated."""
     RELOAD = "daemon-reload"
     """systemd restores the unit's cpuset of creation after a reload."""
 
@@ -222,8 +204,8 @@ class Restart:
     """Kill agent or runtime and start it again; `is_down` leaves it down.
 
     Attributes:
-        writes: how many cpuset and quota files may be written until what follows from it is done; None = not asked.
-        config: keys of the agent's configuration that are others from now on.
+        writes: how many cpuset and quota files may be written because of the restart; None = not checked.
+        config: keys of the agent's configuration that change.
     """
 
     line: int
@@ -238,7 +220,7 @@ class DriftStep:
     """Another program changes the CPUs of a container; the agent repairs that unless it is down.
 
     Attributes:
-        meanwhile: what a real kernel says of containers before it is put right, as in `Expect.kernel`.
+        meanwhile: values on a real kernel before the repair, as in `Expect.kernel`.
     """
 
     line: int
@@ -250,7 +232,7 @@ class DriftStep:
 
 @dataclass(frozen=True, slots=True)
 class Second:
-    """A second agent is started beside the running one; it must end by itself and say why."""
+    """A second agent is started beside the running one. It must wait for the first one and log that."""
 
     line: int
 
@@ -285,7 +267,7 @@ class Logged:
 
     Attributes:
         text: part of a line.
-        only: `kernel` where only a real one gives reason to say it.
+        only: `kernel` if only a real kernel makes the agent log it.
     """
 
     line: int
@@ -308,18 +290,18 @@ class Spin:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What must be true of a container now; None = not asked.
+    """Expected properties of a container; None = not checked.
 
     Attributes:
         cpus: its effective CPUs.
         mems: its effective memory nodes.
-        exclusive: how many CPUs it has to itself, 0 = it runs in the shared pool.
+        exclusive: how many exclusive CPUs it has, 0 = it runs in the shared pool.
         numa_nodes: over how many NUMA nodes its CPUs are spread.
         caches: over how many uncore caches.
-        devices: ids by resource, all it has.
-        refused: a part of the reason for which it was refused.
-        kernel: what only a real kernel can tell: `quota`, `podQuota`, `partition`, the CPUs of its `sandbox`, and
-            those that the `root` of the cgroup tree can run on.
+        devices: ids by resource, all of them.
+        refused: a part of the error for which it was refused.
+        kernel: values that only a real kernel has: `quota`, `podQuota`, `partition`, the CPUs of its `sandbox`, and
+            the effective CPUs of the cgroup `root`.
     """
 
     line: int
@@ -332,6 +314,61 @@ class Expect:
     devices: Mapping[str, tuple[str, ...]] | None = None
     refused: str | None = None
     kernel: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a running container has, to compare with an `Expect`.
+
+    Attributes:
+        cpus, mems: effective, kernel lists.
+        exclusive: how many exclusive CPUs it has.
+        numa_nodes: over how many NUMA nodes its CPUs are spread.
+        caches: over how many uncore caches.
+        devices: ids by resource.
+    """
+
+    cpus: str
+    mems: str
+    exclusive: int
+    numa_nodes: int
+    caches: int
+    devices: Mapping[str, tuple[str, ...]]
+
+
+def unmet(step: Expect, refusal: str | None, held: Held | None) -> Iterator[str]:
+    """Yield a sentence for each part of an expectation that is not true.
+
+    Args:
+        step: the expectation.
+        refusal: the error of a refused container as the CRI client gets it; None for a container that was not refused.
+        held: what the container has; None if it does not run.
+    """
+    target = step.target
+    if step.refused is not None:
+        if refusal is None:
+            yield f"{target} should have been refused with {step.refused}, it was not"
+        elif step.refused not in refusal:
+            yield f"{target} should have been refused with {step.refused}, it was with: {refusal}"
+        return
+    if held is None:
+        yield f"{target} should run" + (f", but was refused: {refusal}" if refusal else "")
+        return
+    compared: tuple[tuple[str, object, object], ...] = (
+        ("cpus", step.cpus, held.cpus),
+        ("memory nodes", step.mems, held.mems),
+        ("exclusive cpus:", step.exclusive, held.exclusive),
+        ("NUMA nodes:", step.numa_nodes, held.numa_nodes),
+        ("uncore caches:", step.caches, held.caches),
+        ("devices", None if step.devices is None else _listed(step.devices), _listed(held.devices)),
+    )
+    for what, expected, found in compared:
+        if expected is not None and str(expected) != str(found):
+            yield f"{target} should have {what} {expected}, it has {found}"
+
+
+def _listed(given: Mapping[str, tuple[str, ...]]) -> str:
+    return ", ".join(f"{name} {','.join(sorted(ids))}" for name, ids in sorted(given.items())) or "none"
 
 
 Step: TypeAlias = (

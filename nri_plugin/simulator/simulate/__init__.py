@@ -1,1 +1,1 @@
-"""`nri-pin simulate`: what would become of these pods on that machine."""
+"""`nri-pin simulate`: placements and refusals of pods on a machine, without processes."""

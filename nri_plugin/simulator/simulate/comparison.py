@@ -1,12 +1,13 @@
 """Two comparisons: the same pods under two configurations, and the same pods in other orders.
 
-`compare` reports the gravest difference for each container, and figures of both simulations. `other_orders` plays
-shuffled pods, which shows how much of a result is luck.
+`compare` reports the gravest difference for each container, and counts of both simulations. `other_orders` plays
+shuffled pods, which shows how much the result depends on the order.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from random import Random
 
 from nri_plugin.model.errors import ConfigError
@@ -28,7 +29,7 @@ from nri_plugin.simulator.simulate.simulation import (
 
 
 class PodOrder(StrEnum):
-    """The order in which pods come."""
+    """The order in which the pods of a plan are created."""
 
     FILE = "file"
     LARGE_FIRST = "large-first"
@@ -72,15 +73,8 @@ def other_orders(
 
 def _row(played: Played, seed: int | None) -> OrderRow:
     total = totals(played, running(played))
-    return OrderRow(
-        seed=seed,
-        pods_placed=total.pods_placed,
-        containers_exclusive=total.containers_exclusive,
-        exclusive_cpus=total.exclusive_cpus,
-        aligned_numa_node=total.aligned_numa_node,
-        aligned_uncore_cache=total.aligned_uncore_cache,
-        fragmentation_numa=total.fragmentation_numa,
-    )
+    counted = [each.name for each in fields(OrderRow) if each.name != "seed"]
+    return OrderRow(seed, **{name: getattr(total, name) for name in counted})
 
 
 def _runs_of_orders(plan: PodPlan) -> list[Run]:
@@ -101,19 +95,18 @@ Spread = tuple[str, float, float, float, float]
 """Name of a figure, its value in the plan's own order, and minimum, median and maximum over the shuffles."""
 
 
+_SPREAD = frozenset({"pods_placed", "exclusive_cpus", "aligned_numa_node", "aligned_uncore_cache"})
+
+
 def spread(rows: Sequence[OrderRow]) -> list[Spread]:
     """The figures over all orders; the first row is the plan's own."""
     own, *others = rows
-    figures: dict[str, Callable[[OrderRow], float]] = {
-        "pods placed": lambda row: row.pods_placed,
-        "exclusive CPUs": lambda row: row.exclusive_cpus,
-        "aligned to a NUMA node": lambda row: row.aligned_numa_node,
-        "aligned to an uncore cache": lambda row: row.aligned_uncore_cache,
-    }
     found = []
-    for name, read in figures.items():
-        values = sorted(map(read, others))
-        found.append((name, read(own), values[0], values[len(values) // 2], values[-1]))
+    for name, field, _ in _COMPARED:
+        if field in _SPREAD:
+            read = attrgetter(field)
+            values = sorted(map(read, others))
+            found.append((name, read(own), values[0], values[len(values) // 2], values[-1]))
     return found
 
 
@@ -126,8 +119,8 @@ class ContainerDifference:
 
     Attributes:
         key: `NAMESPACE/POD/CONTAINER`.
-        what: the gravest of `placed` (one refuses it), `kind` (not as many CPUs of its own), `cpus`, `mems`, `devices`
-            and `reason` (of the refusal).
+        what: the gravest of `placed` (one refuses it), `kind` (another number of exclusive CPUs), `cpus`, `mems`,
+            `devices` and `reason` (of the refusal).
         before: with the first configuration, in words.
         after: with the second.
     """
@@ -159,7 +152,7 @@ class SimulationComparison:
     """What differs between two simulations.
 
     Attributes:
-        configuration: (key, with the first, with the second) of what the configurations say differently.
+        configuration: (key, with the first, with the second) of the values that differ.
         containers: in the order of the scenario.
         alike: how many containers get the same.
         sums: figures, all of them.
@@ -175,7 +168,7 @@ def compare(first: Simulation, second: Simulation) -> SimulationComparison:
     """Compare two simulations of the same pods on the same machine."""
     before, after = _outcomes(first), _outcomes(second)
     keys = list(dict.fromkeys([*before, *after]))
-    found = [_difference(key, before.get(key), after.get(key)) for key in keys]
+    found = (_difference(key, before.get(key), after.get(key)) for key in keys)
     differing = tuple(one for one in found if one is not None)
     return SimulationComparison(
         configuration=tuple(_said_differently(first.configuration, second.configuration)),
@@ -194,26 +187,25 @@ def _outcomes(one: Simulation) -> dict[str, SimulatedContainer]:
 def _difference(
     key: str, before: SimulatedContainer | None, after: SimulatedContainer | None
 ) -> ContainerDifference | None:
-    """The gravest difference; other CPUs of the shared pool are none."""
-    told = [_told(row) for row in (before, after)]
-    for what, words in _aspects(before, after):
-        if words[0] != words[1]:
-            return ContainerDifference(key, what, told[0], told[1])
+    """The gravest difference, None if there is none. Containers in the shared pool may have other CPUs."""
+    for what, one, other in _aspects(before, after):
+        if one != other:
+            return ContainerDifference(key, what, _told(before), _told(after))
     return None
 
 
 def _aspects(
     before: SimulatedContainer | None, after: SimulatedContainer | None
-) -> Iterator[tuple[str, tuple[object, ...]]]:
-    yield "placed", (_runs(before), _runs(after))
+) -> Iterator[tuple[str, object, object]]:
+    yield "placed", _runs(before), _runs(after)
     if before is None or after is None:
         return
-    yield "kind", (before.exclusive, after.exclusive)
-    yield "cpus", (before.exclusive and before.cpus, after.exclusive and after.cpus)
-    yield "mems", (before.mems, after.mems)
-    yield "devices", (before.devices, after.devices)
+    yield "kind", before.exclusive, after.exclusive
+    yield "cpus", before.exclusive and before.cpus, after.exclusive and after.cpus
+    yield "mems", before.mems, after.mems
+    yield "devices", before.devices, after.devices
     if not _runs(before):
-        yield "reason", tuple(row.refusal and row.refusal.reason for row in (before, after))
+        yield "reason", before.refusal and before.refusal.reason, after.refusal and after.refusal.reason
 
 
 def _runs(row: SimulatedContainer | None) -> bool:
@@ -242,23 +234,25 @@ def _said_differently(first: Configuration, second: Configuration) -> Iterator[t
         yield "reserved CPUs", first.reserved or "none", second.reserved or "none"
 
 
+_COMPARED: tuple[tuple[str, str, bool | None], ...] = (
+    ("pods placed", "pods_placed", True),
+    ("pods placed in part", "pods_partly", False),
+    ("pods refused", "pods_refused", False),
+    ("containers with own CPUs", "containers_exclusive", None),
+    ("exclusive CPUs", "exclusive_cpus", None),
+    ("available CPUs", "available_cpus", None),
+    ("aligned to a NUMA node", "aligned_numa_node", True),
+    ("aligned to a socket", "aligned_socket", True),
+    ("aligned to an uncore cache", "aligned_uncore_cache", True),
+    ("on whole cores", "aligned_whole_cores", True),
+)
+"""Counts that are compared: name, field of `Totals`, whether more is better (None for neither)."""
+
+
 def _sums(first: Simulation, second: Simulation) -> Iterator[Sum]:
     one, other = first.totals, second.totals
-    yield _sum("pods placed", one.pods_placed, other.pods_placed, more_is_better=True)
-    yield _sum("pods placed in part", one.pods_partly, other.pods_partly, more_is_better=False)
-    yield _sum("pods refused", one.pods_refused, other.pods_refused, more_is_better=False)
-    yield _sum("containers with own CPUs", one.containers_exclusive, other.containers_exclusive)
-    yield _sum("exclusive CPUs", one.exclusive_cpus, other.exclusive_cpus)
-    yield _sum("available CPUs", one.available_cpus, other.available_cpus)
-    yield _sum("aligned to a NUMA node", one.aligned_numa_node, other.aligned_numa_node, more_is_better=True)
-    yield _sum("aligned to a socket", one.aligned_socket, other.aligned_socket, more_is_better=True)
-    yield _sum(
-        "aligned to an uncore cache",
-        one.aligned_uncore_cache,
-        other.aligned_uncore_cache,
-        more_is_better=True,
-    )
-    yield _sum("on whole cores", one.aligned_whole_cores, other.aligned_whole_cores, more_is_better=True)
+    for name, field, more_is_better in _COMPARED:
+        yield _sum(name, getattr(one, field), getattr(other, field), more_is_better=more_is_better)
     yield _share("fragmentation by cache", one.fragmentation_numa, other.fragmentation_numa)
     yield _share("fragmentation by core", one.fragmentation_cache, other.fragmentation_cache)
     rooms = {room.shape: room for room in second.capacity}
@@ -268,7 +262,7 @@ def _sums(first: Simulation, second: Simulation) -> Iterator[Sum]:
             yield _sum(name, room.fits, rooms[room.shape].fits, more_is_better=True)
 
 
-def _sum(name: str, before: float, after: float, *, more_is_better: bool | None = None) -> Sum:
+def _sum(name: str, before: float, after: float, *, more_is_better: bool | None) -> Sum:
     if more_is_better is None or before == after:
         return Sum(name, before, after)
     return Sum(name, before, after, 2 if (after > before) is more_is_better else 1)

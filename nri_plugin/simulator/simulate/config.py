@@ -7,7 +7,6 @@ core, and reports that.
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.checks import share_bytes
@@ -16,6 +15,7 @@ from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, loa
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node
 from nri_plugin.model.topology import Topology
+from nri_plugin.simulator.scenario.scenario import read_text
 from nri_plugin.simulator.simulate.simulation import Configuration
 
 DEFAULTS = "defaults"
@@ -67,7 +67,11 @@ def choose(
     Raises:
         ConfigError: anything in it is wrong, or it does not fit the machine.
     """
-    text, where = _text(file, said, said_in)
+    text, where = LEAST, DEFAULTS
+    if file is not None:
+        text, where = read_text(file), file
+    elif said is not None:
+        text, where = said, said_in
     shown_sets, why = dict(sets), f"as {where} says"
     if file is None:
         sets, why = _completed(topology, text, where, sets)
@@ -75,15 +79,9 @@ def choose(
     config = load_text(text, where, {f"{SET}{key}": value for key, value in sets.items()})
     node = config.node(topology)
     node = Node(node.topology, node.options, node.reserved, load_hint_providers())
-    shown = Configuration(
-        _name(where, shown_sets), _said(config), str(node.reserved or config.reserved_system_cpus), why
-    )
+    name = ", ".join([where, *(f"{key}={value}" for key, value in shown_sets.items())])
+    shown = Configuration(name, _said(config), str(node.reserved or config.reserved_system_cpus), why)
     return Chosen(config, node, shown)
-
-
-def first_core(topology: Topology) -> str:
-    """The CPUs of the core that is reserved by default."""
-    return str(topology.first_core)
 
 
 def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
@@ -100,13 +98,6 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
-def _text(file: str | None, said: str | None, said_in: str) -> tuple[str, str]:
-    """The text of the configuration, and its name for errors."""
-    if file is not None:
-        return _read(file), file
-    return (LEAST, DEFAULTS) if said is None else (said, said_in)
-
-
 def _completed(
     topology: Topology, text: str, where: str, sets: Mapping[str, str]
 ) -> tuple[Mapping[str, str], str]:
@@ -115,18 +106,8 @@ def _completed(
     added = _memory(topology, keys, sets)
     if not keys.isdisjoint(RESERVING):
         return {**added, **sets}, "as --set says" if "reservedSystemCPUs" in sets else f"as {where} says"
-    core = first_core(topology)
+    core = str(topology.first_core)
     return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, as nobody says which; {HOW}{core}"
-
-
-def _read(file: str) -> str:
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
-    return text
 
 
 def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) -> dict[str, str]:
@@ -147,11 +128,6 @@ def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
     return {
         "evictionHard": f"{{memory.available: {share_bytes(share.text, sum(size or 0 for size in sizes))}}}"
     }
-
-
-def _name(where: str, sets: Mapping[str, str]) -> str:
-    words = [where, *(f"{key}={value}" for key, value in sets.items())]
-    return ", ".join(words)
 
 
 def _said(config: Config) -> dict[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, TypeAlias
 
+from nri_plugin.config.values import either
 from nri_plugin.kube.noderesourcetopology import parse_amount
 from nri_plugin.kube.pod_demand import (
     CPU,
@@ -25,6 +26,7 @@ from nri_plugin.kube.pod_demand import (
     ContainerDemand,
     ContainerKind,
     PodDemand,
+    is_affine,
     is_native,
     pod_demand,
 )
@@ -42,12 +44,11 @@ Object: TypeAlias = Mapping[str, Any]
 
 STORAGE = "ephemeral-storage"
 STANDARD = (CPU, MEMORY, STORAGE)
-POD_LEVEL = (CPU, MEMORY)
 
 OF_A_POD = ("containers", "initContainers", "overhead", "resources")
 OF_A_CONTAINER = ("name", "resources", "restartPolicy")
 OF_RESOURCES = ("limits", "requests", "claims")
-"""Keys that decide about resources. Misspelt ones would be ignored, and the answer would be about another pod."""
+"""Keys that decide about resources. A misspelt key is refused, because ignoring it would simulate another pod."""
 
 LONGEST_LABEL = 63
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
@@ -162,17 +163,10 @@ def _defaulted_container(value: object, path: Path, seen: set[str]) -> Object:
     seen.add(name)
     where = (*path, "resources")
     resources = _resources(found.get("resources") or {}, where)
-    limits = _amounts(resources, "limits", where)
-    requests = _amounts(resources, "requests", where)
-    _check(limits, requests, where)
-    texts = {part: dict(resources.get(part) or {}) for part in ("limits", "requests")}
-    return {
-        **found,
-        "resources": {
-            "limits": _as_text(texts["limits"]),
-            "requests": _as_text({**texts["limits"], **texts["requests"]}),
-        },
-    }
+    _check(_amounts(resources, "limits", where), _amounts(resources, "requests", where), where)
+    limits, requests = (_as_text(resources.get(part) or {}) for part in ("limits", "requests"))
+    # Source: core/v1/defaults.go, SetDefaults_Pod: a limit is the request if none is set
+    return {**found, "resources": {"limits": limits, "requests": limits | requests}}
 
 
 def _resources(value: object, path: Path) -> Object:
@@ -180,9 +174,7 @@ def _resources(value: object, path: Path) -> Object:
     refuse_slips(found, path, OF_RESOURCES)
     odd = next((str(key) for key in found if key not in OF_RESOURCES), None)
     if odd is not None:
-        raise ManifestError(
-            (*path, odd), f"unknown key; known are {', '.join(OF_RESOURCES[:-1])} or {OF_RESOURCES[-1]}"
-        )
+        raise ManifestError((*path, odd), f"unknown key; known are {either(*OF_RESOURCES)}")
     return found
 
 
@@ -228,28 +220,21 @@ def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], pat
 
 
 def _pod_level(obj: Object, path: Path) -> Object:
-    """The pod's own resources; what is left out is what its containers request, else its limit."""
+    """Pod-level resources. A missing request is the sum of the containers' requests, else the limit."""
     resources = _resources(obj["spec"]["resources"], path)
     limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
-            if name not in POD_LEVEL and not name.startswith(HUGEPAGES):
+            if not is_affine(name):
                 raise ManifestError(
                     (*path, part, name), "a pod as a whole has cpu, memory and hugepages-SIZE only"
                 )
     below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
-    summed = {
-        name: f"{amount}m"
-        for name, amount in below.items()
-        if amount and (name in POD_LEVEL or name.startswith(HUGEPAGES))
-    }
-    filled = {
-        **_as_text(resources.get("limits") or {}),
-        **summed,
-        **_as_text(resources.get("requests") or {}),
-    }
+    summed = {name: f"{amount}m" for name, amount in below.items() if amount and is_affine(name)}
+    texts = {part: _as_text(resources.get(part) or {}) for part in ("limits", "requests")}
+    filled = texts["limits"] | summed | texts["requests"]
     _check(limits, {name: parse_quantity(value) for name, value in filled.items()}, path)
-    return {"limits": _as_text(resources.get("limits") or {}), "requests": filled}
+    return {"limits": texts["limits"], "requests": filled}
 
 
 def _short(amount: Fraction) -> str:
@@ -270,26 +255,17 @@ def _found(value: object) -> str:
 MOST_PODS = 10_000
 """Of one object; more is a typing error."""
 
-TEMPLATES: Mapping[str, str] = {
-    "Deployment": "replicas",
-    "StatefulSet": "replicas",
-    "ReplicaSet": "replicas",
-    "ReplicationController": "replicas",
-    "Job": "parallelism",
-    "DaemonSet": "",
+KINDS: Mapping[str, tuple[str, str]] = {
+    "Pod": ("v1", ""),
+    "ReplicationController": ("v1", "replicas"),
+    "Deployment": ("apps/v1", "replicas"),
+    "StatefulSet": ("apps/v1", "replicas"),
+    "ReplicaSet": ("apps/v1", "replicas"),
+    "DaemonSet": ("apps/v1", ""),
+    "Job": ("batch/v1", "parallelism"),
 }
-"""By kind: the key that says how many pods there are at once, one where it is empty or left out."""
-
-VERSIONS: Mapping[str, str] = {
-    "Pod": "v1",
-    "ReplicationController": "v1",
-    "Deployment": "apps/v1",
-    "StatefulSet": "apps/v1",
-    "ReplicaSet": "apps/v1",
-    "DaemonSet": "apps/v1",
-    "Job": "batch/v1",
-}
-"""By kind: the apiVersion that an API server has it in; items of lists leave theirs out."""
+"""By kind: its apiVersion, and the key with the number of pods at once, where the kind has one. Items of lists may leave
+out the apiVersion."""
 
 NOT_LOOKED_AT = (
     "affinity",
@@ -310,8 +286,8 @@ class FoundPod:
     """A pod of the manifests.
 
     Attributes:
-        path: where it stands.
-        workload: what it comes from; empty for a pod of its own.
+        path: its place in the documents.
+        workload: the owner, `Deployment default/web`; empty for a bare pod.
     """
 
     path: Path
@@ -321,7 +297,7 @@ class FoundPod:
 
 @dataclass(slots=True)
 class Manifests:
-    """Reads objects one after the other.
+    """Reads objects one after the other and collects their pods.
 
     Args:
         node: only pods of this node count; empty for all.
@@ -338,7 +314,7 @@ class Manifests:
     _nothing: list[str] = field(default_factory=list)
 
     def read(self, obj: object, path: Path) -> None:
-        """Take in an object.
+        """Read an object.
 
         Raises:
             ManifestError: it is not what its schema says.
@@ -346,14 +322,14 @@ class Manifests:
         found = checked_mapping(obj, path)
         kind = checked_text(found.get("kind"), (*path, "kind"), "the kind of the object, such as Pod")
         version = found.get("apiVersion")
-        if version is not None and version != VERSIONS.get(kind, version):
-            raise ManifestError((*path, "apiVersion"), f"{kind} is of {VERSIONS[kind]}, found {version}")
+        if kind in KINDS and version not in (None, KINDS[kind][0]):
+            raise ManifestError((*path, "apiVersion"), f"{kind} is of {KINDS[kind][0]}, found {version}")
         if kind == "List" or kind.endswith("List"):
             for number, item in enumerate(checked_list(found.get("items"), (*path, "items"))):
                 self.read(_with_kind(item, kind), (*path, "items", number))
         elif kind == "Pod":
             self._pod(found, path)
-        elif kind in TEMPLATES:
+        elif kind in KINDS:
             self._workload(kind, found, path)
         else:
             self._kinds[kind] += 1
@@ -390,7 +366,7 @@ class Manifests:
             self._add(obj, path, "")
 
     def _workload(self, kind: str, obj: Object, path: Path) -> None:
-        key = TEMPLATES[kind]
+        _, key = KINDS[kind]
         spec = checked_mapping(obj.get("spec"), (*path, "spec"))
         refuse_slips(spec, (*path, "spec"), (key, "template") if key else ("template",))
         template = checked_mapping(spec.get("template"), (*path, "spec", "template"))
@@ -447,7 +423,7 @@ def _container(one: ContainerDemand) -> ContainerSpec:
         memory_request_bytes=_in_units(MEMORY, one.requests.get(MEMORY, 0)),
         memory_limit_bytes=_in_units(MEMORY, one.limits.get(MEMORY, 0)),
         hugepages=tuple(
-            (f"{name.removeprefix(HUGEPAGES).removesuffix('i')}B", _in_units(name, amount))
+            (name, _in_units(name, amount))
             for name, amount in one.requests.items()
             if name.startswith(HUGEPAGES)
         ),
@@ -462,26 +438,17 @@ def _container(one: ContainerDemand) -> ContainerSpec:
 
 def _whole(resources: Object) -> Amounts | None:
     """Pod-level resources."""
-    parts = {
-        part: {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
+    requests, limits = (
+        {name: parse_amount(value) for name, value in (resources.get(part) or {}).items()}
         for part in ("requests", "limits")
-    }
-    requests, limits = parts["requests"], parts["limits"]
-    if not any(name in {CPU, MEMORY} or name.startswith(HUGEPAGES) for name in (*requests, *limits)):
-        return None
-    return Amounts(
-        requests.get(CPU, 0),
-        limits.get(CPU, 0),
-        _in_units(MEMORY, requests.get(MEMORY, 0)),
-        _in_units(MEMORY, limits.get(MEMORY, 0)),
-        tuple(
-            (name, _in_units(name, amount)) for name, amount in requests.items() if name.startswith(HUGEPAGES)
-        ),
     )
+    if not any(map(is_affine, (*requests, *limits))):
+        return None
+    return _container(ContainerDemand("", ContainerKind.APP, requests, limits)).amounts
 
 
 def _in_units(name: str, milli: int) -> int:
-    """Thousandths of CPUs as they are, everything else whole."""
+    """Thousandths for CPUs; all other amounts rounded up to whole units."""
     return milli if name == CPU else -(-milli // 1000)
 
 
@@ -513,7 +480,7 @@ def _texts(obj: Object, key: str, path: Path) -> dict[str, str]:
 
 
 def _with_kind(item: object, kind: str) -> object:
-    """A member of a `PodList` need not say that it is a Pod."""
+    """The item with its kind, which members of a `PodList` may leave out."""
     if isinstance(item, Mapping) and "kind" not in item and kind != "List":
         return {**item, "kind": kind.removesuffix("List")}
     return item

@@ -1,8 +1,15 @@
 """A simulated node without a process: pods go in, decisions come out.
 
-`PlayedNode` sends the events of a runtime, made by the functions of the simulated runtime, to `core.engine.decide`. The
-agent's own `PodFactsLookup` asks for devices and pod facts. There is no socket, thread, cgroup or clock, so a pod costs less
-than a millisecond. Invariant: besides the state it keeps only the messages of pods and containers that exist.
+`PlayedNode` does the steps from a pod to decisions:
+
+1. scheduler and kubelet: `NodeRoom.check` counts the requests, `DeviceManager.admit` allocates devices.
+2. runtime: `runtime.pods` makes the messages of RunPodSandbox and of each CreateContainer, with the events around them.
+3. agent: `PodFactsLookup` of the agent adds devices and pod facts to CreateContainer. `_SimulatedExporter` stands for the exporter
+   and gives `runtime.pods.pod_facts`.
+4. core: `core.engine.decide` returns the decision, whose state is kept unless it is a refusal.
+
+There is no socket, thread, cgroup or clock, so a pod costs less than a millisecond. Invariant: besides the state it keeps
+only the messages of pods and containers that exist.
 
 `NodeRoom` counts the requests of pods against the allocatable resources of the node, as scheduler and kubelet do before
 a runtime is asked. Invariant: requests never exceed what is allocatable. Amounts are thousandths of CPUs and bytes. Huge
@@ -26,7 +33,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Kind, Phase, PodFacts, State
+from nri_plugin.model.state import Amounts, Kind, Phase, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
@@ -35,9 +42,9 @@ from nri_plugin.simulator.runtime.pods import (
     PodSpec,
     RuntimeIdentity,
     container_message,
-    hugepages_resource,
     pod_facts,
     pod_message,
+    requests_and_limits,
     stable_id,
     stable_uid,
 )
@@ -45,9 +52,8 @@ from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
-CPU, MEMORY = "cpu", "memory"
-
-Amounts = Mapping[str, int]
+Requests = Mapping[str, int]
+"""By resource: CPUs in thousandths, all others in bytes."""
 
 
 class NodeRoom:
@@ -58,10 +64,10 @@ class NodeRoom:
         used: by resource.
     """
 
-    def __init__(self, allocatable: Amounts) -> None:
+    def __init__(self, allocatable: Requests) -> None:
         self.allocatable = dict(allocatable)
         self.used: dict[str, int] = dict.fromkeys(allocatable, 0)
-        self._pods: dict[str, Amounts] = {}
+        self._pods: dict[str, Requests] = {}
 
     def copy(self) -> "NodeRoom":
         """A copy, for trials."""
@@ -98,7 +104,7 @@ class NodeRoom:
         """Stop counting a pod."""
         self._add(self._pods.pop(key, {}), -1)
 
-    def _add(self, amounts: Amounts, sign: int) -> None:
+    def _add(self, amounts: Requests, sign: int) -> None:
         for name, amount in amounts.items():
             self.used[name] = self.used.get(name, 0) + sign * amount
 
@@ -107,7 +113,7 @@ def node_room(node: Node, config: Config) -> NodeRoom:
     """The room of an empty node; memory of unknown size is not counted."""
     topology = node.topology
     reserved = len(node.reserved) or config.reserved_cpu_count
-    amounts = {CPU: max(0, len(topology.online) - reserved) * 1000}
+    amounts = {"cpu": max(0, len(topology.online) - reserved) * 1000}
     pages: dict[str, int] = {}
     for one in topology.nodes:
         for size_kb, count in one.hugepages:
@@ -116,7 +122,7 @@ def node_room(node: Node, config: Config) -> NodeRoom:
     sizes = [one.memory_bytes for one in topology.nodes]
     if None not in sizes:
         total = sum(size or 0 for size in sizes)
-        amounts[MEMORY] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
+        amounts["memory"] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
     return NodeRoom(amounts | pages)
 
 
@@ -130,37 +136,29 @@ def pod_requests(pod: PodSpec) -> dict[str, int]:
 
     Source: Kubernetes component-helpers/resource PodRequests.
     """
-    names = dict.fromkeys(
-        name for spec in (*pod.init_containers, *pod.containers) for name in _requests(spec)
-    )
+    names = dict.fromkeys(name for spec, _ in pod.members for name in _requests(spec.amounts))
     amounts = {name: _peak(pod, name) for name in names}
     if pod.whole is not None:
-        said = {
-            CPU: pod.whole.cpu_request_milli,
-            MEMORY: pod.whole.memory_request_bytes,
-            **dict(pod.whole.hugepages),
-        }
-        amounts |= {name: amount for name, amount in said.items() if amount}
+        amounts |= {name: amount for name, amount in _requests(pod.whole).items() if amount}
     for name, amount in pod.overhead:
         amounts[name] = amounts.get(name, 0) + amount
     return {name: amount for name, amount in amounts.items() if amount}
 
 
 def _peak(pod: PodSpec, name: str) -> int:
-    inits = [(_requests(spec).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
-    return pod_total(inits, [_requests(spec).get(name, 0) for spec in pod.containers])
+    inits = [(_requests(spec.amounts).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
+    return pod_total(inits, [_requests(spec.amounts).get(name, 0) for spec in pod.containers])
 
 
-def _requests(spec: ContainerSpec) -> dict[str, int]:
-    pages = {hugepages_resource(size): amount for size, amount in spec.hugepages}
-    return {CPU: spec.cpu_request_milli, MEMORY: spec.memory_request_bytes, **pages}
+def _requests(amounts: Amounts) -> dict[str, int]:
+    return {name: request for name, (request, _) in requests_and_limits(amounts).items()}
 
 
 # The node
 
 
 NO_FILES = "/nonexistent"
-"""Path of the host's files; never read, because the exporter's answer has the devices of every container."""
+"""Path of the host's files. It is never read, because the exporter's answer has the devices of every container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +183,6 @@ class Tried:
     container_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Live:
-    """A container that exists, and its pod, as messages."""
-
-    pod: Pod
-    message: Container
-
-
 class PlayedNode:
     """One node.
 
@@ -206,7 +196,7 @@ class PlayedNode:
 
     Attributes:
         state: of the agent.
-        live: keys `NAMESPACE/POD/CONTAINER` of containers that exist, in order.
+        live: messages of the containers that exist, in order, by `NAMESPACE/POD/CONTAINER`.
     """
 
     def __init__(
@@ -228,9 +218,11 @@ class PlayedNode:
         self._has_device_hints = has_device_hints
         self._serial = 0
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
-        self.live: dict[str, _Live] = {}
+        self.live: dict[str, tuple[Pod, Container]] = {}
         locator = DeviceLocator(KernelFiles(NO_FILES)) if has_device_hints else None
-        self._inform = PodFactsLookup(locator, _Told(self._answer), getLogger(__name__), lambda: 0.0)
+        self._pod_facts = PodFactsLookup(
+            locator, _SimulatedExporter(self._answer), getLogger(__name__), lambda: 0.0
+        )
 
     def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
         """Run a pod; returns the results of its containers, init containers first."""
@@ -240,7 +232,7 @@ class PlayedNode:
             self.devices.admit(pod)
         except NotAdmittedError as error:
             return tuple(
-                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in _members(pod)
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in pod.members
             )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
@@ -251,45 +243,35 @@ class PlayedNode:
     def start(self, target: str) -> None:
         """Start created containers."""
         for key in self._keys(target):
-            one = self.live[key]
-            self._tell(events.StartContainer(one.pod, one.message))
-            self._tell(events.PostStartContainer(one.pod, one.message))
+            self._send(events.StartContainer(*self.live[key]))
+            self._send(events.PostStartContainer(*self.live[key]))
 
     def stop(self, target: str) -> None:
         """Stop containers; with a pod as target its sandbox too."""
         for key in self._keys(target):
-            one = self.live[key]
-            record = self.state.containers.get(one.message.id)
-            if record is not None and record.phase is not Phase.STOPPED:
-                self._tell(events.StopContainer(one.pod, one.message))
+            if self.is_running(key):
+                self._send(events.StopContainer(*self.live[key]))
         if target in self._pods:
-            self._tell(events.StopPodSandbox(self._pods[target][1]))
+            self._send(events.StopPodSandbox(self._pods[target][1]))
             self.devices.free(target)
 
     def remove(self, target: str) -> None:
         """Stop and remove containers; with a pod as target the pod too."""
         self.stop(target)
         for key in self._keys(target):
-            one = self.live.pop(key)
-            self._tell(events.RemoveContainer(one.pod, one.message))
+            self._send(events.RemoveContainer(*self.live.pop(key)))
         if target in self._pods:
             spec, message, _ = self._pods.pop(target)
-            self._tell(events.RemovePodSandbox(message))
+            self._send(events.RemovePodSandbox(message))
             if self.room is not None:
                 self.room.give_back(spec.key)
 
     def update(self, key: str, resources: Resources) -> AdmissionRefusal | None:
-        """The kubelet changes a container's resources; why it may not, if so."""
-        one = self.live[key]
-        decision = self._tell(events.UpdateContainer(one.pod, one.message, resources))
+        """Change a container's resources as the kubelet does; returns the refusal, if any."""
+        decision = self._send(events.UpdateContainer(*self.live[key], resources))
         if decision.refusal is None:
-            self._tell(events.PostUpdateContainer(one.pod, one.message))
+            self._send(events.PostUpdateContainer(*self.live[key]))
         return decision.refusal
-
-    @property
-    def pods(self) -> Iterable[str]:
-        """Keys `NAMESPACE/NAME` of pods that exist."""
-        return self._pods
 
     def specs(self) -> Iterable[PodSpec]:
         """Pods that exist."""
@@ -317,25 +299,25 @@ class PlayedNode:
 
     def is_running(self, key: str) -> bool:
         """Whether a container exists and has not ended."""
-        one = self.live.get(key)
-        record = self.state.containers.get(one.message.id) if one else None
+        record = self.state.containers.get(self.container_id(key)) if key in self.live else None
         return record is not None and record.phase is not Phase.STOPPED
 
     def container_id(self, key: str) -> str:
         """The runtime's id of a container that exists."""
-        return self.live[key].message.id
+        _, message = self.live[key]
+        return message.id
 
     def _sandbox(self, pod: PodSpec) -> None:
         self._serial += 1
         uid = stable_uid(pod.key, str(self._serial))
         message, names = pod_message(pod, uid, stable_id("sandbox", pod.key, str(self._serial)), self._who)
         self._pods[pod.key] = (pod, message, names)
-        self._tell(events.RunPodSandbox(message))
+        self._send(events.RunPodSandbox(message))
 
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
-        """Create them as the kubelet does: a refused init container ends the pod, a refused app container does not."""
+        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not."""
         blocked = False
-        for spec, kind in _members(pod):
+        for spec, kind in pod.members:
             if blocked:
                 yield Tried(spec, kind)
                 continue
@@ -354,22 +336,22 @@ class PlayedNode:
         made = stable_id("container", pod.key, spec.name, str(self._serial))
         message, _ = container_message(pod, sandbox, names, spec, made, self._who)
         given = self.devices.given(pod.key, spec.name)
-        decision = self._tell(events.CreateContainer(sandbox, message))
+        decision = self._send(events.CreateContainer(sandbox, message))
         if decision.refusal is not None:
             self._undo(sandbox, message)
             return Tried(spec, kind, decision, decision.refusal, RefusalStage.PLACEMENT, given)
-        self.live[f"{pod.key}/{spec.name}"] = _Live(sandbox, message)
-        self._tell(events.PostCreateContainer(sandbox, message))
+        self.live[f"{pod.key}/{spec.name}"] = sandbox, message
+        self._send(events.PostCreateContainer(sandbox, message))
         return Tried(spec, kind, decision, devices=given, container_id=made)
 
     def _undo(self, sandbox: Pod, message: Container) -> None:
         """Send the events of runtimes that report a container whose creation failed."""
         if self._who.behaviour.undoes_failed_creation:
-            self._tell(events.StopContainer(sandbox, message))
-            self._tell(events.RemoveContainer(sandbox, message))
+            self._send(events.StopContainer(sandbox, message))
+            self._send(events.RemoveContainer(sandbox, message))
 
-    def _tell(self, event: events.NRIEvent) -> Decision:
-        known = self._inform(self.node, events.Request(0, None, event))
+    def _send(self, event: events.NRIEvent) -> Decision:
+        known = self._pod_facts(self.node, events.Request(0, None, event))
         decision = decide(self.node, self.state, known)
         if decision.refusal is None:
             self.state = decision.state
@@ -377,20 +359,17 @@ class PlayedNode:
 
     def _keys(self, target: str) -> list[str]:
         """Keys of existing containers that `NAMESPACE/POD` or `NAMESPACE/POD/CONTAINER` names."""
-        return [key for key in self.live if key == target or key.rpartition("/")[0] == target]
+        return [key for key, (pod, _) in self.live.items() if target in (key, f"{pod.namespace}/{pod.name}")]
 
     def _answer(self, event: events.CreateContainer) -> ExporterAnswer:
-        """What the exporter would answer: devices always, the pod's facts where it knows pods."""
+        """The exporter's answer: the devices, and the facts of the pod if the exporter knows pods."""
         key = f"{event.pod.namespace}/{event.pod.name}"
         everyone = tuple(self.devices.containers(key).values())
         return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
-            facts=self._facts(key, event.pod.uid),
+            facts=pod_facts(self._pods[key][0], event.pod.uid) if self._knows_pods else None,
         )
-
-    def _facts(self, key: str, uid: str) -> PodFacts | None:
-        return pod_facts(self._pods[key][0], uid) if self._knows_pods else None
 
     def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:
         """The devices by resource, in the order of the first."""
@@ -404,7 +383,7 @@ class PlayedNode:
         )
 
 
-class _Told(PodResourcesClient):
+class _SimulatedExporter(PodResourcesClient):
     """The exporter without a socket."""
 
     def __init__(self, answer: Callable[[events.CreateContainer], ExporterAnswer]) -> None:
@@ -415,10 +394,3 @@ class _Told(PodResourcesClient):
         """The answer."""
         known = self._answer(event)
         return known if devices else replace(known, devices=None, pod_devices=())
-
-
-def _members(pod: PodSpec) -> Iterator[tuple[ContainerSpec, Kind]]:
-    for spec in pod.init_containers:
-        yield spec, Kind.SIDECAR if spec.is_sidecar else Kind.INIT
-    for spec in pod.containers:
-        yield spec, Kind.APP

@@ -1,4 +1,4 @@
-"""Reads a scenario of any form into a plan. The content decides about the form, not the name of the file.
+"""Reads a scenario of any form into a plan. The content tells the form, not the name of the file.
 
 * Objects with a `kind` are Kubernetes manifests (`manifests`): any number of documents, YAML or JSON.
 * A mapping with `steps` is a scenario as `nri-pin demo` plays it (`scenario.scenario`).
@@ -44,6 +44,7 @@ from nri_plugin.simulator.scenario.scenario import (
     StepReader,
     cut_out,
     parse,
+    read_text,
     refuse_unknown,
     stem,
 )
@@ -88,7 +89,7 @@ class PodPlan:
 KEYS = ("name", "machine", "runtime", "config", "pods")
 POD_KEYS = ("pod", "namespace", "count", *RUN_KEYS, *CONTAINER_KEYS)
 MOST_PODS = 10_000
-"""Of one line: a typing error must not fill the memory."""
+"""Of one line, so that a typing error does not fill the memory."""
 
 
 def read_short(text: str, file: str) -> PodPlan:
@@ -182,10 +183,10 @@ def _name(given: Mapping[str, source.Value]) -> tuple[str, str]:
 
 
 def _refuse_twins(runs: list[Run], file: str) -> None:
-    """See that no two pods have one name.
+    """Check that names of pods are unique.
 
     Raises:
-        ConfigError: two have; names the later one.
+        ConfigError: two pods have one name; names the later one.
     """
     seen: dict[str, int] = {}
     for run in runs:
@@ -201,9 +202,6 @@ def _refuse_twins(runs: list[Run], file: str) -> None:
 
 
 STDIN = "-"
-LARGEST = 64 << 20
-"""Characters of a file; ten thousand pods as kubectl prints them are fewer."""
-
 FORMS = (
     "a list of pods such as '- {pod: db, cpu: 2, memory: 4Gi, count: 3}', Kubernetes manifests, "
     "or steps as in nri-pin demo"
@@ -252,28 +250,15 @@ def _text(word: str) -> tuple[str, str]:
     entry = resources.files("nri_plugin.simulator") / _FOLDER / (word + _SUFFIX)
     if "/" not in word and not Path(word).exists() and entry.is_file():
         return entry.read_text("utf-8"), word + _SUFFIX
-    file = "standard input" if word == STDIN else word
-    try:
-        text = sys.stdin.read(LARGEST + 1) if word == STDIN else _file(word)
-    except FileNotFoundError:
-        detail = "is neither a file nor the name of a shipped scenario; nri-pin simulate --list names them"
-        raise ConfigError(file, detail) from None
-    except OSError as error:
-        raise ConfigError(file, f"cannot be read: {(error.strerror or 'unknown error').lower()}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(file, f"not UTF-8 text at byte {error.start}") from None
-    if len(text) > LARGEST:
-        raise ConfigError(file, f"is larger than {LARGEST >> 20} MiB; give fewer pods at once")
-    return text, file
-
-
-def _file(path: str) -> str:
-    with open(path, encoding="utf-8-sig") as file:
-        return file.read(LARGEST + 1)
+    if word == STDIN:
+        file = "standard input"
+        return read_text(file, stream=sys.stdin), file
+    absent = "is neither a file nor the name of a shipped scenario; nri-pin simulate --list names them"
+    return read_text(word, absent=absent), word
 
 
 class _Loader(yaml.CSafeLoader):
-    """YAML, but a key given twice is an error."""
+    """YAML whose mappings have each key once."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)

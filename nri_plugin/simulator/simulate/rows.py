@@ -3,12 +3,12 @@
 Nothing here decides. Alignment and fragmentation are computed by the functions that the agent's metrics use.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 
 from nri_plugin.config import yaml_tree as source
-from nri_plugin.core.decision import Decision
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.model.bounds import OWN_ANNOTATIONS
 from nri_plugin.model.errors import ConfigError
@@ -18,15 +18,12 @@ from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import ContainerRecord, State, owner_of
 from nri_plugin.policy import alignment
-from nri_plugin.policy import alignment as fragmentation
-from nri_plugin.simulator.machine.machine import is_description
-from nri_plugin.simulator.machine.source import SourcedMachine, described, read_machine
+from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_resource
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, requests_and_limits
 from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
 from nri_plugin.simulator.simulate.node import PlayedNode, Tried
 from nri_plugin.simulator.simulate.simulation import (
-    AlignmentRow,
     ContainerStatus,
     CPUGroup,
     FragmentationRow,
@@ -41,19 +38,6 @@ from nri_plugin.simulator.simulate.simulation import (
 )
 
 # The machine
-
-
-OWN = "its own machine"
-"""The name of a machine that a scenario describes."""
-
-
-def described_machine(text: str, file: str) -> SourcedMachine:
-    """The machine that a scenario names or describes.
-
-    Raises:
-        ConfigError: there is no such machine, or the description is wrong.
-    """
-    return described(text, "machine", file) if is_description(text) else read_machine(text)
 
 
 def machine_row(machine: SourcedMachine, summary: str) -> Machine:
@@ -90,7 +74,6 @@ def _ids(cpus: CPUSet) -> tuple[int, ...]:
 
 
 OPTION = "--shape"
-NOTHING = "nothing"
 
 
 class Shapes:
@@ -119,11 +102,11 @@ class Shapes:
         return key
 
     def texts(self) -> dict[str, str]:
-        """What each asks for."""
+        """The requests of each shape."""
         return {key: shape_text(pod) for key, pod in self.pods.items()}
 
     def _plain(self, pod: PodSpec) -> PodSpec:
-        """The pod without what no placement depends on."""
+        """The pod without properties that no placement depends on."""
         options = self._options
         is_heard = pod.namespace in options.annotation_namespaces
         heard = {
@@ -171,13 +154,15 @@ def shape_text(pod: PodSpec) -> str:
         f"{'sidecar' if one.is_sidecar else 'init'} {_container_text(one)}" for one in pod.init_containers
     ]
     apps = _counted(map(_container_text, pod.containers))
-    whole = [f"as a whole {_amounts_text(_whole(pod))}"] if pod.whole is not None else []
+    whole = []
+    if pod.whole is not None:
+        whole = [f"as a whole {_amounts_text(requests_and_limits(pod.whole))}"]
     return f"{pod.qos}: " + " + ".join([*whole, *apps, *parts])
 
 
 def asks_for_something(pod: PodSpec) -> bool:
     """Whether the pod requests anything that is counted."""
-    return pod.whole is not None or any(_amounts(one) for one in (*pod.init_containers, *pod.containers))
+    return pod.whole is not None or any(_amounts(one) for one, _ in pod.members)
 
 
 def _renamed(specs: Iterable[ContainerSpec], letter: str, *, keep: bool) -> tuple[ContainerSpec, ...]:
@@ -189,14 +174,12 @@ def _renamed(specs: Iterable[ContainerSpec], letter: str, *, keep: bool) -> tupl
 
 
 def _counted(texts: Iterable[str]) -> list[str]:
-    counts: dict[str, int] = {}
-    for text in texts:
-        counts[text] = counts.get(text, 0) + 1
+    counts = Counter(texts)
     return [text if count == 1 else f"{count} x ({text})" for text, count in counts.items()]
 
 
 def _container_text(spec: ContainerSpec) -> str:
-    return _amounts_text(_amounts(spec)) or NOTHING
+    return _amounts_text(_amounts(spec)) or "nothing"
 
 
 def _amounts_text(amounts: dict[str, tuple[int, int]]) -> str:
@@ -204,27 +187,9 @@ def _amounts_text(amounts: dict[str, tuple[int, int]]) -> str:
 
 
 def _amounts(spec: ContainerSpec) -> dict[str, tuple[int, int]]:
-    """(request, limit) by resource."""
-    pages = {hugepages_resource(size): (amount, amount) for size, amount in spec.hugepages}
-    found = {
-        "cpu": (spec.cpu_request_milli, spec.cpu_limit_milli),
-        "memory": (spec.memory_request_bytes, spec.memory_limit_bytes),
-        **pages,
-        **{name: (count, count) for name, count in spec.devices_asked},
-    }
-    return {name: both for name, both in found.items() if any(both)}
-
-
-def _whole(pod: PodSpec) -> dict[str, tuple[int, int]]:
-    whole = pod.whole
-    if whole is None:
-        return {}
-    found = {
-        "cpu": (whole.cpu_request_milli, whole.cpu_limit_milli),
-        "memory": (whole.memory_request_bytes, whole.memory_limit_bytes),
-        **{name: (amount, amount) for name, amount in whole.hugepages},
-    }
-    return {name: both for name, both in found.items() if any(both)}
+    """(request, limit) by resource, devices included."""
+    devices = {name: (count, count) for name, count in spec.devices_asked if count}
+    return requests_and_limits(spec.amounts) | devices
 
 
 def _range(name: str, request: int, limit: int) -> str:
@@ -242,11 +207,8 @@ def _amount(name: str, amount: int) -> str:
 # Containers, CPUs and memory
 
 
-EXCLUSIVE, SHARED, RESERVED, ISOLATED, OFFLINE = "exclusive", "shared", "reserved", "isolated", "offline"
-
-
 class Rows:
-    """Writes rows for one node."""
+    """Makes the rows of one node."""
 
     def __init__(self, played: PlayedNode) -> None:
         self._played = played
@@ -261,18 +223,17 @@ class Rows:
         )
         if tried.error is not None:
             return replace(
-                plain, status=ContainerStatus.REFUSED, refusal=refusal(tried), steps=_steps(tried.decision)
+                plain,
+                status=ContainerStatus.REFUSED,
+                refusal=refusal(tried),
+                steps=tried.decision.steps if tried.decision else (),
             )
         if tried.decision is None:
             return plain
         state = tried.decision.state
         record = state.containers[tried.container_id]
-        overruled = tried.decision.overruled
-        return replace(
-            self._placed(plain, state, record, tried.devices or {}),
-            steps=tried.decision.steps,
-            refusal=None if overruled is None else words(overruled, RefusalStage.PLACEMENT),
-        )
+        placed = self._placed(plain, state, record, tried.devices or {})
+        return replace(placed, steps=tried.decision.steps, refusal=overruled(tried))
 
     def now(self, row: SimulatedContainer) -> SimulatedContainer:
         """The same container as it is now; it runs."""
@@ -288,21 +249,22 @@ class Rows:
         pool = state.shared_pool(node)
         for cpu in node.topology.online | node.topology.offline:
             if cpu in holders:
-                yield SimulatedCPU(int(cpu), EXCLUSIVE, holders[cpu])
+                kind = "exclusive"
             elif cpu not in node.topology.online:
-                yield SimulatedCPU(int(cpu), OFFLINE)
+                kind = "offline"
             elif cpu in node.reserved:
-                yield SimulatedCPU(int(cpu), RESERVED)
+                kind = "reserved"
             else:
-                yield SimulatedCPU(int(cpu), SHARED if cpu in pool else ISOLATED)
+                kind = "shared" if cpu in pool else "isolated"
+            yield SimulatedCPU(int(cpu), kind, holders.get(cpu, ""))
 
     def devices(self) -> Iterator[SimulatedDevice]:
         """Every device and who has it."""
         manager = self._played.devices
         holders = {
-            (resource, each): f"{pod}/{container}"
-            for pod in self._played.pods
-            for container, given in manager.containers(pod).items()
+            (resource, each): f"{pod.key}/{container}"
+            for pod in self._played.specs()
+            for container, given in manager.containers(pod.key).items()
             for resource, ids in given.items()
             for each in ids
         }
@@ -313,15 +275,13 @@ class Rows:
     def numa_nodes(self) -> tuple[FragmentationRow, ...]:
         """Each NUMA node with CPUs."""
         node = self._node
-        found = fragmentation.by_numa_node(
-            tables_of(node), node.allocatable, self._played.state.available(node)
-        )
+        found = alignment.by_numa_node(tables_of(node), node.allocatable, self._played.state.available(node))
         return tuple(map(_broken, found))
 
     def caches(self) -> tuple[FragmentationRow, ...]:
         """Each uncore cache."""
         node, available = self._node, self._played.state.available(self._node)
-        found = fragmentation.by_cache(tables_of(node), node.topology, node.allocatable, available)
+        found = alignment.by_cache(tables_of(node), node.topology, node.allocatable, available)
         return tuple(map(_broken, found))
 
     def fragmentation(self) -> tuple[float, float]:
@@ -330,10 +290,10 @@ class Rows:
         free, whole = self._played.state.available(node).mask, node.allocatable.mask
         caches = (mask & whole for mask in tables.cores_in_cache)
         cores = (mask & whole for mask in tables.cores)
-        return fragmentation.fragmentation(free, caches), fragmentation.fragmentation(free, cores)
+        return alignment.fragmentation(free, caches), alignment.fragmentation(free, cores)
 
     def memory(self) -> Iterator[SimulatedMemory]:
-        """Each NUMA node with memory to promise, where the policy promises some."""
+        """Each NUMA node with allocatable memory, if the policy allocates memory."""
         node = self._node
         if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
             return
@@ -345,7 +305,7 @@ class Rows:
                     yield SimulatedMemory(number, resource, size, size - free[number])
 
     def _own(self) -> dict[str, CPUSet]:
-        """Exclusive CPUs by key; those that wait for a container of a pod to come back have its name too."""
+        """Exclusive CPUs by container, also of containers that ended and may be created again."""
         found = {}
         for key, allocation in self._played.state.allocations.items():
             uid, container = owner_of(key)
@@ -371,7 +331,7 @@ class Rows:
             caches=str(CPUSet.from_ids(found.uncore_caches)),
             sockets=str(CPUSet.from_ids(found.sockets)),
             cores=len(found.cores),
-            aligned=_alignment(found) if own else None,
+            aligned=found.aligned if own else None,
             preferred=_preferred(self._node, state, record),
             devices={resource: tuple(ids) for resource, ids in given.items()},
             device_nodes=str(_device_nodes(self._played.devices, given)),
@@ -382,22 +342,19 @@ class Rows:
 
 
 def refusal(tried: Tried) -> SimulatedRefusal | None:
-    """Why it does not run; None where it does."""
+    """Why a container does not run; None if it runs."""
     return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
+
+
+def overruled(tried: Tried) -> SimulatedRefusal | None:
+    """The refusal of a container that runs without an allocation, as its namespace is never refused; else None."""
+    error = tried.decision.overruled if tried.decision else None
+    return None if error is None else words(error, RefusalStage.PLACEMENT)
 
 
 def words(error: NotAdmittedError | AdmissionRefusal, stage: RefusalStage) -> SimulatedRefusal:
     """An error as a refusal."""
     return SimulatedRefusal(stage, error.reason, str(error))
-
-
-def _steps(decision: Decision | None) -> tuple[str, ...]:
-    return decision.steps if decision else ()
-
-
-def _alignment(found: alignment.Footprint) -> AlignmentRow:
-    levels = found.aligned
-    return AlignmentRow(levels.numa_node, levels.socket, levels.uncore_cache, levels.whole_cores)
 
 
 def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:
@@ -417,7 +374,7 @@ def _device_nodes(manager: DeviceManager, given: Given) -> NodeMask:
     return NodeMask(mask)
 
 
-def _broken(one: fragmentation.Fragmentation) -> FragmentationRow:
+def _broken(one: alignment.Fragmentation) -> FragmentationRow:
     return FragmentationRow(
         one.id, len(one.cpus), len(one.allocatable), len(one.available), round(one.ratio, 4)
     )

@@ -15,7 +15,7 @@ Differs: a pod without an allocation leaves the state as it was, so the next one
     the free resources of the node count, which are divided instead of tried.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin.model.options import MemoryManagerPolicy
@@ -24,15 +24,27 @@ from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.steps import Expect, Remove, Run, Say, Start, Step, Stop, Update
+from nri_plugin.simulator.scenario.steps import (
+    Expect,
+    Held,
+    Remove,
+    Run,
+    Say,
+    Start,
+    Step,
+    Stop,
+    Update,
+    unmet,
+)
 from nri_plugin.simulator.simulate.config import Chosen
-from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, Tried, node_room, pod_requests
+from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, node_room, pod_requests
 from nri_plugin.simulator.simulate.plan import PodPlan
 from nri_plugin.simulator.simulate.rows import (
     Rows,
     Shapes,
     asks_for_something,
     machine_row,
+    overruled,
     refusal,
     shape_text,
     words,
@@ -70,18 +82,17 @@ def more_that_fit(
         pod: the shape; its name does not matter.
         budget: is reduced by every trial.
     """
-    return _row(node.fork(), pod, budget or TrialBudget(0))
-
-
-def _row(trial: PlayedNode, pod: PodSpec, budget: TrialBudget) -> tuple[int, SimulatedRefusal | None]:
+    trial = node.fork()
     for count in range(MOST_TRIED):
-        budget.left -= 1
+        if budget is not None:
+            budget.left -= 1
         one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
         before, given = trial.state.allocations, trial.devices.given_count
         tried = trial.run(one, start=False)  # a created container holds as much as a started one
-        failed = next((each for each in tried if each.error is not None or _overruled(each)), None)
-        if failed is not None:
-            return count, _why(failed)
+        # a namespace that is never refused gets its container without an allocation: this ends the trials, too
+        refusals = (refusal(each) or overruled(each) for each in tried)
+        if (why := next(filter(None, refusals), None)) is not None:
+            return count, why
         # Nothing was allocated: all further pods of this shape are decided alike.
         if trial.state.allocations == before and trial.devices.given_count == given:
             return _divided(trial, one, count)
@@ -106,24 +117,8 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Simulate
     try:
         room.check(replace(pod, name="another"))
     except NotAdmittedError as error:
-        return count + 1 + more, SimulatedRefusal(RefusalStage.NODE, error.reason, str(error))
+        return count + 1 + more, words(error, RefusalStage.NODE)
     return count + 1 + more, None
-
-
-def _overruled(tried: Tried) -> bool:
-    """Whether a container of a namespace that is never refused runs without its allocation: this ends the trials."""
-    return tried.decision is not None and tried.decision.overruled is not None
-
-
-def _why(tried: Tried) -> SimulatedRefusal | None:
-    if tried.error is not None:
-        return refusal(tried)
-    overruled = tried.decision.overruled if tried.decision else None
-    return (
-        None
-        if overruled is None
-        else SimulatedRefusal(RefusalStage.PLACEMENT, overruled.reason, str(overruled))
-    )
 
 
 # Steps
@@ -149,7 +144,7 @@ class StepPlayer:
         """Play one step."""
         match step:
             case Say():
-                self._add(step, "say", step.text)
+                self.rows.append(self._row(step, "say", step.text))
             case Run():
                 self._run(step)
             case Start() | Stop() | Remove():
@@ -157,7 +152,7 @@ class StepPlayer:
             case Update():
                 self._update(step)
             case Expect():
-                self._add(step, "expect", step.target, problems=tuple(self._problems(step)))
+                self._expect(step)
             case _:
                 self._passed_over(step)
 
@@ -167,102 +162,64 @@ class StepPlayer:
         shape = self._shapes.key(pod, workload or pod.key)
         containers = tuple(self._made.tried(pod, one) for one in self._played.run(pod, start=step.start))
         self.latest.update({row.key: row for row in containers})
-        self._add(
-            step,
-            "run" if step.start else "create",
-            pod.key,
-            workload=workload,
-            shape=shape,
-            qos=str(pod.qos),
-            containers=containers,
+        row = self._row(step, "run" if step.start else "create", pod.key)
+        self.rows.append(
+            replace(row, workload=workload, shape=shape, qos=str(pod.qos), containers=containers)
         )
 
     def _move(self, step: Start | Stop | Remove) -> None:
         action = type(step).__name__.lower()
         getattr(self._played, action)(step.target)
-        self._add(step, action, step.target)
+        self.rows.append(self._row(step, action, step.target))
 
     def _update(self, step: Update) -> None:
+        refused: SimulatedRefusal | None = None
+        problems: tuple[str, ...] = ()
         if step.target not in self._played.live:
-            problem = f"{step.target} does not run and cannot be updated"
-            self._add(step, "update", step.target, problems=(problem,))
-            return
-        error = self._played.update(step.target, step.resources)
-        refused = None if error is None else words(error, RefusalStage.PLACEMENT)
-        self._add(step, "update", step.target, refusal=refused)
+            problems = (self._at(step, f"{step.target} does not run and cannot be updated"),)
+        elif (error := self._played.update(step.target, step.resources)) is not None:
+            refused = words(error, RefusalStage.PLACEMENT)
+        row = self._row(step, "update", step.target)
+        self.rows.append(replace(row, problems=problems, refusal=refused))
 
     def _passed_over(self, step: Step) -> None:
         what = type(step).__name__.lower()
-        self.notes.append(
-            f"{self._plan.file}:{step.line}: {what} passed over: there is no agent process here; nri-pin demo plays it"
-        )
+        why = "there is no agent process here; nri-pin demo plays it"
+        self.notes.append(self._at(step, f"{what} passed over: {why}"))
 
-    def _add(
-        self,
-        step: Step,
-        action: str,
-        target: str,
-        *,
-        workload: str = "",
-        shape: str = "",
-        qos: str = "",
-        containers: tuple[SimulatedContainer, ...] = (),
-        problems: tuple[str, ...] = (),
-        refusal: SimulatedRefusal | None = None,
-    ) -> None:
-        self.rows.append(
-            StepRow(
-                number=len(self.rows) + 1,
-                line=step.line,
-                action=action,
-                target=target,
-                workload=workload,
-                shape=shape,
-                qos=qos,
-                containers=containers,
-                problems=tuple(f"{self._plan.file}:{step.line}: {text}" for text in problems),
-                refusal=refusal,
-                exclusive_cpus=len(self._played.state.exclusive),
-            )
-        )
+    def _row(self, step: Step, action: str, target: str) -> StepRow:
+        """The row of a step, without its result."""
+        exclusive = len(self._played.state.exclusive)
+        return StepRow(len(self.rows) + 1, step.line, action, target, exclusive_cpus=exclusive)
 
-    def _problems(self, step: Expect) -> Iterator[str]:
+    def _at(self, step: Step, text: str) -> str:
+        """A sentence with the place of its step."""
+        return f"{self._plan.file}:{step.line}: {text}"
+
+    def _expect(self, step: Expect) -> None:
         row = self.latest.get(step.target)
         refused = row.refusal if row is not None and row.status is ContainerStatus.REFUSED else None
-        if step.refused is not None:
-            if refused is None:
-                yield f"{step.target} should have been refused with {step.refused}, it was not"
-            elif step.refused not in refused.text:
-                yield f"{step.target} should have been refused with {step.refused}, it was with: {refused.text}"
-            return
-        if row is None or not self._played.is_running(step.target):
-            yield f"{step.target} should run" + (f", but was refused: {refused.text}" if refused else "")
-            return
-        for what, expected, found in _compared(step, self._made.now(row)):
-            if expected is not None and str(expected) != str(found):
-                yield f"{step.target} should have {what} {expected}, it has {found}"
-
-
-def _compared(step: Expect, has: SimulatedContainer) -> Iterator[tuple[str, object, object]]:
-    yield "cpus", step.cpus, has.cpus
-    yield "memory nodes", step.mems, has.mems
-    yield "exclusive cpus:", step.exclusive, has.exclusive
-    yield "NUMA nodes:", step.numa_nodes, len(NodeMask.parse(has.numa_nodes))
-    yield "uncore caches:", step.caches, len(CPUSet.parse(has.caches))
-    if step.devices is not None:
-        yield "devices", _devices(step.devices), _devices(has.devices)
-
-
-def _devices(given: object) -> str:
-    assert isinstance(given, dict)
-    return ", ".join(f"{name} {','.join(sorted(ids))}" for name, ids in sorted(given.items())) or "none"
+        held = None
+        if row is not None and self._played.is_running(step.target):
+            now = self._made.now(row)
+            held = Held(
+                now.cpus,
+                now.mems,
+                now.exclusive,
+                numa_nodes=len(NodeMask.parse(now.numa_nodes)),
+                caches=len(CPUSet.parse(now.caches)),
+                devices=now.devices,
+            )
+        texts = unmet(step, refused.text if refused else None, held)
+        problems = tuple(self._at(step, text) for text in texts)
+        self.rows.append(replace(self._row(step, "expect", step.target), problems=problems))
 
 
 # The whole
 
 
 TRIALS_NOW, TRIALS_EMPTY = 600, 300
-"""Trials of all shapes together: hundreds of shapes must not take minutes."""
+"""Trials of all shapes together, so that hundreds of shapes do not take minutes."""
 
 UNKNOWN_MEMORY_BYTES = 64 << 30
 """For oom_score_adj if the size is unknown."""
@@ -339,7 +296,7 @@ def running(played: Played) -> tuple[SimulatedContainer, ...]:
 
 
 def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts: bool = False) -> PlayedNode:
-    """The machine with nothing on it; `counts` requests also where the plan itself does not."""
+    """An empty node; with `counts`, requests are counted even if the plan has no objects."""
     described = machine.description
     devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
@@ -357,8 +314,10 @@ def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts
 def totals(played: Played, containers: Sequence[SimulatedContainer]) -> Totals:
     """Counts at the end; `containers` are those that run."""
     node, state = played.node.node, played.node.state
-    own = [row for row in containers if row.aligned is not None]
-    by_pod = _by_pod(played.steps.latest.values())
+    own = [row.aligned for row in containers if row.aligned is not None]
+    by_pod: dict[str, list[SimulatedContainer]] = {}
+    for row in played.steps.latest.values():
+        by_pod.setdefault(f"{row.namespace}/{row.pod}", []).append(row)
     placed = [pod for pod, rows in by_pod.items() if not any(map(_failed, rows))]
     gone = [pod for pod, rows in by_pod.items() if all(map(_failed, rows))]
     by_caches, by_cores = Rows(played.node).fragmentation()
@@ -374,29 +333,22 @@ def totals(played: Played, containers: Sequence[SimulatedContainer]) -> Totals:
         reserved_cpus=len(node.reserved),
         available_cpus=len(state.available(node)),
         shared_pool=str(state.shared_pool(node)),
-        aligned_numa_node=sum(1 for row in own if row.aligned and row.aligned.numa_node),
-        aligned_socket=sum(1 for row in own if row.aligned and row.aligned.socket),
-        aligned_uncore_cache=sum(1 for row in own if row.aligned and row.aligned.uncore_cache),
-        aligned_whole_cores=sum(1 for row in own if row.aligned and row.aligned.whole_cores),
+        aligned_numa_node=sum(each.numa_node for each in own),
+        aligned_socket=sum(each.socket for each in own),
+        aligned_uncore_cache=sum(each.uncore_cache for each in own),
+        aligned_whole_cores=sum(each.whole_cores for each in own),
         fragmentation_numa=round(by_caches, 4),
         fragmentation_cache=round(by_cores, 4),
-        memory_promised_bytes=_promised_bytes(played),
+        memory_promised_bytes=_allocated_bytes(played),
         problems=sum(len(row.problems) for row in played.steps.rows),
     )
 
 
-def _promised_bytes(played: Played) -> int:
+def _allocated_bytes(played: Played) -> int:
     if played.node.node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return 0
     held = played.node.state.allocations.values()
     return sum(block.size_bytes for one in held for block in one.memory if block.resource == "memory")
-
-
-def _by_pod(rows: Iterable[SimulatedContainer]) -> dict[str, list[SimulatedContainer]]:
-    found: dict[str, list[SimulatedContainer]] = {}
-    for row in rows:
-        found.setdefault(f"{row.namespace}/{row.pod}", []).append(row)
-    return found
 
 
 def _failed(row: SimulatedContainer) -> bool:
@@ -404,28 +356,27 @@ def _failed(row: SimulatedContainer) -> bool:
 
 
 def _capacity(machine: SourcedMachine, chosen: Chosen, played: Played) -> list[ShapeCapacity]:
-    """For each shape; those of the command line come last, as they were met last."""
+    """The capacity for each shape, in order of appearance: those of the command line come last."""
     budgets = TrialBudget(TRIALS_NOW), TrialBudget(TRIALS_EMPTY)
     counted = empty_node(machine, played.plan, chosen, counts=True)
     now = played.node.fork()
-    if now.room is None:
-        now.room = counted.room.copy() if counted.room else None
+    if now.room is None and counted.room is not None:
+        now.room = counted.room.copy()
         for pod in played.node.specs():
-            if now.room is not None:
-                now.room.take(pod)
+            now.room.take(pod)
     rooms = {key: _room(key, played.shapes, (now, counted), budgets) for key in _most_wanted(played.shapes)}
     return [room for key in played.shapes.pods if (room := rooms[key]) is not None]
 
 
 def _most_wanted(shapes: Shapes) -> list[str]:
-    """Those that only the command line names, which are wanted for sure, then the most frequent."""
+    """Keys in the order of trials: shapes that only the command line names, then the most frequent."""
     return sorted(shapes.pods, key=lambda key: (bool(shapes.examples[key]), -shapes.counts[key]))
 
 
 def _room(
     key: str, shapes: Shapes, nodes: tuple[PlayedNode, PlayedNode], budgets: tuple[TrialBudget, TrialBudget]
 ) -> ShapeCapacity | None:
-    """How many more fit on the node as it is and on an empty one, each while there is a budget for it."""
+    """How many more fit on the node as it is and on an empty one, as far as the budgets last."""
     pod, count, example = shapes.pods[key], shapes.counts[key], shapes.examples[key]
     text = shape_text(pod)
     if not asks_for_something(pod):
@@ -451,40 +402,26 @@ def _left_out(played: Played, capacity: Sequence[ShapeCapacity]) -> Iterable[str
 
 def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
     """Refusals of one shape for one reason together, the most frequent first."""
-    found: dict[tuple[str, str, str, str], list[SimulatedContainer]] = {}
+    found: dict[tuple[str, RefusalStage, str, str], list[str]] = {}
+    texts: dict[tuple[str, RefusalStage, str, str], str] = {}
     for step in steps:
         for row in step.containers:
             if row.status is ContainerStatus.REFUSED and row.refusal is not None:
-                key = (
-                    row.refusal.reason,
-                    row.refusal.stage,
-                    step.shape,
-                    row.container if not step.shape else "",
-                )
-                found.setdefault(key, []).append(row)
-    groups = [
-        RefusedRow(
-            rows[0].refusal.reason,
-            rows[0].refusal.stage,
-            shape,
-            tuple(row.key for row in rows),
-            rows[0].refusal.text,
-        )
-        for (_, _, shape, _), rows in found.items()
-        if rows[0].refusal is not None
-    ]
+                name = "" if step.shape else row.container
+                key = row.refusal.reason, row.refusal.stage, step.shape, name
+                found.setdefault(key, []).append(row.key)
+                texts.setdefault(key, row.refusal.text)
+    groups = (
+        RefusedRow(reason, stage, shape, tuple(keys), texts[reason, stage, shape, name])
+        for (reason, stage, shape, name), keys in found.items()
+    )
     return tuple(sorted(groups, key=lambda group: -len(group.containers)))
 
 
 def _assumptions(machine: SourcedMachine, plan: PodPlan) -> Iterable[str]:
     """Assumptions, a sentence each."""
-    asked = {
-        name
-        for step in plan.steps
-        if hasattr(step, "pod")
-        for spec in (*step.pod.init_containers, *step.pod.containers)
-        for name, _ in spec.devices_asked
-    }
+    pods = (step.pod for step in plan.steps if isinstance(step, Run))
+    asked = {name for pod in pods for spec, _ in pod.members for name, _ in spec.devices_asked}
     if asked and machine.description is None:
         names = ", ".join(sorted(asked))
         yield f"{machine.name} says nothing of devices, so {names} cannot be had; a described machine can have some"
@@ -498,8 +435,5 @@ def _assumptions(machine: SourcedMachine, plan: PodPlan) -> Iterable[str]:
             "they are left out, a simulation begins on an empty machine"
         )
     if plan.machine and plan.machine != machine.name:
-        yield f"played on {machine.name}; {plan.file} itself names {_short(plan.machine)}"
-
-
-def _short(text: str) -> str:
-    return text.partition("\n")[0] + (" ..." if "\n" in text else "")
+        first, more, _ = plan.machine.partition("\n")
+        yield f"played on {machine.name}; {plan.file} itself names {first}{' ...' if more else ''}"

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from nri_plugin.policy.alignment import CPUAlignment
+
 # The machine
 
 
@@ -65,7 +67,7 @@ class SimulatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The machine, enough to draw it.
+    """The machine, for pictures.
 
     Attributes:
         name: as given on the command line.
@@ -150,18 +152,8 @@ class SimulatedRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignmentRow:
-    """At which levels exclusive CPUs are aligned, by the rules of the alignment counters; memory counts for `numa_node`."""
-
-    numa_node: bool
-    socket: bool
-    uncore_cache: bool
-    whole_cores: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SimulatedContainer:
-    """A container and what it got.
+    """A container and its placement.
 
     Attributes:
         key: `NAMESPACE/POD/CONTAINER`.
@@ -174,7 +166,7 @@ class SimulatedContainer:
         caches: uncore caches of `cpus`, ids as a list.
         sockets: of `cpus`, ids as a list.
         cores: of how many cores it has CPUs.
-        aligned: only of exclusive CPUs; None otherwise.
+        aligned: levels at which its exclusive CPUs are aligned, as the alignment counters count; None without any.
         preferred: whether the merged NUMA hint was preferred; None if there was no hint.
         devices: ids by resource.
         device_nodes: NUMA nodes of these devices.
@@ -195,7 +187,7 @@ class SimulatedContainer:
     caches: str = ""
     sockets: str = ""
     cores: int = 0
-    aligned: AlignmentRow | None = None
+    aligned: CPUAlignment | None = None
     preferred: bool | None = None
     devices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     device_nodes: str = ""
@@ -311,7 +303,7 @@ class ShapeCapacity:
 
 @dataclass(frozen=True, slots=True)
 class RefusedRow:
-    """Equal refusals: of pods of one shape, for one reason.
+    """Refusals of pods of one shape for one reason.
 
     Attributes:
         containers: keys, in order.
@@ -335,14 +327,14 @@ class Totals:
         pods_partly: some of their containers were refused, others run.
         pods_refused: none runs.
         containers: that run.
-        containers_exclusive: of these with CPUs of their own.
+        containers_exclusive: of these, those with exclusive CPUs.
         exclusive_cpus, shared_cpus, reserved_cpus, available_cpus: how many; the shared pool includes reserved ones
             where they may be used.
         shared_pool: the pool, a kernel list.
-        aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: of the containers with CPUs of
-            their own, how many are aligned.
+        aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: how many of the containers with
+            exclusive CPUs are aligned.
         fragmentation_numa, fragmentation_cache: over the whole machine, as in `FragmentationRow`.
-        memory_promised_bytes: by the Static memory policy.
+        memory_promised_bytes: allocated by the Static memory policy.
         problems: expectations that were not met.
     """
 

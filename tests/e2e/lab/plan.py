@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, page_size
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.steps import Expect, Restart, Run, Step, Update
 
@@ -79,7 +79,7 @@ def _container(spec: ContainerSpec) -> Json:
         "limit_milli": spec.cpu_limit_milli,
         "memory_bytes": spec.memory_limit_bytes,
         "request_bytes": spec.memory_request_bytes,
-        "hugepages": dict(spec.hugepages),
+        "hugepages": {page_size(name): size for name, size in spec.hugepages},
         "env": list(spec.env),
     }
 

@@ -9,8 +9,7 @@ import pytest
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.machine.kernel_files import machine_files
-from nri_plugin.simulator.machine.machine import build_topology, parse
+from nri_plugin.simulator.machine.machine import build_topology, machine_files, parse
 from nri_plugin.simulator.machine.source import RecordedFiles, machine_from
 
 RECORDED = Path(__file__).parents[3] / "machines/lstopo/synthetic.json"

@@ -97,7 +97,7 @@ def test_a_sidecar_adds_to_the_sum_of_a_pod_and_an_init_container_does_not() -> 
 
 
 def test_facts_of_a_pod_are_what_an_exporter_tells() -> None:
-    pages = ContainerSpec("app", 2000, 2000, GIB, GIB, hugepages=(("2MB", 4 << 20),))
+    pages = ContainerSpec("app", 2000, 2000, GIB, GIB, hugepages=(("hugepages-2Mi", 4 << 20),))
     pod = PodSpec("p", containers=(pages,), init_containers=(ContainerSpec("mesh", is_sidecar=True),))
     facts = pod_facts(pod, "uid-1")
     assert [(one.name, one.kind) for one in facts.containers] == [("mesh", Kind.SIDECAR), ("app", Kind.APP)]

@@ -111,12 +111,12 @@ def test_every_kind_of_step() -> None:
     assert scenario.steps[7] == Restart(16, Part.AGENT, is_down=True)
 
 
-def test_hugepages_are_named_as_runtimes_name_them() -> None:
+def test_hugepages_are_named_as_resources() -> None:
     (step,) = steps_of(
         "steps:\n  - run: a/b\n    containers: {c: {cpu: 1, memory: 1Gi, limits: {hugepages-2Mi: 4Mi}}}\n"
     ).steps
     assert isinstance(step, Run)
-    assert step.pod.containers[0].hugepages == (("2MB", 4 << 20),)
+    assert step.pod.containers[0].hugepages == (("hugepages-2Mi", 4 << 20),)
 
 
 def test_devices_are_limits_and_requests_may_say_the_same() -> None:
@@ -134,7 +134,7 @@ def test_devices_and_pages_beside_cpu_are_limits() -> None:
     ).steps
     assert isinstance(step, Run)
     assert step.pod.containers[0].devices_asked == (("nvidia.com/gpu", 2),)
-    assert step.pod.containers[0].hugepages == (("2MB", 4 << 20),)
+    assert step.pod.containers[0].hugepages == (("hugepages-2Mi", 4 << 20),)
 
 
 def test_an_init_container_that_restarts_always_is_a_sidecar() -> None:

@@ -70,7 +70,7 @@ def test_huge_pages_and_devices_are_read_under_the_names_of_runtimes_and_plugins
     (container,) = one(
         "{limits: {cpu: 1, memory: 1Gi, hugepages-2Mi: 4Mi, nvidia.com/gpu: '2', example.com/x: 0}}"
     ).containers
-    assert container.hugepages == (("2MB", 4 << 20),)
+    assert container.hugepages == (("hugepages-2Mi", 4 << 20),)
     assert container.devices_asked == (("nvidia.com/gpu", 2),)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
-from nri_plugin.simulator.simulate.config import choose, first_core, parse_set
+from nri_plugin.simulator.simulate.config import choose, parse_set
 from tests.builders import machine
 
 TWO = machine(nodes=2, cores=2, threads=2)
@@ -14,7 +14,7 @@ TWO = machine(nodes=2, cores=2, threads=2)
 
 def test_without_any_the_defaults_decide_and_the_first_core_is_kept() -> None:
     found = choose(TWO)
-    assert str(found.node.reserved) == first_core(TWO) == "0-1"
+    assert str(found.node.reserved) == str(TWO.first_core) == "0-1"
     assert found.node.options.topology_manager_policy is TopologyManagerPolicy.NONE
     assert found.shown.name == "defaults"
     assert "the first core, as nobody says which" in found.shown.why_reserved

@@ -72,7 +72,7 @@ def test_a_pod_that_comes_again_takes_the_place_of_the_first() -> None:
 def test_what_is_not_counted_keeps_nobody_out_but_pages_that_are_not_there_do() -> None:
     room = NodeRoom({"cpu": 1000})
     room.check(pod("a", 100, 99 * GIB))
-    pages = ContainerSpec("p", hugepages=(("2MB", 2 << 20),))
+    pages = ContainerSpec("p", hugepages=(("hugepages-2Mi", 2 << 20),))
     with pytest.raises(NotAdmittedError, match=r"OutOfhugepages-2Mi: .* capacity: 0"):
         room.check(pod("a", 100, 0, pages))
 

@@ -62,7 +62,7 @@ def test_annotations_count_only_where_they_are_heard() -> None:
             "Burstable: cpu 2, memory 1Gi + init cpu 1m + sidecar cpu 2, memory 1Gi",
         ),
         (
-            pod(ContainerSpec("c", hugepages=(("1GB", GIB),), devices_asked=(("a.b/gpu", 2),))),
+            pod(ContainerSpec("c", hugepages=(("hugepages-1Gi", GIB),), devices_asked=(("a.b/gpu", 2),))),
             "BestEffort: hugepages-1Gi 1Gi, a.b/gpu 2",
         ),
         (
