@@ -187,7 +187,8 @@ def nothing_configured(where: str, reserved: str = "") -> NothingConfiguredError
     lines = LINES_TO_ADD.format(reserved or first_core(machine_root()))
     return NothingConfiguredError(
         where,
-        f"no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n{lines}",
+        "no configuration: the static policy needs CPUs kept for the system; write these lines to it:",
+        lines.splitlines(),
     )
 
 
@@ -231,7 +232,8 @@ def _unknown(place: Place, name: str, *, is_list_shown: bool) -> ConfigError:
 
 def _joined(errors: list[ConfigError]) -> ConfigError:
     first, *others = errors
-    return ConfigError(first.where, "\n".join([first.detail, *map(str, others)]))
+    further = [line for error in others for line in (error.sentence, *error.more)]
+    return ConfigError(first.where, first.detail, (*first.more, *further))
 
 
 def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> Config:
