@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
+from nri_plugin.agent.connection import RuntimeConnection
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
@@ -37,10 +38,9 @@ from nri_plugin.agent.outcome import (
     name_of,
 )
 from nri_plugin.agent.recorder import Recorder
-from nri_plugin.agent.transport import Transport
 from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
-from nri_plugin.model.errors import HostError, LocalProtocolError, NriPinError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
@@ -48,97 +48,20 @@ from nri_plugin.wire.nri.events import (
     CreateContainer,
     EmptyResponse,
     NRIEvent,
-    NRIResponse,
     PostCreateContainer,
     PostStartContainer,
     RemovePodSandbox,
     Request,
-    SessionEvent,
     StartContainer,
     Synchronize,
 )
 from nri_plugin.wire.nri.messages import Pod
-from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
-CODE_UNKNOWN = 2
-"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
-
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
 """Events that may be the first ones of a container that was created while the agent was away."""
-
-
-class RuntimeConnection:
-    """One connection to the runtime: steps 1 and 9.
-
-    Attributes:
-        checks: cpusets to read back once everything is sent.
-        synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
-    """
-
-    def __init__(
-        self, session: PluginSession, transport: Transport, log: logging.Logger, clock: Callable[[], float]
-    ) -> None:
-        self.session, self.transport = session, transport
-        self.checks: list[EffectiveCheck] = []
-        self.synchronized_at: float | None = None
-        self._log, self._clock = log, clock
-
-    def receive(self) -> tuple[list[SessionEvent], bool]:
-        """Read what has arrived; return its events, and whether the runtime has closed the connection.
-
-        Raises:
-            RemoteProtocolError: these bytes are no ttrpc or no NRI.
-        """
-        data = self.transport.receive()
-        if data == b"":
-            return [], False
-        # A closed connection is no bytes to the session, which judges whether a message was cut off.
-        return self.session.receive_data(data or b"", self._clock()), data is None
-
-    def reply(self, request: Request, reply: RequestReply) -> None:
-        """Queue the reply to a request."""
-        if reply.refusal:
-            self._tell(request, self.refuse(request, reply.refusal))
-        else:
-            self.respond(request, reply.response)
-        self.checks += reply.checks
-
-    def respond(self, request: Request, response: NRIResponse) -> None:
-        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
-        session = self.session
-        try:
-            problem = session.respond(request.call, response, self._clock())
-        except LocalProtocolError as error:
-            why = f"internal error: {error}"
-            self._tell(request, why)
-            self.refuse(request, why)
-            return
-        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
-            text, event = "the runtime drops part of the answer", name_of(request.event)
-            say(self._log, logging.WARNING, text, event=event, err=problem.text)
-        elif problem is not None:
-            self._tell(request, problem.text)
-
-    def refuse(self, request: Request, why: str) -> str:
-        """Queue an error; return why that was not possible, empty when it was."""
-        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
-        return problem.text if problem is not None else ""
-
-    def send(self) -> bool:
-        """Send what is queued; return whether all of it is out.
-
-        Raises:
-            RemoteProtocolError: the runtime does not read its answers.
-        """
-        self.transport.send(self.session.data_to_send())
-        return not self.transport.has_unsent
-
-    def _tell(self, request: Request, problem: str) -> None:
-        if problem:
-            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
 
 
 @dataclass(slots=True)

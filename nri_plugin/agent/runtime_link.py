@@ -13,9 +13,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nri_plugin.agent.handler import Handler, RuntimeConnection
+from nri_plugin.agent.connection import LONGEST_PAUSE_S, ReconnectBackoff, RuntimeConnection, Transport
+from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import empty_response
-from nri_plugin.agent.transport import LONGEST_PAUSE_S, ReconnectBackoff, Transport
 from nri_plugin.model.errors import (
     HostError,
     NriPinError,
@@ -37,7 +37,7 @@ from nri_plugin.wire.nri.events import (
 from nri_plugin.wire.nri.session import PluginSession
 
 if TYPE_CHECKING:
-    from nri_plugin.process.http_pages import Page
+    from nri_plugin.process.http_messages import Page
 
 
 EXIT_STOPPED = 0
@@ -291,7 +291,7 @@ ALIVE_WITHIN_S = 5.0
 
 def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Page]]":
     """Return `/healthz` and `/readyz`; their module is loaded only where an address asks for them."""
-    from nri_plugin.process.http_pages import probe
+    from nri_plugin.process.http_messages import probe
 
     return {
         "/healthz": probe("alive", lambda: lifeless(loop, link)),

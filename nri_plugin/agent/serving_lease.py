@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from nri_plugin.agent.transport import words
+from nri_plugin.agent.connection import words
 from nri_plugin.checkpoint.file import LOCK_FILE, unsafe
 from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others
 from nri_plugin.model.errors import CheckpointError

@@ -10,180 +10,33 @@ whatever its clients do, and a port that another program has does not end the pr
 import errno
 import logging
 import os
-import re
 import socket
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
 from threading import BoundedSemaphore, Event, Thread
 from typing import TYPE_CHECKING
 
 from nri_plugin.model.errors import ConfigError, NriPinError
-from nri_plugin.process.http_connections import Connection, Connections, Limits
-from nri_plugin.process.http_pages import JSON, Page, Post, Routes, send_page
+from nri_plugin.process.http_connections import Connection, Connections, Limits, OwnNode, plain
+from nri_plugin.process.http_messages import (
+    HEAD_BYTES,
+    JSON,
+    Head,
+    Page,
+    Post,
+    RequestError,
+    Routes,
+    parse_head,
+    send_page,
+)
 from nri_plugin.process.logs import say, say_trace
 
 if TYPE_CHECKING:
     import ssl
 
     from nri_plugin.process.http_connections import Certificates
-
-
-# The head of a request: its first line and the headers that the server acts on.
-#
-# Source: RFC 9110 and RFC 9112; the sections are named at each step. Bodies come with a length only: no client of ours
-# sends chunks, and a length is what a server can bound.
-
-
-HEAD_BYTES = 16 << 10
-"""Longest head that is read. kube-scheduler, kubelet and Prometheus send less than 1 KiB."""
-
-_FIRST_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.([01])\Z")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, 5.6.2: a token
-_LENGTH = re.compile(rb"[0-9]{1,15}\Z")
-
-
-class RequestError(Exception):
-    """A request that is not answered.
-
-    Attributes:
-        status: of the answer that says why.
-    """
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a server acts on.
-
-    Attributes:
-        path: without the query.
-        body_bytes: length of the body; None where the client does not say that there is one.
-        keeps_alive: the client may send another request on this connection.
-        expects_continue: the client waits for `100 Continue` before it sends the body.
-    """
-
-    method: str
-    path: str
-    body_bytes: int | None = None
-    keeps_alive: bool = True
-    expects_continue: bool = False
-
-
-def parse_head(lines: Sequence[bytes]) -> Head:
-    """The head made of `lines`, which carry no line ends.
-
-    Raises:
-        RequestError: the lines are no head that this server takes.
-    """
-    first = _FIRST_LINE.match(lines[0])
-    if first is None:
-        raise RequestError(400, "the first line is not METHOD PATH HTTP/1.1")
-    headers = _headers(lines[1:])
-    if b"transfer-encoding" in headers:
-        raise RequestError(411, "a body needs a Content-Length")
-    options = {option.strip().lower() for option in headers.get(b"connection", b"").split(b",")}
-    is_new = first[3] == b"1"
-    return Head(
-        method=first[1].decode("ascii"),
-        path=first[2].partition(b"?")[0].decode("latin-1"),
-        body_bytes=_body_bytes(headers.get(b"content-length")),
-        # RFC 9112, 9.3: HTTP/1.0 closes unless told otherwise, HTTP/1.1 the other way round.
-        keeps_alive=b"close" not in options and (is_new or b"keep-alive" in options),
-        expects_continue=is_new and headers.get(b"expect", b"").lower() == b"100-continue",
-    )
-
-
-def _headers(lines: Sequence[bytes]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        # RFC 9112, 5.1 and 5.2: no space before the colon, no folded lines.
-        if not colon or not _NAME.match(name):
-            raise RequestError(400, "a header is not NAME: VALUE")
-        key, text = name.lower(), value.strip(b" \t")
-        if key == b"content-length" and found.get(key, text) != text:
-            raise RequestError(400, "two lengths of one body")  # RFC 9112, 6.3
-        found[key] = text
-    return found
-
-
-def _body_bytes(text: bytes | None) -> int | None:
-    if text is None:
-        return None
-    if not _LENGTH.match(text):
-        raise RequestError(400, "Content-Length is no number of bytes")
-    return int(text)
-
-
-# Clients on the node itself: the kubelet that probes, a person on the node. The kubelet connects to a pod from an address
-# of the node. The network plugin decides which one: the node's own (Calico, cloud networks), or that of the bridge or
-# router in front of the pod, which is the pod's default gateway (bridge, flannel, Cilium). Another pod has neither.
-
-
-HOST_IP = "HOST_IP"
-"""Environment variable with the node's address, which a pod gets from `status.hostIP`."""
-
-_MAPPED = "::ffff:"
-_GATEWAY_FLAG = 0x2  # Source: linux/route.h, RTF_GATEWAY
-
-
-@dataclass(frozen=True, slots=True)
-class OwnNode:
-    """The node's addresses, as a process in a pod sees them.
-
-    Attributes:
-        host_ip: of the node; empty outside of a pod.
-        gateways: default gateways of our network.
-    """
-
-    host_ip: str = ""
-    gateways: frozenset[str] = frozenset()
-
-    @classmethod
-    def read(cls, environment: Mapping[str, str], root: str = "/") -> "OwnNode":
-        """What environment and kernel say."""
-        found: set[str] = set()
-        for file, gateways in (("proc/net/route", _gateways), ("proc/net/ipv6_route", _gateways_of_six)):
-            with suppress(OSError, ValueError, struct.error):
-                found.update(gateways(Path(root, file).read_text(encoding="ascii")))
-        return cls(plain(environment.get(HOST_IP, "")), frozenset(found))
-
-    def is_client(self, client: str, own: str) -> bool:
-        """Whether `client`, connected to our address `own`, is the node or this pod.
-
-        In the node's own network the gateway is a router, from which anybody's traffic may come.
-        """
-        if client == own or client.startswith("127.") or client == "::1":
-            return True
-        in_pod_network = bool(self.host_ip) and own != self.host_ip
-        return in_pod_network and (client == self.host_ip or client in self.gateways)
-
-
-def plain(address: str) -> str:
-    """An address without the marks that sockets add: IPv4 seen through IPv6, the interface of a link-local one."""
-    return address.removeprefix(_MAPPED).partition("%")[0]
-
-
-def _gateways(text: str) -> Iterator[str]:
-    for line in text.splitlines()[1:]:
-        _, destination, gateway, flags, *_ = line.split()
-        if int(destination, 16) == 0 and int(flags, 16) & _GATEWAY_FLAG:
-            yield socket.inet_ntoa(struct.pack("=L", int(gateway, 16)))
-
-
-def _gateways_of_six(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        destination, bits, _, _, gateway, _, _, _, flags, *_ = line.split()
-        if int(bits, 16) == 0 and int(destination, 16) == 0 and int(flags, 16) & _GATEWAY_FLAG:
-            yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway))
 
 
 RETRY_S = 5.0

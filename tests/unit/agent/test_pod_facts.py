@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent import pod_facts
-from nri_plugin.agent.metrics import Monitoring
+from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
 from nri_plugin.agent.startup import build_handler, build_lookup
 from nri_plugin.agent.status_socket import StatusFeed, Watchers
@@ -233,7 +233,7 @@ def test_device_hints_can_be_switched_off(tmp_path: Path, switch: str, cpus: str
 def test_what_became_of_questions_is_counted_where_somebody_counts(tmp_path: Path) -> None:
     machine_root(tmp_path)
     log, _ = recording_log()
-    monitoring = Monitoring()
+    monitoring = Metrics()
     text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
     watchers = Watchers(StatusFeed(), monitoring)
     handler = build_handler(load_text(text, "test"), log, time.monotonic, watchers)

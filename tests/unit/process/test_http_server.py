@@ -18,9 +18,9 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError, KubeObjectError
 from nri_plugin.process import http_connections, http_server
-from nri_plugin.process.http_connections import Certificates, Limits
-from nri_plugin.process.http_pages import Page, Post, Routes, one_at_a_time, probe
-from nri_plugin.process.http_server import BACKLOG, HEAD_BYTES, ListenAddress, OwnNode, Server
+from nri_plugin.process.http_connections import Certificates, Limits, OwnNode
+from nri_plugin.process.http_messages import HEAD_BYTES, Page, Post, Routes, one_at_a_time, probe
+from nri_plugin.process.http_server import BACKLOG, ListenAddress, Server
 from tests.certificates import client_context, made_certificate, needs_openssl
 
 LOG = logging.getLogger("test-http")

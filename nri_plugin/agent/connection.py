@@ -1,10 +1,20 @@
-"""The socket to the runtime: opened or taken over, read and written without waiting, and the pauses between tries."""
+"""One connection to the runtime: its socket, its session, and the pauses between attempts to connect.
 
+`RuntimeConnection` does steps 1 and 9 of a request (see `handler.py`): bytes to events, and replies to bytes. The
+session in `nri_plugin.wire.nri` knows the protocol and does no I/O; `Transport` does the I/O and never waits.
+"""
+
+import logging
 import random
 import socket
 from collections.abc import Callable
 
-from nri_plugin.model.errors import HostError, RemoteProtocolError
+from nri_plugin.agent.outcome import RequestReply, name_of
+from nri_plugin.core.decision import EffectiveCheck
+from nri_plugin.model.errors import HostError, LocalProtocolError, RemoteProtocolError
+from nri_plugin.process.logs import say
+from nri_plugin.wire.nri.events import NRIResponse, Request, SessionEvent
+from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 READ_BYTES = 64 << 10
 """One read; a socket buffer holds about 200 kB, and a first allocation of more costs longer than a second read."""
@@ -115,6 +125,81 @@ class Transport:
     def close(self) -> None:
         """Close the socket."""
         self.sock.close()
+
+
+CODE_UNKNOWN = 2
+"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
+
+
+class RuntimeConnection:
+    """One connection to the runtime: steps 1 and 9.
+
+    Attributes:
+        checks: cpusets to read back once everything is sent.
+        synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
+    """
+
+    def __init__(
+        self, session: PluginSession, transport: Transport, log: logging.Logger, clock: Callable[[], float]
+    ) -> None:
+        self.session, self.transport = session, transport
+        self.checks: list[EffectiveCheck] = []
+        self.synchronized_at: float | None = None
+        self._log, self._clock = log, clock
+
+    def receive(self) -> tuple[list[SessionEvent], bool]:
+        """Read what has arrived; return its events, and whether the runtime has closed the connection.
+
+        Raises:
+            RemoteProtocolError: these bytes are no ttrpc or no NRI.
+        """
+        data = self.transport.receive()
+        if data == b"":
+            return [], False
+        # A closed connection is no bytes to the session, which judges whether a message was cut off.
+        return self.session.receive_data(data or b"", self._clock()), data is None
+
+    def reply(self, request: Request, reply: RequestReply) -> None:
+        """Queue the reply to a request."""
+        if reply.refusal:
+            self._tell(request, self.refuse(request, reply.refusal))
+        else:
+            self.respond(request, reply.response)
+        self.checks += reply.checks
+
+    def respond(self, request: Request, response: NRIResponse) -> None:
+        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
+        session = self.session
+        try:
+            problem = session.respond(request.call, response, self._clock())
+        except LocalProtocolError as error:
+            why = f"internal error: {error}"
+            self._tell(request, why)
+            self.refuse(request, why)
+            return
+        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
+            text, event = "the runtime drops part of the answer", name_of(request.event)
+            say(self._log, logging.WARNING, text, event=event, err=problem.text)
+        elif problem is not None:
+            self._tell(request, problem.text)
+
+    def refuse(self, request: Request, why: str) -> str:
+        """Queue an error; return why that was not possible, empty when it was."""
+        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
+        return problem.text if problem is not None else ""
+
+    def send(self) -> bool:
+        """Send what is queued; return whether all of it is out.
+
+        Raises:
+            RemoteProtocolError: the runtime does not read its answers.
+        """
+        self.transport.send(self.session.data_to_send())
+        return not self.transport.has_unsent
+
+    def _tell(self, request: Request, problem: str) -> None:
+        if problem:
+            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
 
 
 class ReconnectBackoff:
