@@ -204,12 +204,12 @@ def watch_drift(
     def machine_changed() -> None:
         feed.machine_changed()
         if reconciler is not None:
-            reconciler.look_again()
+            reconciler.reconcile_soon()
 
     def drifted(what: DriftReport) -> None:
         report(what)
         if reconciler is not None:
-            reconciler.look_again()
+            reconciler.reconcile_soon()
 
     machine = _machine_watch(config, log, handler, loop, machine_changed)
     watch = DriftWatch(
