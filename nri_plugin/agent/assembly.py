@@ -9,7 +9,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nri_plugin.agent.checkpoint_saver import look_by_the_clock
+from nri_plugin.agent.checkpoint_saver import LOOK_PAUSE_S
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.outcome import Observer
@@ -90,7 +90,7 @@ class Assembly:
         watchers = Watchers(feed, metrics)
         history = build_recorder(config, self._record, loop, log)
         handler = build_handler(config, log, loop.clock, watchers, history)
-        look_by_the_clock(loop, lambda: handler.checkpoint.look(handler.state))
+        loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: handler.checkpoint.look(handler.state))
         if metrics is not None:
             metrics.follow_state(handler, link)
         ended = EndedPodsWatch(handler.release_ended, loop)
@@ -140,9 +140,4 @@ def collect_garbage_by_the_clock(loop: Loop) -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
-
-    def collect() -> None:
-        gc.collect()
-        loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
-
-    loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
+    loop.repeat("collect", COLLECT_PAUSE_S, gc.collect)

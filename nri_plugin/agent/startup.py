@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, open_store
 from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
@@ -276,34 +276,6 @@ def load_state(file: CheckpointFile, log: logging.Logger) -> State:
             err=loaded.reason,
         )
     return loaded.state or State()
-
-
-class MemoryStore:
-    """A checkpoint in memory: a save takes microseconds and is done at once."""
-
-    def __init__(self, file: CheckpointFile) -> None:
-        self._file = file
-
-    def save(self, state: State, timeout_s: float) -> None:  # noqa: ARG002 - nothing to wait for
-        """Keep `state`.
-
-        Raises:
-            CheckpointError: it was not kept.
-        """
-        self._file.save(state)
-
-    def is_intact(self) -> bool:
-        """Whether the file is still in its place."""
-        return self._file.is_intact()
-
-    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
-        """Nothing is queued."""
-        return True
-
-
-def open_store(file: CheckpointFile, saved: State) -> CheckpointStore:
-    """Where states are saved: at once in memory, by a thread of its own on a disk that may stall."""
-    return CheckpointWriter(file, saved) if file.durable else MemoryStore(file)
 
 
 def warn_of_slow_protobuf(log: logging.Logger) -> None:

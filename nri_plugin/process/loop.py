@@ -76,6 +76,15 @@ class Loop:
         else:
             self._timers[name] = (when, action)
 
+    def repeat(self, name: str, pause_s: float, action: Callable[[], object]) -> None:
+        """Run `action` every `pause_s` seconds, from one pause on; each pause begins when the action has ended."""
+
+        def again() -> None:
+            action()
+            self.set_timer(name, self.clock() + pause_s, again)
+
+        self.set_timer(name, self.clock() + pause_s, again)
+
     def post(self, action: Action) -> None:
         """Run `action` soon, in the loop's thread; safe from any thread and from signal handlers."""
         self._posted.append(action)

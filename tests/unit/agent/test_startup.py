@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter, DirectStore, open_store
 from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
 from nri_plugin.agent.startup import (
-    MemoryStore,
     build_handler,
     build_node,
     find_tree,
     load_state,
-    open_store,
     warn_of_surprises,
 )
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
@@ -115,15 +113,15 @@ def test_a_first_start_says_nothing_of_a_checkpoint(tmp_path: Path):
 
 def test_a_state_directory_in_memory_is_saved_at_once_and_one_on_disk_by_a_thread(tmp_path: Path):
     in_memory = CheckpointFile(str(tmp_path), durable=False)
-    assert isinstance(open_store(in_memory, State()), MemoryStore)
+    assert isinstance(open_store(in_memory, State()), DirectStore)
     on_disk = open_store(CheckpointFile(str(tmp_path), durable=True), State())
     assert isinstance(on_disk, CheckpointWriter)
     assert on_disk.close(5)
 
 
-def test_memory_store_saves(tmp_path: Path):
+def test_direct_store_saves(tmp_path: Path):
     file = CheckpointFile(str(tmp_path), durable=False)
-    store = MemoryStore(file)
+    store = DirectStore(file)
     store.save(STATE, 0.0)
     assert store.close(0.0)
     assert file.load().state == STATE
