@@ -15,8 +15,8 @@ from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_
 from nri_plugin.agent.outcome import Observer
 from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
-from nri_plugin.agent.startup import build_handler
-from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
+from nri_plugin.agent.startup import Watchers, build_handler
+from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket
 from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
 from nri_plugin.config.loading import Config
 from nri_plugin.process.loop import Loop

@@ -390,7 +390,7 @@ def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> st
     refused = [error for error in errors if any(error.path.startswith(one) for one in directories)]
     if refused or errors:
         return str((refused or errors)[0])
-    return f"its processes run on {after.effective} still, something above it that is not ours to widen holds less"
+    return f"its processes still run on {after.effective}: a cgroup above it, which the agent does not widen, has fewer CPUs"
 
 
 def _line(report: DriftReport) -> tuple[int, str]:

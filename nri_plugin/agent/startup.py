@@ -7,17 +7,18 @@ import logging
 from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, open_store
 from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.outcome import Observer, RequestOutcome
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
     OBSERVED_FILE_NAME,
@@ -41,6 +42,9 @@ from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
+
+if TYPE_CHECKING:
+    from nri_plugin.agent.metrics import Metrics
 
 MOST_TOLD = 10
 """Lines about placements of an earlier policy: a node may hold hundreds."""
@@ -85,27 +89,50 @@ def warn_of_overcommitted(node: Node, state: State, log: logging.Logger, former:
             say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=sentence)
 
 
-class Watcher(Protocol):
-    """Counts what the handler does; see `nri_plugin.agent.metrics`."""
+class Watchers:
+    """The observers of a handler: metrics, the feed of the status socket, and those that need the handler themselves.
+
+    Args:
+        feed: of the status socket.
+        metrics: None where no address asks for them.
+
+    Attributes:
+        also: observers that are made after the handler; set once.
+    """
+
+    def __init__(self, feed: StatusFeed, metrics: "Metrics | None") -> None:
+        self._feed, self._metrics = feed, metrics
+        self.also: tuple[Observer, ...] = ()
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Count an outcome."""
-
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """`store`, its saves measured."""
+        """Pass an outcome on to all."""
+        if self._metrics is not None:
+            self._metrics(outcome)
+        self._feed(outcome)
+        for observer in self.also:
+            observer(outcome)
 
     def drifted(self, report: DriftReport) -> None:
-        """Count a drift and its repair."""
+        """Pass a drift and its repair on."""
+        if self._metrics is not None:
+            self._metrics.drifted(report)
+        self._feed.drifted(report)
 
     def asked(self, result: str) -> None:
         """Count the result of a question to the exporter."""
+        if self._metrics is not None:
+            self._metrics.asked(result)
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """Return `store`, its saves measured where there are metrics."""
+        return store if self._metrics is None else self._metrics.timed(store)
 
 
 def build_handler(
     config: Config,
     log: logging.Logger,
     clock: Callable[[], float],
-    watcher: Watcher | None = None,
+    watchers: Watchers | None = None,
     history: Recorder | None = None,
 ) -> Handler:
     """Everything a handler needs, for this configuration on this machine.
@@ -152,7 +179,7 @@ def build_handler(
         lift_floor(tree, node, state, log)
     store = open_store(file, state)
     saver = CheckpointSaver(
-        watcher.timed(store) if watcher else store,
+        watchers.timed(store) if watchers else store,
         state,
         log,
         serves=config.serves_unsaved,
@@ -171,8 +198,8 @@ def build_handler(
         log=log,
         clock=clock,
         describe=partial(describe, file),
-        inform=build_lookup(config, log, clock, watcher.asked if watcher else None),
-        observe=watcher,
+        inform=build_lookup(config, log, clock, watchers.asked if watchers else None),
+        observe=watchers,
         history=history,
     )
 

@@ -16,10 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport
-from nri_plugin.agent.outcome import Observer, RequestOutcome
-from nri_plugin.agent.startup import Watcher
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
@@ -122,41 +120,6 @@ def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
         runtime.request_timeout_ms,
         runtime.registration_timeout_ms,
     )
-
-
-class Watchers:
-    """Tells several observers of every outcome, and has the first measure saves.
-
-    Attributes:
-        also: further ones, who need the handler and so come after it.
-    """
-
-    def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
-        self._feed, self._counting = feed, counting
-        self.also: tuple[Observer, ...] = ()
-
-    def __call__(self, outcome: RequestOutcome) -> None:
-        """Tell all."""
-        if self._counting is not None:
-            self._counting(outcome)
-        self._feed(outcome)
-        for observer in self.also:
-            observer(outcome)
-
-    def drifted(self, report: DriftReport) -> None:
-        """Tell all of a drift."""
-        if self._counting is not None:
-            self._counting.drifted(report)
-        self._feed.drifted(report)
-
-    def asked(self, result: str) -> None:
-        """Have a question to the exporter counted."""
-        if self._counting is not None:
-            self._counting.asked(result)
-
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """Return `store`, its saves measured where metrics are on."""
-        return store if self._counting is None else self._counting.timed(store)
 
 
 class _Reader:

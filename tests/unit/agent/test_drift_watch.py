@@ -364,6 +364,6 @@ def test_effective_set_that_nobody_can_widen_is_told(scene: Scene, monkeypatch: 
     scene.hear("own")
     scene.loop.advance(CONFIRM_S)
     assert scene.reports[0].error == (
-        "its processes run on 4 still, something above it that is not ours to widen holds less"
+        "its processes still run on 4: a cgroup above it, which the agent does not widen, has fewer CPUs"
     )
     assert "cpuset drifted and could not be put right" in scene.bench.lines.texts("WARNING")

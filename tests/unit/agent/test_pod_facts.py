@@ -9,8 +9,8 @@ import pytest
 from nri_plugin.agent import pod_facts
 from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
-from nri_plugin.agent.startup import build_handler, build_lookup
-from nri_plugin.agent.status_socket import StatusFeed, Watchers
+from nri_plugin.agent.startup import Watchers, build_handler, build_lookup
+from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
