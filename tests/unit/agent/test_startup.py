@@ -65,7 +65,7 @@ def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path)
     made = config(folder, cgroupRoot=str(folder / "none"))
     assert find_tree(made.cgroup_root, log) is None
     assert build_node(made, None).options.effect is Effect.UPDATE
-    assert any("no cgroup tree to write to" in text for text in lines.texts("WARNING"))
+    assert any("no cgroup tree: running containers are changed" in text for text in lines.texts("WARNING"))
 
 
 def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
