@@ -17,13 +17,13 @@ from nri_plugin.wire.nri.events import NRIResponse, Request, SessionEvent
 from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 READ_BYTES = 64 << 10
-"""One read; a socket buffer holds about 200 kB, and a first allocation of more costs longer than a second read."""
+"""The size of one read. A socket buffer holds about 200 kB, but allocating that much takes longer than a second read."""
 
 MAX_UNSENT_BYTES = 16 << 20
-"""Answers a peer may leave unread; four of the largest there can be (`RemoteProtocolError` beyond)."""
+"""The most bytes of replies that the runtime may leave unread: four of the largest possible ones."""
 
 CONNECT_S = 2.0
-"""A connection to a socket of this machine is made at once or stands behind a queue that does not move."""
+"""Time limit of a connect. A local connection is made at once, or waits in a queue that does not move."""
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 5.0
@@ -34,7 +34,7 @@ class RuntimeAbsentError(HostError):
 
 
 def connect(path: str) -> socket.socket:
-    """A fresh connection to the runtime.
+    """Return a new connection to the runtime.
 
     Raises:
         RuntimeAbsentError: there is no socket, or no process listens there.
@@ -55,7 +55,7 @@ def connect(path: str) -> socket.socket:
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """The connection the runtime opened before it started us, closed in programs we start.
+    """Return the connection that the runtime opened before it started the agent; child processes do not inherit it.
 
     Raises:
         HostError: the descriptor is not an open socket.
@@ -64,13 +64,13 @@ def adopt(descriptor: int) -> socket.socket:
         sock = socket.socket(fileno=descriptor)
         sock.set_inheritable(False)
     except OSError as error:
-        detail = f"not the socket the runtime promised: {words(error)}"
+        detail = f"not the socket that the runtime announced: {words(error)}"
         raise HostError(f"file descriptor {descriptor}", detail) from None
     return sock
 
 
 def words(error: OSError) -> str:
-    """What went wrong, in lower case."""
+    """Return the reason of the error in lower case."""
     return (error.strerror or str(error)).lower()
 
 
@@ -86,11 +86,11 @@ class Transport:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether something waits until the socket is writable."""
+        """Return whether bytes wait until the socket is writable."""
         return bool(self._unsent)
 
     def receive(self) -> bytes | None:
-        """What has arrived: empty when nothing has, None when the peer closed or reset the connection."""
+        """Return the bytes that have arrived: empty for none, None when the peer closed or reset the connection."""
         try:
             count = self.sock.recv_into(self._buffer)
         except (BlockingIOError, InterruptedError):
@@ -132,10 +132,10 @@ CODE_UNKNOWN = 2
 
 
 class RuntimeConnection:
-    """One connection to the runtime: steps 1 and 9.
+    """One connection to the runtime; does steps 1 and 9 of a request.
 
     Attributes:
-        checks: cpusets to read back once everything is sent.
+        checks: cpusets to read back (step 10) once all replies are sent.
         synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
     """
 
@@ -148,64 +148,64 @@ class RuntimeConnection:
         self._log, self._clock = log, clock
 
     def receive(self) -> tuple[list[SessionEvent], bool]:
-        """Read what has arrived; return its events, and whether the runtime has closed the connection.
+        """Step 1: read; return the events that are complete, and whether the runtime has closed the connection.
 
         Raises:
-            RemoteProtocolError: these bytes are no ttrpc or no NRI.
+            RemoteProtocolError: the bytes are not ttrpc, or not NRI.
         """
         data = self.transport.receive()
         if data == b"":
             return [], False
-        # A closed connection is no bytes to the session, which judges whether a message was cut off.
+        # The session takes empty bytes for the end of the connection, and checks whether a message was cut off.
         return self.session.receive_data(data or b"", self._clock()), data is None
 
     def reply(self, request: Request, reply: RequestReply) -> None:
-        """Queue the reply to a request."""
+        """Step 9: queue the reply to a request."""
         if reply.refusal:
-            self._tell(request, self.refuse(request, reply.refusal))
+            self._log_unsent(request, self.refuse(request, reply.refusal))
         else:
             self.respond(request, reply.response)
         self.checks += reply.checks
 
     def respond(self, request: Request, response: NRIResponse) -> None:
-        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
+        """Queue a response. One that cannot be sent becomes an error, so that the runtime does not wait until its limit."""
         session = self.session
         try:
             problem = session.respond(request.call, response, self._clock())
         except LocalProtocolError as error:
             why = f"internal error: {error}"
-            self._tell(request, why)
+            self._log_unsent(request, why)
             self.refuse(request, why)
             return
         if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
             text, event = "the runtime drops part of the answer", name_of(request.event)
             say(self._log, logging.WARNING, text, event=event, err=problem.text)
         elif problem is not None:
-            self._tell(request, problem.text)
+            self._log_unsent(request, problem.text)
 
     def refuse(self, request: Request, why: str) -> str:
-        """Queue an error; return why that was not possible, empty when it was."""
+        """Queue an error; return why that is impossible, empty when it was done."""
         problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
         return problem.text if problem is not None else ""
 
     def send(self) -> bool:
-        """Send what is queued; return whether all of it is out.
+        """Send what is queued; return whether all of it was sent.
 
         Raises:
-            RemoteProtocolError: the runtime does not read its answers.
+            RemoteProtocolError: the runtime does not read its replies.
         """
         self.transport.send(self.session.data_to_send())
         return not self.transport.has_unsent
 
-    def _tell(self, request: Request, problem: str) -> None:
+    def _log_unsent(self, request: Request, problem: str) -> None:
         if problem:
             say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
 
 
 class ReconnectBackoff:
-    """Pauses between tries to connect: none, then 0.1 s doubling to 5 s, each shortened by up to a quarter.
+    """Pauses between attempts to connect: none, then 0.1 s doubling to 5 s, each shortened by up to a quarter.
 
-    The jitter keeps the plugins of one runtime from coming back in step.
+    The jitter keeps the plugins of one runtime from connecting at the same moments.
     """
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
@@ -213,7 +213,7 @@ class ReconnectBackoff:
         self._tries = 0
 
     def next_pause(self) -> float:
-        """Seconds to wait before the next try."""
+        """Return the seconds to wait before the next attempt."""
         self._tries += 1
         if self._tries == 1:
             return 0.0
@@ -221,5 +221,5 @@ class ReconnectBackoff:
         return whole * (1 - self._draw() / 4)
 
     def reset(self) -> None:
-        """A session came about: the next loss is retried at once."""
+        """Connect at once after the next loss: this connection served."""
         self._tries = 0

@@ -59,7 +59,7 @@ def test_an_adopted_socket_is_not_passed_on_to_programs_we_start():
 def test_a_file_is_not_adopted(tmp_path: Path):
     with (
         open(tmp_path / "f", "w") as file,
-        pytest.raises(HostError, match="not the socket the runtime promised"),
+        pytest.raises(HostError, match="not the socket that the runtime announced"),
     ):
         adopt(file.fileno())
 
