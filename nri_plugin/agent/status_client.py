@@ -75,7 +75,7 @@ class DriftRow(Struct, frozen=True):
         noticed_by: `watch` or `sweep`.
         round: how often in a row it was put right.
         is_fight: somebody undoes every repair.
-        error: why it could not be put right, empty when it was.
+        error: why it could not be repaired; empty when it was.
     """
 
     number: int
