@@ -457,11 +457,6 @@ class Handler:
         if self._history is not None:
             self._history.close()
 
-    def _remember(self, state: State) -> None:
-        """Take over `state`, and save it."""
-        self.state = state
-        self.keep_saved()
-
 
 def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
     """Return pods whose cgroup is gone, if they hold an allocation or if no other event would remove them."""
