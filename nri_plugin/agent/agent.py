@@ -161,7 +161,7 @@ def serve(
         collect_garbage_by_the_clock(loop)
         link.connect()  # last: from here on the runtime waits for every answer
 
-    # Where a supervisor exists, the next agent that the runtime starts brings another one, so this agent need not stay.
+    # A successor does not wait for a newer agent to end: the runtime started that one, with another supervisor.
     lease = ServingLease(
         RuntimeLock(config.nri_socket),
         config.state_dir,

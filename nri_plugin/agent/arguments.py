@@ -1,4 +1,4 @@
-"""The arguments of `nri-pin run`. They are parsed by hand: an argument library would make every start slower."""
+"""The arguments of `nri-pin run`. They are parsed by hand because an argument library makes every start slower."""
 
 import difflib
 from collections.abc import Mapping, Sequence
