@@ -10,14 +10,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 
-# The head of a request: its first line and the headers that the server acts on.
-#
-# Source: RFC 9110 and RFC 9112; the sections are named at each step. Bodies come with a length only: no client of ours
-# sends chunks, and a length is what a server can bound.
+# The head of a request: its first line and the headers that the server uses. A body must have a Content-Length: no client
+# of this server sends chunks, and only a length can be bounded before the body is read.
 
 
 HEAD_BYTES = 16 << 10
-"""Longest head that is read. kube-scheduler, kubelet and Prometheus send less than 1 KiB."""
+"""The longest head that is read. kube-scheduler, kubelet and Prometheus send less than 1 KiB."""
 
 _FIRST_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.([01])\Z")
 _NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, 5.6.2: a token
@@ -25,10 +23,10 @@ _LENGTH = re.compile(rb"[0-9]{1,15}\Z")
 
 
 class RequestError(Exception):
-    """A request that is not answered.
+    """A request that the server refuses.
 
     Attributes:
-        status: of the answer that says why.
+        status: the HTTP status of the answer.
     """
 
     def __init__(self, status: int, detail: str) -> None:
@@ -38,11 +36,12 @@ class RequestError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """What a server acts on.
+    """The parts of a head that the server uses.
 
     Attributes:
+        method: in capitals, such as `GET`.
         path: without the query.
-        body_bytes: length of the body; None where the client does not say that there is one.
+        body_bytes: length of the body; None without a Content-Length.
         keeps_alive: the client may send another request on this connection.
         expects_continue: the client waits for `100 Continue` before it sends the body.
     """
@@ -55,10 +54,10 @@ class Head:
 
 
 def parse_head(lines: Sequence[bytes]) -> Head:
-    """The head made of `lines`, which carry no line ends.
+    """Return the head in `lines`, which have no line ends.
 
     Raises:
-        RequestError: the lines are no head that this server takes.
+        RequestError: the lines are no valid head, or ask for something that this server does not support.
     """
     first = _FIRST_LINE.match(lines[0])
     if first is None:
@@ -72,7 +71,7 @@ def parse_head(lines: Sequence[bytes]) -> Head:
         method=first[1].decode("ascii"),
         path=first[2].partition(b"?")[0].decode("latin-1"),
         body_bytes=_body_bytes(headers.get(b"content-length")),
-        # RFC 9112, 9.3: HTTP/1.0 closes unless told otherwise, HTTP/1.1 the other way round.
+        # RFC 9112, 9.3: HTTP/1.0 closes by default, HTTP/1.1 keeps the connection by default.
         keeps_alive=b"close" not in options and (is_new or b"keep-alive" in options),
         expects_continue=is_new and headers.get(b"expect", b"").lower() == b"100-continue",
     )
@@ -100,7 +99,7 @@ def _body_bytes(text: bytes | None) -> int | None:
     return int(text)
 
 
-# Answers
+# Answers to a request
 
 
 TEXT = "text/plain; charset=utf-8"
@@ -132,12 +131,12 @@ class Page:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """What answers one path.
+    """The handler of posts to one path.
 
     Attributes:
-        answer: makes the answer's body, JSON, of the request's.
-        body_bytes: longest request.
-        advice: what to do about a longer one.
+        answer: returns the body of the answer, JSON, for the body of the request.
+        body_bytes: the longest body that is read.
+        advice: the remedy for a longer one.
     """
 
     answer: Callable[[bytes], bytes]
@@ -164,7 +163,7 @@ def probe(name: str, find_trouble: Callable[[], str]) -> Callable[[], Page]:
 
 
 def one_at_a_time(make: Callable[[], Page]) -> Callable[[], Page]:
-    """A page that is dear to make: many clients wait for each other rather than slow down the process together."""
+    """Return a page that is made for one client at a time, so that many clients do not slow the process down."""
     lock = Lock()
 
     def made() -> Page:
@@ -175,7 +174,7 @@ def one_at_a_time(make: Callable[[], Page]) -> Callable[[], Page]:
 
 
 def send_page(client: socket.socket, page: Page, *, keeps_alive: bool, with_body: bool = True) -> None:
-    """Send the page, or with what it is announced."""
+    """Send the page; without a body, for HEAD, only its head."""
     reason = _REASONS.get(page.status, "")
     date = time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())
     head = (

@@ -139,8 +139,8 @@ def test_a_client_that_waits_before_it_sends_its_body_is_told_to_go_on(serve: Se
         ("POST", "/nothing", 404, b"not found"),
         ("DELETE", "/metrics", 501, b"DELETE is not served"),
         ("POST", "/refuse", 400, b"no pod\n"),
-        ("POST", "/fail", 500, b"this failed; the log says more\n"),
-        ("GET", "/broken", 500, b"this failed; the log says more\n"),
+        ("POST", "/fail", 500, b"internal error; see the log\n"),
+        ("GET", "/broken", 500, b"internal error; see the log\n"),
     ],
 )
 def test_what_is_not_answered_says_why(serve: Serve, method: str, path: str, status: int, text: bytes):
