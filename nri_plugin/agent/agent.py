@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
 from nri_plugin.agent.assembly import Assembly, collect_garbage_by_the_clock
@@ -184,20 +183,13 @@ def serve(
 # The loop of every agent
 
 
-class Closing(Protocol):
-    """Something to release at the end of the agent."""
-
-    def close(self) -> None:
-        """Release it."""
-
-
 def run(
     loop: Loop,
     link: RuntimeLink,
     reload: Reload,
     log: logging.Logger,
     begin: Callable[[], None],
-    lease: Closing,
+    lease: "ServingLease | RuntimeStart",
     life: Life | None = None,
 ) -> int:
     """Run the loop until it is stopped, then close everything; returns the exit code.
@@ -238,7 +230,7 @@ def run(
         # The lease goes last: the next agent reads the finished checkpoint.
         lease.close()
         loop.close()
-    # The supervisor brings back an agent that failed, not one that was told to end.
+    # The supervisor starts an agent again that failed, not one that ended on purpose.
     if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
         life.quit()
     return code
@@ -353,7 +345,7 @@ class RuntimeStart:
             is_replaceable=False,
         )
         assembly.serve_http()
-        # The runtime waits for this answer, so an agent that serves it is told to end, not waited for.
+        # The runtime waits for this answer, so an agent that serves now is told to end, and killed if it does not.
         self._lease.demand()
         return self.link.handler
 

@@ -72,7 +72,7 @@ class ContainerAlignment:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What a created container counts for.
+    """The counts of one created container.
 
     Attributes:
         refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
@@ -86,27 +86,27 @@ class Admission:
 
     @property
     def asked_for_cpus(self) -> bool:
-        """Whether exclusive CPUs were given, or could not be although hints allowed them."""
+        """Return whether exclusive CPUs were allocated, or could not be although hints allowed them."""
         return bool(self.allocation and self.allocation.cpus) or self.cpus_failed
 
     @property
     def cpus_failed(self) -> bool:
-        """Whether they could not be given."""
+        """Return whether they could not be allocated."""
         return self.refused_by is not None and self.refused_by.kind in CPU_REFUSALS
 
     @property
     def asked_for_memory(self) -> bool:
-        """Whether memory was bound, or could not be although hints allowed it."""
+        """Return whether memory was allocated, or could not be although hints allowed it."""
         return bool(self.allocation and self.allocation.memory) or self.memory_failed
 
     @property
     def memory_failed(self) -> bool:
-        """Whether it could not be bound."""
+        """Return whether it could not be allocated."""
         return self.refused_by is not None and self.refused_by.kind is RefusalKind.MEMORY
 
 
 def admission_of(outcome: RequestOutcome) -> Admission | None:
-    """What `outcome` counts for; None for other events and for containers that are only started again."""
+    """Return the counts of `outcome`; None for other events and for containers that are only started again."""
     event, decision = outcome.event, outcome.decision
     if not isinstance(event, CreateContainer) or _is_known(outcome, event):
         return None
@@ -164,7 +164,7 @@ EVENTS = (
     "UpdatePodSandbox",
     "other",
 )
-"""The label `event`: a closed set, whatever a runtime sends."""
+"""Values of the label `event`: a closed set, also for events of a newer runtime."""
 
 RESULTS = ("answered", "refused", "failed")
 REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
@@ -179,14 +179,13 @@ NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
 
 
 GAUGES = {
-    "nri_pin_drift_fights": "Cgroups that somebody else changes back after every repair.",
-    "nri_pin_drift_waiting": "Cgroups that are not what they should be and are left so until their pause is over.",
-    "nri_pin_cgroup_watches": "Directories the kernel watches for us.",
+    "nri_pin_drift_fights": "Cgroups that another writer changes after every repair.",
+    "nri_pin_drift_waiting": "Cgroups that have drifted and wait for the end of their pause.",
+    "nri_pin_cgroup_watches": "Directories that the kernel watches for the agent.",
     "nri_pin_cpu_quotas_lifted": "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a "
     "CPU quota.",
     "nri_pin_partitions": "Containers whose exclusive CPUs are a partition.",
-    "nri_pin_partitions_refused": "Containers that should have a partition and that the kernel leaves with an ordinary "
-    "cpuset.",
+    "nri_pin_partitions_refused": "Containers without the desired partition: the kernel refused it.",
 }
 """Values that the watches of the agent have at the moment of a scrape."""
 
@@ -240,50 +239,50 @@ class Metrics:
         )
         self._hook_s = self._by_event(
             "nri_pin_hook_duration_seconds",
-            "One event until its answer is ready: what the runtime waits for.",
+            "Handling one event until its answer is ready; the runtime waits for it.",
         )
         events = counter("nri_pin_events_total", "Events of the runtime, by result.", ("event", "result"))
         self._events = {pair: events.labels(*pair) for pair in product(EVENTS, RESULTS)}
         self._refusals = self._by_label(
             "nri_pin_refusals_total",
-            "Containers refused, or with neverRefuse run unplaced, by reason.",
+            "Containers refused, or run without an allocation because of neverRefuse, by reason.",
             "reason",
             REASONS,
         )
         self._inexact = counter(
             "nri_pin_inexact_decisions_total",
-            "Placements for which the search ended before it was sure that there is no better one.",
+            "Placements whose search ended before it was known to be the best.",
         )
         self._exporter_answers = self._by_label(
             "nri_pin_exporter_answers_total",
-            "What became of questions about devices and facts of containers that were created.",
+            "Questions to the exporter about created containers, by result.",
             "result",
             ANSWERS,
         )
         self._repaired = self._by_label(
             "nri_pin_drift_repairs_total",
-            "Cpusets that somebody else changed or was about to change, put right, by how that was noticed.",
+            "Cpusets that were repaired after or before a change by another writer, by how that was noticed.",
             "noticed_by",
             ("watch", "sweep", "update"),
         )
         self._unrepaired = self._by_label(
             "nri_pin_drift_failures_total",
-            "Tries that left a cpuset other than it should be, by how the drift was noticed.",
+            "Repairs that failed, by how the drift was noticed.",
             "noticed_by",
             ("watch", "sweep"),
         )
         self._drift_causes = self._by_label(
-            "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", "cause", Cause
+            "nri_pin_drifts_total", "Cpusets that had drifted, by likely cause.", "cause", Cause
         )
         self._other_owners = self._by_label(
             "nri_pin_rival_pins_total",
-            "Signs of somebody else who gives CPUs to containers, by where they were seen.",
+            "Evidence of another CPU manager, by where it was seen.",
             "seen_at",
             OwnerEvidence,
         )
         self._quotas_written_back = self._by_label(
             "nri_pin_cpu_quotas_written_back_total",
-            "CPU quotas that somebody wrote back and that were lifted again, by how that was noticed.",
+            "CPU quotas that were written back and lifted again, by how that was noticed.",
             "noticed_by",
             get_args(NoticedBy),
         )
@@ -331,7 +330,7 @@ class Metrics:
         self._other_owners[evidence].inc()
 
     def count_quota(self, noticed_by: NoticedBy) -> None:
-        """Count a CPU quota that somebody wrote back."""
+        """Count a CPU quota that was written back."""
         self._quotas_written_back[noticed_by].inc()
 
     def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
@@ -444,7 +443,7 @@ LABELS = (
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """All metrics in Prometheus' text format, the types of the two `_count` counters put right."""
+    """Return all metrics in Prometheus' text format, with the types of the two `_count` counters corrected."""
     text = prometheus_client.generate_latest(registry)
     for name in (ALIGNED, NOT_ALIGNED):
         text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
@@ -465,7 +464,7 @@ class _TimedStore:
             self._took(time.monotonic() - began)
 
     def is_intact(self) -> bool:
-        """Whether the file is still in its place."""
+        """Return whether the file is still in its place."""
         return self._store.is_intact()
 
     def close(self, timeout_s: float) -> bool:
@@ -502,7 +501,7 @@ class StateGauges(Collector):
             self._is_connected(),
         )
         yield from _pool(node, state)
-        yield from _promises(node, state)
+        yield from _allocations(node, state)
         if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC:
             yield from _by_numa_node(node, state)
             yield from _by_cache(node, state)
@@ -521,17 +520,17 @@ def _pool(node: Node, state: State) -> Iterator[Metric]:
     )
     yield _one(
         "nri_pin_shared_pool_cpus",
-        "CPUs that everything without exclusive CPUs runs on, reserved ones included where they may be used.",
+        "CPUs that containers without exclusive CPUs run on, with reserved ones where they may be used.",
         len(state.shared_pool(node)),
     )
 
 
-def _promises(node: Node, state: State) -> Iterator[Metric]:
+def _allocations(node: Node, state: State) -> Iterator[Metric]:
     live = [record for record in state.containers.values() if record.phase is not Phase.STOPPED]
     yield _one("nri_pin_containers", "Containers that are created or run.", len(live))
     yield _one(
         "nri_pin_unplaced_containers",
-        "Those that run in the shared pool although policy would have placed or refused them.",
+        "Those in the shared pool although policy would have given them an allocation or refused them.",
         sum(1 for record in live if record.unplaced),
     )
     yield _one(
@@ -541,7 +540,7 @@ def _promises(node: Node, state: State) -> Iterator[Metric]:
     )
     yield _one(
         "nri_pin_allocations",
-        "Containers with a promise that lasts as long as their pod.",
+        "Containers with an allocation; it lasts as long as their pod.",
         len(state.allocations),
     )
 

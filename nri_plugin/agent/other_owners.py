@@ -49,13 +49,13 @@ class OwnerEvidence(StrEnum):
     """The kinds of evidence."""
 
     CREATION = "creation"
-    """A container came with a cpuset: the kubelet's static CPU manager or an NRI plugin before us."""
+    """A container came with a cpuset: of the kubelet's static CPU manager, or of an NRI plugin that is asked before."""
     UPDATE = "update"
     """An update brought a cpuset, and perhaps more."""
     KUBELET_UPDATE = "kubelet-update"
-    """An update brought a cpuset and nothing else, which is what the kubelet's static CPU manager sends."""
+    """An update brought a cpuset and nothing else, as the kubelet's static CPU manager sends it."""
     FAILED_CREATION = "failed-creation"
-    """One creation after the other failed after we had set the cpuset: an NRI plugin after us sets it, too."""
+    """Creations in a row failed after the agent had set the cpuset: an NRI plugin that is asked later sets it, too."""
 
 
 WHO = {

@@ -95,13 +95,13 @@ class RuntimeLink:
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether Synchronize was answered; safe to ask from any thread."""
+        """Return whether Synchronize was answered; safe to call from any thread."""
         connection = self._connection
         return connection is not None and connection.synchronized_at is not None
 
     @property
     def runtime(self) -> Configure | None:
-        """The runtime as it introduced itself; None before its Synchronize. Safe to read from any thread."""
+        """Return the runtime as it introduced itself; None before its Synchronize. Safe to call from any thread."""
         connection = self._connection
         if connection is None or connection.synchronized_at is None:
             return None

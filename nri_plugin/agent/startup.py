@@ -144,7 +144,7 @@ def build_handler(
         config: the configuration.
         log: the agent's log.
         clock: seconds, monotonic.
-        watchers: told of outcomes, saves and questions to the exporter.
+        watchers: observe outcomes, saves and questions to the exporter.
         history: records events; None for no recording.
 
     Raises:
@@ -165,7 +165,7 @@ def build_handler(
     # The state that the last agent saved.
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
-    # Needs the state: partitions of the saved allocations are the agent's, all others are somebody else's.
+    # Needs the state: partitions of saved allocations were made by the agent, all others by another program.
     node = with_others_partitions(node, tree, state)
     describe(file, node)
     say(
