@@ -150,7 +150,7 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
 
 def test_the_lock_is_exclusive_and_names_its_holder(tmp_path: Path):
     held = lock_state_dir(str(tmp_path / "state"))
-    with pytest.raises(CheckpointError, match=rf"another agent \(process {os.getpid()}\) works on this"):
+    with pytest.raises(CheckpointError, match=rf"another agent \(process {os.getpid()}\) uses this"):
         lock_state_dir(str(tmp_path / "state"))
     os.close(held)
     os.close(lock_state_dir(str(tmp_path / "state")))
@@ -162,7 +162,9 @@ def test_nobody_is_led_to_a_second_agent_by_another_state_directory(tmp_path: Pa
         lock_state_dir(str(tmp_path))
     os.close(held)
     assert str(caught.value).startswith(f"{tmp_path}/lock: another agent (process {os.getpid()})")
-    assert str(caught.value).endswith("stop it first: two agents on one node would hand out the same CPUs")
+    assert str(caught.value).endswith(
+        "stop it first: two agents on one node would give the same CPUs to two containers"
+    )
 
 
 def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path):
