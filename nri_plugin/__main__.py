@@ -58,10 +58,9 @@ def complain(text: str) -> None:
 
 
 def complain_of_configuration(error: ConfigError) -> None:
-    """Print the first error in one line; further lines (errors, lines to add) follow indented."""
-    first, *others = str(error).splitlines()
-    complain(first)
-    sys.stderr.writelines(f"  {visible(line)}\n" for line in others)
+    """Write one line for the error; further errors and lines to add follow it, indented and otherwise unchanged."""
+    complain(error.sentence)
+    sys.stderr.writelines(f"  {visible(line)}\n" for line in error.more)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

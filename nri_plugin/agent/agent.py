@@ -1,17 +1,14 @@
-"""`nri-pin run` and the start by the runtime: from arguments and environment to a loop that runs until it is stopped.
+"""The entry point of the agent, and its three ways to start.
 
-There are three starts:
-
-* `run_external`: an ordinary agent connects to the runtime's socket, and again whenever the connection ends.
+* `run_external`: `nri-pin run`. The agent connects to the runtime's socket, and again whenever the connection ends.
 * `serve_given_connection`: the runtime starts the agent with an open socket, three environment variables and no
-  arguments. Its standard error is not read. The runtime starts it once, and again only after its own restart.
-* `run_as_successor`: when that agent ends, its supervisor (`nri_plugin.agent.supervisor`) starts an ordinary agent with
-  the same name, index and configuration.
+  arguments, and does not read its standard error. It does so once, and again only after a restart of the runtime.
+* `run_as_successor`: an agent that the runtime started has ended. Its supervisor (`nri_plugin.agent.supervisor`) starts
+  an ordinary agent with the same name, index and configuration.
 
-`watched_handler` puts handler and watches together.
+All three build an `Assembly` and end in `run`.
 """
 
-import gc
 import logging
 import os
 import signal
@@ -20,41 +17,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
-from nri_plugin.agent.checkpoint_saver import look_by_the_clock
+from nri_plugin.agent.assembly import Assembly, collect_garbage_by_the_clock
+from nri_plugin.agent.connection import adopt, connect
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
-from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
-from nri_plugin.agent.startup import Reload, build_handler
-from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket, Watchers
+from nri_plugin.agent.startup import Reload
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
-from nri_plugin.agent.transport import adopt, connect
-from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock
-from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import ConfigError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, set_up
 from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
-from nri_plugin.wire.nri.events import Configure
 from nri_plugin.wire.nri.messages import EventMask
 from nri_plugin.wire.nri.session import PluginSession
 
-if TYPE_CHECKING:
-    from nri_plugin.agent.metrics import Monitoring
-
-
 SWITCH_INTERVAL_S = 0.0005
-"""Another thread keeps the runtime waiting this long at most; the interpreter's default is ten times that."""
-
-COLLECT_PAUSE_S = 60.0
-"""Only failures leave cycles behind; a minute of them is little."""
+"""The longest time that another thread holds the interpreter while the runtime waits; the default is ten times that."""
 
 SUBSCRIPTION = (
     EventMask.RUN_POD_SANDBOX
@@ -70,26 +53,19 @@ SUBSCRIPTION = (
     | EventMask.REMOVE_CONTAINER
     | EventMask.UPDATE_POD_SANDBOX
 )
-"""What decisions need; every further event would cost the node a round trip per container."""
-
-
-class Closing(Protocol):
-    """Something that is given up at the end."""
-
-    def close(self) -> None:
-        """Give it up."""
+"""The events that decisions need. Each further event would cost the node a round trip per container."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginIdentity:
-    """The name and index under which the agent registers; `descriptor` is the runtime's socket where it gave one."""
+    """The name and index under which the agent registers; `descriptor` is the socket that the runtime gave, if any."""
 
     name: str
     index: str
     descriptor: int | None = None
 
     def session(self, hears: Hears = deaf) -> PluginSession:
-        """A session for a fresh connection, which reads annotations of pods only in namespaces that `hears` names.
+        """Return a session for a new connection; it reads pod annotations only in namespaces that `hears` accepts.
 
         Raises:
             LocalProtocolError: the runtime would refuse the name or the index.
@@ -99,7 +75,11 @@ class PluginIdentity:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run the agent; returns its exit code, 2 when something has to be configured differently."""
+    """Run the agent; returns its exit code, 2 when the configuration has to be changed.
+
+    Raises:
+        NriPinError: the agent cannot start, and there is no log yet that could say so.
+    """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         arguments = parse(argv)
@@ -109,16 +89,19 @@ def main(argv: Sequence[str]) -> int:
         if not argv and not os.environ.keys().isdisjoint({"NRI_PLUGIN_SOCKET", LIFE}):
             return run_for_runtime(arguments, os.environ)
         return run_external(arguments)
-    except ConfigError as error:
-        complain(error)
-        return EXIT_CONFIGURATION
     except NriPinError as error:
-        complain(error)
-        return 1
+        log = logging.getLogger(LOGGER_NAME)
+        if not log.handlers:
+            raise  # nri_plugin.__main__ writes it to standard error
+        say(log, logging.ERROR, "cannot start", err=error)
+        return EXIT_CONFIGURATION if isinstance(error, ConfigError) else 1
+
+
+# An ordinary agent: it opens the connection itself
 
 
 def run_external(arguments: Arguments) -> int:
-    """Connect to the runtime's socket, and again whenever that ends.
+    """Connect to the runtime's socket, and again whenever the connection ends; returns the exit code.
 
     Raises:
         NriPinError: the agent cannot start.
@@ -126,229 +109,9 @@ def run_external(arguments: Arguments) -> int:
     config = arguments.load()
     code = serve(config, arguments.load, checked_identity(config), record=arguments.record)
     if code == EXIT_YIELDED:
-        # Nothing of the agent that served is to be left in the one that waits: no thread, no state, no open file.
+        # A new process waits for the lease: it inherits no thread, no state and no open file of the one that served.
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same command
     return code
-
-
-def serve(
-    config: Config,
-    load_again: Callable[[], Config],
-    identity: PluginIdentity,
-    *,
-    record: str = "",
-    life: Life | None = None,
-) -> int:
-    """Wait for the right to serve the runtime, then connect to it, until stopped; returns the exit code.
-
-    Raises:
-        NriPinError: the agent cannot start.
-    """
-    log = set_up(config.log_level, config.log_format, Path(config.state_dir))
-    loop = Loop()
-    link = RuntimeLink(
-        loop,
-        open_socket=partial(connect, config.nri_socket),
-        new_session=identity.session,
-        log=log,
-    )
-    monitoring = new_monitoring(config)
-
-    def begin() -> None:
-        link.handler = watched_handler(config, log, loop, link, record, monitoring)
-        collect_garbage_by_the_clock(loop)
-        link.connect()
-
-    def wait(reason: str) -> None:
-        link.waits_for = reason and f"waiting: {reason}"
-
-    lock = RuntimeLock(config.nri_socket)
-    # An agent with a supervisor gives way to the next one that the runtime starts, which has a supervisor of its own.
-    lease = ServingLease(lock, config.state_dir, loop, log, begin, wait, stays=life is None)
-
-    def take_lease() -> None:
-        # An agent that waits answers probes, too. The modules for that load slowly, so they load before it connects.
-        serve_http(config, log, loop, link, monitoring)
-        lease.begin()
-
-    return run(loop, link, Reload(load_again, link, log), log, take_lease, lease, life)
-
-
-def new_monitoring(config: Config) -> "Monitoring | None":
-    """Return the metrics; without an address their library is not loaded."""
-    if config.metrics_bind_address is None:
-        return None
-    from nri_plugin.agent.metrics import Monitoring
-
-    return Monitoring()
-
-
-def watched_handler(
-    config: Config,
-    log: logging.Logger,
-    loop: Loop,
-    link: RuntimeLink,
-    record: str = "",
-    monitoring: "Monitoring | None" = None,
-) -> Handler:
-    """A handler, and what watches it; `record` is a file for its history.
-
-    Raises:
-        NriPinError: the agent cannot run with this configuration.
-    """
-    feed = StatusFeed()
-    watchers = Watchers(feed, monitoring)
-    history = build_recorder(config, record, loop, log)
-    handler = build_handler(config, log, loop.clock, watchers, history)
-    look_by_the_clock(loop, lambda: handler.checkpoint.look(handler.state))
-    if monitoring is not None:
-        monitoring.follow_checkpoint(handler)
-        monitoring.follow_state(handler, link)
-    ended = EndedPodsWatch(handler.release_ended, loop)
-    ended.start()
-    watchers.also = (ended,)
-    if config.observe:
-        watch = watch_observed(config, log, handler, loop, feed)
-        if monitoring is not None:
-            monitoring.follow_observed(watch)
-    else:
-        count = monitoring.count_quota if monitoring else lambda _noticed_by: None
-        settings = reconcile_kernel_settings(config, log, handler, loop, count)
-        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings)
-        failures = FailedCreations()
-        feed.failed_creations = lambda: failures.in_a_row
-        owners = OtherOwners(log, loop.clock, monitoring.count_other_owner if monitoring else None, failures)
-        watchers.also = (ended, drift, owners, *((settings,) if settings else ()))
-        warn_of_kubelet(log, kubelet_policy())
-        if monitoring is not None:
-            monitoring.follow(drift, settings)
-    serve_status(config, log, handler, feed, lambda: link.runtime)
-    return handler
-
-
-def serve_http(
-    config: Config,
-    log: logging.Logger,
-    loop: Loop,
-    link: RuntimeLink,
-    monitoring: "Monitoring | None",
-) -> None:
-    """Serve metrics, and probes on a port of their own, where addresses say so.
-
-    No client of one port has a part in the other. Containers do not wait for a port that another program has.
-
-    Raises:
-        ConfigError: an address is wrong.
-    """
-    if monitoring is None and config.health_probe_bind_address is None:
-        return
-    from nri_plugin.agent.runtime_link import probe_pages
-    from nri_plugin.process.http_pages import Routes
-    from nri_plugin.process.http_server import ListenAddress, Server
-
-    probes = probe_pages(loop, link)
-    if config.health_probe_bind_address is not None:
-        place = ListenAddress("healthProbeBindAddress", config.health_probe_bind_address, "probes")
-        Server(place, Routes(probes), log, keeps_trying=True)
-    if monitoring is not None and config.metrics_bind_address is not None:
-        place = ListenAddress("metricsBindAddress", config.metrics_bind_address, "metrics")
-        Server(place, Routes({"/metrics": monitoring.page(), **probes}), log, keeps_trying=True)
-
-
-def serve_status(
-    config: Config,
-    log: logging.Logger,
-    handler: Handler,
-    feed: StatusFeed,
-    runtime: Callable[[], Configure | None],
-) -> None:
-    """Tell the exporter and `nri-pin state` on a socket; pods are placed without it just as well."""
-    path = Path(config.state_dir) / FILE_NAME
-    StatusSocket(
-        path, lambda: (handler.node, handler.state), feed, runtime, log=log, observing=config.observe
-    )
-
-
-def run(
-    loop: Loop,
-    link: RuntimeLink,
-    reload: Reload,
-    log: logging.Logger,
-    begin: Callable[[], None],
-    lease: Closing,
-    life: Life | None = None,
-) -> int:
-    """Serve until stopped, then give up the right to serve.
-
-    Args:
-        loop: what everything runs in.
-        link: to the runtime; it has a handler once the agent serves.
-        reload: on SIGHUP.
-        log: for the end.
-        begin: called once, when signals are heard.
-        lease: the right to serve.
-        life: the connection to the supervisor.
-
-    Raises:
-        NriPinError: the agent cannot start.
-    """
-
-    def stop() -> None:
-        say(log, logging.INFO, "stopping, nothing is undone")
-        loop.stop(EXIT_STOPPED)
-
-    loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
-    if life is not None:
-        give_signs_of_life(loop, life, log)
-    watchdog = None
-    try:
-        begin()
-        watchdog = LoopWatchdog(loop, log)
-        code = loop.run()
-    finally:
-        if watchdog is not None:
-            watchdog.close()
-        link.close()
-        if link.handler is not None:
-            link.handler.close()
-        lease.close()  # last: the next agent begins with the finished checkpoint
-        loop.close()
-    if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
-        life.quit()
-    return code
-
-
-def give_signs_of_life(loop: Loop, life: Life, log: logging.Logger) -> None:
-    """Let the supervisor know, again and again, that the loop comes round."""
-
-    def beat() -> None:
-        if life.beat():
-            loop.set_timer("sign of life", loop.clock() + BEAT_S, beat)
-        else:
-            say(
-                log,
-                logging.WARNING,
-                "the agent's supervisor has ended; if the agent ends, only a restart of the runtime starts it again",
-            )
-
-    beat()
-
-
-def collect_garbage_by_the_clock(loop: Loop) -> None:
-    """Take garbage collection out of decisions.
-
-    Values here hold no cycles, and looking for some among the containers of a full node costs more than many a
-    decision. What lives now lives for ever and is left out.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.disable()
-
-    def collect() -> None:
-        gc.collect()
-        loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
-
-    loop.set_timer("collect", loop.clock() + COLLECT_PAUSE_S, collect)
 
 
 def checked_identity(config: Config) -> PluginIdentity:
@@ -365,19 +128,135 @@ def checked_identity(config: Config) -> PluginIdentity:
     return identity
 
 
-def complain(error: NriPinError) -> None:
-    """Report the error where it is read: in the log once there is one, else on standard error."""
-    log = logging.getLogger(LOGGER_NAME)
-    if log.handlers:
-        say(log, logging.ERROR, "cannot start", err=error)
-    elif sys.stderr is not None:
-        first, *others = str(error).splitlines()
-        start = "  " if first.endswith(":") else "nri-pin: "  # after a colon come lines to be copied
-        sys.stderr.write(visible("".join([f"nri-pin: {first}\n", *(f"{start}{line}\n" for line in others)])))
+def serve(
+    config: Config,
+    load_again: Callable[[], Config],
+    identity: PluginIdentity,
+    *,
+    record: str = "",
+    life: Life | None = None,
+) -> int:
+    """Wait for the lease of the runtime, connect, and serve until stopped; returns the exit code.
+
+    Args:
+        config: the configuration.
+        load_again: loads it again at SIGHUP.
+        identity: the name and index to register under.
+        record: the file of `--record`; empty for none.
+        life: the connection to the supervisor; None without one.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
+    log = set_up(config.log_level, config.log_format, Path(config.state_dir))
+    loop = Loop()
+    link = RuntimeLink(
+        loop, open_socket=partial(connect, config.nri_socket), new_session=identity.session, log=log
+    )
+    assembly = Assembly(config, log, loop, link, record)
+
+    def serve_runtime() -> None:
+        assembly.make_handler()
+        collect_garbage_by_the_clock(loop)
+        link.connect()  # last: from here on the runtime waits for every answer
+
+    # A successor does not wait for a newer agent to end: the runtime started that one, with another supervisor.
+    lease = ServingLease(
+        RuntimeLock(config.nri_socket),
+        config.state_dir,
+        loop,
+        log,
+        serve_runtime,
+        assembly.wait,
+        stays=life is None,
+    )
+
+    def begin() -> None:
+        # Probes are answered while the agent waits for the lease, too. Their modules load slowly, and after `connect`
+        # the runtime would wait for that.
+        assembly.serve_http()
+        lease.begin()
+
+    return run(loop, link, Reload(load_again, link, log), log, begin, lease, life)
+
+
+# The loop of every agent
+
+
+def run(
+    loop: Loop,
+    link: RuntimeLink,
+    reload: Reload,
+    log: logging.Logger,
+    begin: Callable[[], None],
+    lease: "ServingLease | RuntimeStart",
+    life: Life | None = None,
+) -> int:
+    """Run the loop until it is stopped, then close everything; returns the exit code.
+
+    Args:
+        loop: runs all work of the agent.
+        link: to the runtime; it has a handler once the agent serves.
+        reload: called at SIGHUP.
+        log: for the end.
+        begin: called once, after the signal handlers are in place.
+        lease: the right to serve the runtime.
+        life: the connection to the supervisor; None without one.
+
+    Raises:
+        NriPinError: the agent cannot start.
+    """
+
+    def stop() -> None:
+        say(log, logging.INFO, "stopping, nothing is undone")
+        loop.stop(EXIT_STOPPED)
+
+    loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
+    if life is not None:
+        beat_by_the_clock(loop, life, log)
+    watchdog = None
+    try:
+        begin()
+        # After `begin`: loading modules may hold the loop for longer than a request may.
+        watchdog = LoopWatchdog(loop, log)
+        code = loop.run()
+    finally:
+        if watchdog is not None:
+            watchdog.close()
+        # No further request arrives before the state is saved.
+        link.close()
+        if link.handler is not None:
+            link.handler.close()
+        # The lease goes last: the next agent reads the finished checkpoint.
+        lease.close()
+        loop.close()
+    # The supervisor starts an agent again that failed, not one that ended on purpose.
+    if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
+        life.quit()
+    return code
+
+
+def beat_by_the_clock(loop: Loop, life: Life, log: logging.Logger) -> None:
+    """Send the supervisor a sign of life every `BEAT_S` seconds, from the loop: a stuck loop sends none."""
+
+    def beat() -> None:
+        if life.beat():
+            loop.set_timer("sign of life", loop.clock() + BEAT_S, beat)
+        else:
+            say(
+                log,
+                logging.WARNING,
+                "the agent's supervisor has ended; if the agent ends, only a restart of the runtime starts it again",
+            )
+
+    beat()
+
+
+# An agent that the runtime started, and its successor
 
 
 def run_for_runtime(arguments: Arguments, environment: Mapping[str, str]) -> int:
-    """Run the agent that the runtime started, or the one that takes its place; returns its exit code.
+    """Run the agent that the runtime started, or its successor; returns the exit code.
 
     Raises:
         NriPinError: the agent cannot start.
@@ -389,16 +268,17 @@ def run_for_runtime(arguments: Arguments, environment: Mapping[str, str]) -> int
         return serve_given_connection(arguments, environment, life)
     except ConfigError:
         if life is not None:
-            life.quit()  # an agent that comes back would have the same configuration
+            life.quit()  # a successor would have the same configuration
         raise
 
 
 def serve_given_connection(arguments: Arguments, environment: Mapping[str, str], life: Life | None) -> int:
-    """Serve the one connection the runtime handed over; it also brings the configuration.
+    """Serve the one connection that the runtime handed over; returns the exit code.
 
     Raises:
         NriPinError: the agent cannot start.
     """
+    # Before the configuration arrives, log lines go where the defaults say.
     log = set_up("info", "text", Path(DEFAULT_DIR))
     loop = Loop()
     identity = given_identity(environment, log)
@@ -421,64 +301,62 @@ def serve_given_connection(arguments: Arguments, environment: Mapping[str, str],
 
 
 class RuntimeStart:
-    """Makes the handler when the runtime has sent the configuration."""
+    """Makes the handler once the runtime has sent the configuration.
+
+    Attributes:
+        link: to the runtime; set before the loop runs.
+    """
+
+    link: RuntimeLink
 
     def __init__(self, arguments: Arguments, log: logging.Logger, loop: Loop, life: Life | None) -> None:
-        self._arguments = arguments
-        self._log = log
-        self._loop = loop
-        self._life = life
+        self._arguments, self._log, self._loop, self._life = arguments, log, loop, life
         self._text = ""
-        self._turn: ServingLease | None = None
-        self.link: RuntimeLink
+        self._lease: ServingLease | None = None
 
     def load(self) -> Config:
-        """The runtime's text, or the default file when it sent none.
+        """Return the configuration that the runtime sent, or that of the default file when it sent none.
 
         Raises:
-            ConfigError: anything in it is wrong.
+            ConfigError: a value in it is wrong.
         """
         return load_drop_in(self._text, self._arguments)
 
     def prepare(self, text: str) -> Handler | None:
-        """The handler for this configuration; None while another agent serves and cannot be ended.
+        """Return the handler for the configuration `text`; None while another agent serves and cannot be ended.
 
         Raises:
             NriPinError: the agent cannot run with it.
         """
         self._text = text
         config = self.load()
+        # The supervisor gives the text to a successor, which gets no Configure call.
         if self._life is not None:
             self._life.drop_in(text)
         set_up(config.log_level, config.log_format, Path(config.state_dir))
-
-        monitoring = new_monitoring(config)
-
-        def begin() -> None:
-            self.link.handler = watched_handler(
-                config, self._log, self._loop, self.link, monitoring=monitoring
-            )
-
-        lock = RuntimeLock(config.nri_socket)
-
-        def wait(reason: str) -> None:
-            self.link.waits_for = reason
-
-        self._turn = ServingLease(
-            lock, config.state_dir, self._loop, self._log, begin, wait, is_replaceable=False
+        assembly = Assembly(config, self._log, self._loop, self.link)
+        self._lease = ServingLease(
+            RuntimeLock(config.nri_socket),
+            config.state_dir,
+            self._loop,
+            self._log,
+            assembly.make_handler,
+            assembly.wait,
+            is_replaceable=False,
         )
-        serve_http(config, self._log, self._loop, self.link, monitoring)
-        self._turn.demand()
+        assembly.serve_http()
+        # The runtime waits for this answer, so an agent that serves now is told to end, and killed if it does not.
+        self._lease.demand()
         return self.link.handler
 
     def close(self) -> None:
-        """Give up the right to serve."""
-        if self._turn is not None:
-            self._turn.close()
+        """Give up the lease."""
+        if self._lease is not None:
+            self._lease.close()
 
 
 def run_as_successor(arguments: Arguments, environment: Mapping[str, str], life: Life) -> int:
-    """Take the place of an agent that the runtime started and that ended; the same as that one to the runtime.
+    """Replace an agent that the runtime started and that has ended, under its name and index; returns the exit code.
 
     Raises:
         NriPinError: the agent cannot start.
@@ -497,22 +375,25 @@ def run_as_successor(arguments: Arguments, environment: Mapping[str, str], life:
 
 
 def load_drop_in(text: str, arguments: Arguments) -> Config:
-    """The configuration that the runtime handed over, or the default file when it handed over none.
+    """Return the configuration in `text`, or that of the default file when `text` is blank.
 
     Raises:
-        ConfigError: anything in it is wrong.
+        ConfigError: a value in it is wrong.
     """
     return load_text(text, "NRI drop-in") if text.strip() else load(arguments.config)
 
 
+# The environment of an agent that the runtime or the supervisor started
+
+
 def given_life(environment: Mapping[str, str]) -> Life | None:
-    """The connection to our supervisor; None where there is none."""
+    """Return the connection to the supervisor; None without one."""
     number = environment.get(LIFE, "")
     return Life(int(number)) if number.isdecimal() else None
 
 
 def given_drop_in(environment: Mapping[str, str]) -> str:
-    """Return the configuration that the runtime gave to the former agent; empty when it ended too soon."""
+    """Return the configuration that the runtime gave to the former agent; empty when that ended before it came."""
     number = environment.get(CONFIG, "")
     if not number.isdecimal():
         return ""
@@ -522,7 +403,7 @@ def given_drop_in(environment: Mapping[str, str]) -> str:
 
 
 def given_identity(environment: Mapping[str, str], log: logging.Logger) -> PluginIdentity:
-    """Return the name and index that the runtime gave; one that it would refuse is replaced by the default.
+    """Return the name and index that the runtime gave; the default ones where the runtime would refuse those.
 
     Raises:
         ConfigError: the socket is no descriptor number.

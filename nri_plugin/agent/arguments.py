@@ -1,4 +1,4 @@
-"""The arguments of `nri-pin run`. They are parsed by hand: an argument library would make every start slower."""
+"""The arguments of `nri-pin run`. They are parsed by hand because an argument library makes every start slower."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -119,7 +119,7 @@ def parse(words: Sequence[str]) -> Arguments:
 
 
 def _unknown(word: str) -> ConfigError:
-    """A word that is no option: misspelt, without its dashes, or too many."""
+    """Return the error for a word that is no option: misspelt, without its dashes, or an extra argument."""
     close = difflib.get_close_matches("--" + word.lstrip("-"), NAMES, n=1, cutoff=0.7)
     what = "no such option of nri-pin run" if word.startswith("-") else "nri-pin run takes only options"
     return ConfigError(word, f"{what}, did you mean {close[0]}; {SEE}" if close else f"{what}; {SEE}")

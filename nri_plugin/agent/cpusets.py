@@ -1,13 +1,15 @@
-"""The only writer of `cpuset.cpus` and partitions, behind the independent validator.
+"""Step 6 of a request, and the only writer of `cpuset.cpus` and partitions, behind the independent validator.
 
-Invariant: nothing in this module writes a value that `nri_plugin.core.validator` has not passed. No other module may
-import the writing parts of `nri_plugin.host`.
+Invariant: every value that this module writes has passed `nri_plugin.core.validator`. No other module may import the
+writing parts of `nri_plugin.host`; import-linter enforces it.
 
-* Decisions: `check` judges a decision as a whole and returns its writes as `CheckedWrites`, before anything is saved.
-  `CpusetWriter` takes nothing else. Repairs of drift are decisions, too. What is taken back is judged write by write.
-* Sandboxes and partitions of running containers: `PartitionWriter`.
-* The slices of a pool floor that has been switched off: `lift_floor`.
-* All cgroups, when the agent leaves the node: `release`.
+| writes of | passed by | written by |
+|---|---|---|
+| decisions, also repairs of drift | `check`, as a whole, before anything is saved | `CpusetWriter`, which takes `CheckedWrites` only |
+| an undone decision | write by write | `CpusetWriter.undo` |
+| sandboxes and partitions | one by one | `PartitionWriter` |
+| slices of a pool floor that was switched off | one by one | `lift_floor` |
+| all cgroups, when the agent leaves the node | one by one | `release` |
 """
 
 import logging
@@ -15,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, Self
+from typing import Self
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import Observed, OwnEvent, Target
@@ -41,39 +43,7 @@ from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import NRIEvent
 
 MOST_UNWRITTEN = 64
-"""So many failed writes are tried again while the runtime waits; the sweep finds all others, and nobody waits for it."""
-
-
-class CgroupFiles(Protocol):
-    """The part of `nri_plugin.host.cgroup_write.WritableCgroups` that is used here; its docstrings hold."""
-
-    @property
-    def version(self) -> int:
-        """1 or 2."""
-
-    def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
-        """Set the cpuset."""
-
-    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
-        """Return the CPUs a cgroup was given."""
-
-    def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
-        """Widen the cgroups above where they keep it from holding `cpus`."""
-
-    def read_effective(self, ref: CgroupRef) -> CPUSet | None:
-        """Return the CPUs the kernel grants."""
-
-    def is_removed(self, ref: CgroupRef) -> bool:
-        """Return whether the cgroup is gone."""
-
-    def missing_error(self, ref: CgroupRef) -> HostError:
-        """Return why there is nothing to write to."""
-
-    def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
-        """Return the CPUs it was given and those its processes run on."""
-
-    def directories(self, ref: CgroupRef) -> list[str]:
-        """Return where its cpuset files are."""
+"""Failed writes that are repaired while the runtime waits; the sweep repairs all further ones."""
 
 
 # Decisions
@@ -99,9 +69,11 @@ def check(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decis
 
 
 class WriteError(HostError):
-    """One of several writes failed; `done` are those before it, and itself: it may have been half done.
+    """One of several writes failed.
 
-    Half done: a container may have cgroups of its own, and some were changed before one refused.
+    Attributes:
+        done: the writes before it, and the failed one: a container may have nested cgroups, and some of them may have been
+            written before another failed.
     """
 
     def __init__(self, cause: HostError, done: Sequence[CpusetWrite]) -> None:
@@ -117,10 +89,10 @@ class CpusetWriter:
 
     Attributes:
         outcomes: counts the results of writes; the handler clears it at every event.
-        unwritten: the latest writes that failed and left a cgroup other than it should be; the handler clears it.
+        unwritten: the latest failed writes, whose cgroups may differ from the desired cpuset; the handler clears it.
     """
 
-    def __init__(self, cgroups: CgroupFiles | None) -> None:
+    def __init__(self, cgroups: WritableCgroups | None) -> None:
         self.outcomes: Counter[WriteOutcome] = Counter()
         self.unwritten: deque[CpusetWrite] = deque(maxlen=MOST_UNWRITTEN)
         self._cgroups = cgroups
@@ -131,7 +103,9 @@ class CpusetWriter:
         return cls(WritableCgroups(tree) if tree is not None else None)
 
     def apply(self, checked: CheckedWrites) -> None:
-        """Write in the given order, which is shrinking before growing, and stop at the first failure.
+        """Write in the given order, and stop at the first failure.
+
+        The engine orders the writes so that sets shrink before others grow: no CPU belongs to two containers meanwhile.
 
         Raises:
             WriteError: a write failed.
@@ -143,7 +117,7 @@ class CpusetWriter:
                 raise WriteError(error, checked.writes[: number + 1]) from None
 
     def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:
-        """Write as many as can be written; yield what failed."""
+        """Write as many as possible; yield the error of each that failed."""
         for write in checked.writes:
             try:
                 self._write(write)
@@ -152,10 +126,11 @@ class CpusetWriter:
                 yield error
 
     def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[NriPinError]:
-        """Put back what `before` desires, last write first, so that shrinking precedes growing here, too.
+        """Restore the cpusets that `before` desires; yield the error of each write that failed.
 
         A cgroup that did not change is left alone.
         """
+        # In reverse order, so that sets shrink before others grow, as in `apply`.
         for write in reversed(done):
             back = replace(write, cpus=_desired_cpus(node, before, write), compare=True)
             try:
@@ -174,11 +149,11 @@ class CpusetWriter:
         return self._cgroups.read_effective(target) if self._cgroups else None
 
     def is_removed(self, target: CgroupRef) -> bool:
-        """Return whether the cgroup is gone; False where nothing tells."""
+        """Return whether the cgroup is gone; False without a cgroup tree."""
         return self._cgroups is not None and self._cgroups.is_removed(target)
 
     def observe(self, target: Target) -> Observed | None:
-        """Return the cgroup as it is, None when it is gone.
+        """Return the observed cpuset of the cgroup, None when it is gone.
 
         Raises:
             HostError: unreadable.
@@ -197,16 +172,18 @@ class CpusetWriter:
     def _write(self, write: CpusetWrite) -> None:
         if self._cgroups is None:
             raise HostError("cgroup root", f"no cgroup tree to write {write.cpus} to; set cgroupRoot")
+        # The kernel refuses CPUs that a cgroup above does not have.
         if write.make_room:
             self._cgroups.make_room(write.target, write.cpus)
         outcome = self._cgroups.write_cpus(write.target, write.cpus, compare=write.compare)
         self.outcomes[outcome] += 1
+        # Some cgroups do not exist yet, or no longer; only a start depends on its cgroup.
         if outcome is WriteOutcome.MISSING and write.must_exist:
             raise self._cgroups.missing_error(write.target)
 
 
 def _desired_cpus(node: Node, state: State, write: CpusetWrite) -> CPUSet:
-    """Return what the cgroup of `write` should hold by `state`: a container's CPUs, or the pool for a slice."""
+    """Return the CPUs that `state` desires for the cgroup of `write`: those of its container, or the pool for a slice."""
     record = state.containers.get(write.container_id)
     return state.desired_cpus(node, record) if record else state.shared_pool(node)
 
@@ -220,14 +197,14 @@ def _refuse(violations: Sequence[str]) -> None:
 
 
 class PartitionWriter:
-    """Writes what belongs to running pods beside the cpusets of their containers.
+    """Writes the cpusets of sandboxes, and makes and ends the partitions of containers.
 
     Args:
         cgroups: the tree.
-        partitions: those of this node that the agent has made.
+        partitions: those that the agent has made on this node.
     """
 
-    def __init__(self, cgroups: CgroupFiles, partitions: Partitions) -> None:
+    def __init__(self, cgroups: WritableCgroups, partitions: Partitions) -> None:
         self._cgroups, self._partitions = cgroups, partitions
 
     @classmethod
@@ -250,19 +227,19 @@ class PartitionWriter:
         self._cgroups.write_cpus(ref, cpus)
 
     def adopt(self, *states: State) -> list[HostError]:
-        """Take over partitions that an earlier agent may have made for these states; return what is wrong with some."""
+        """Take over partitions that an earlier agent may have made for these states; return the errors."""
         known = {ref: cpus for state in states for ref, cpus in allocated_cgroups(state)}
         return self._partitions.adopt(known.items())
 
     def end_others(self, node: Node, wanted: Mapping[CgroupRef, Partition], now_s: float) -> list[HostError]:
-        """End partitions that are not in `wanted`, and bring lost CPUs back; return what the kernel refused.
+        """End partitions that are not in `wanted`, and give lost CPUs back to others; return the errors.
 
         This takes CPUs from no container: the CPUs of a partition that ends go back to the cgroups above it.
         """
         return self._partitions.end_others(wanted) + self._partitions.mend(node.topology.online, now_s)
 
     def make(self, node: Node, state: State, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
-        """Make those that are not there yet; the validator and the kernel may refuse some."""
+        """Make the missing ones; yield the result of each. The validator and the kernel may refuse some."""
         refused = partition_violations(node, state, wanted.values())
         for ref, problems in refused.items():
             yield Settled(wanted[ref], str(InvariantError(problems)))
@@ -274,29 +251,28 @@ def no_partitions(tree: CpusetTree) -> str:
     return ON_V1 if tree.version == 1 else ""
 
 
-# A pool floor that has been switched off
+# A pool floor that was switched off
 #
-# A value written to a slice outlives the agent that wrote it. Left there, it would keep containers off CPUs for ever:
-# a Burstable container with exclusive CPUs off its own, and everything else after an uninstall.
+# The value in a slice outlives the agent that wrote it. It would keep containers off CPUs for ever: a Burstable container
+# with exclusive CPUs off its own ones, and after an uninstall all others too.
 
 
 def lift_floor(tree: CpusetTree | None, node: Node, state: State, log: logging.Logger) -> None:
-    """Give all online CPUs to slices that hold the value of a floor; any other value is an administrator's.
-
-    Does nothing while the floor is on.
-    """
+    """Give all online CPUs to slices that hold the value of a floor; does nothing while the floor is on."""
     if tree is not None and not node.options.pool_floor:
         open_slices(WritableCgroups(tree), node, state, log)
 
 
-def open_slices(cgroups: CgroupFiles, node: Node, state: State, log: logging.Logger) -> None:
-    """Open the slices; a failure costs a line."""
+def open_slices(cgroups: WritableCgroups, node: Node, state: State, log: logging.Logger) -> None:
+    """Give all online CPUs to slices that hold the value of a floor; a failure is logged."""
     if cgroups.version == 1:
         return
+    # The slices that an agent with a floor would write.
     on = replace(node.options, pool_floor=True, cpu_manager_policy=CPUManagerPolicy.STATIC)
     for write in floor_writes(replace(node, options=on), state, state.pods.values()):
         try:
             found = cgroups.read_cpus(write.target)
+            # An administrator may have set another value; that one stays.
             if found and is_floor(found, node, state):
                 opened = replace(write, cpus=node.topology.online)
                 _refuse(opening_violations(node.topology.online, state, opened))
@@ -312,7 +288,7 @@ def is_floor(cpus: CPUSet, node: Node, state: State) -> bool:
     return cpus != online and not cpus & state.exclusive and cpus | kept == online | kept
 
 
-# Release: every container gets all CPUs again, and nothing of the agent is left on the node
+# Release: the agent leaves the node, and every container gets all CPUs
 
 
 @dataclass(slots=True)
@@ -337,26 +313,26 @@ class Released:
 def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
     """Give `online` to the slices, sandboxes and containers of `state`; a failure stops nothing else.
 
-    Partitions end from the leaves up, then sets are widened from the slices down: a container never has less than
-    before. Nothing is emptied, because the kernel refuses to clear a set of a cgroup that has processes, and no
-    cgroup without a set gets one. A set that somebody narrowed above is named and left. Memory nodes stay: moving
-    pages would hold processes up. Quotas that were lifted come back, because exclusive CPUs are over.
+    No container has fewer CPUs at any step than before. Sets are widened, not emptied: the kernel refuses to clear the set
+    of a cgroup that has processes. Memory nodes stay, because moving pages would stop processes.
     """
     found, cgroups = Released(), WritableCgroups(tree)
     containers = [record.cgroup for record in state.containers.values() if record.cgroup.path]
     sandboxes = [
         CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
     ]
-    # From here on nothing is exclusive; the validator judges every write by that.
+    # Nothing is exclusive from here on; the validator checks every write against this state.
     after = replace(state, allocations={})
 
     def widen(ref: CgroupRef) -> None:
         _refuse(opening_violations(online, after, CpusetWrite(ref, online)))
         _widen(cgroups, ref, online, found)
 
+    # Partitions end first: their CPUs are missing in the cgroups above them.
     if cgroups.version == 2:
         found.failures += map(str, end_all(tree.directory, allocated_cgroups(state), online))
-    # A cgroup without a set of its own has its parent's, and stays so.
+    # From the slices down, because the kernel refuses CPUs that a parent does not have. A cgroup without a set has that of
+    # its parent, and stays so.
     for ref in (*slices_of(state), *sandboxes):
         with _noted(found):
             if cgroups.read_cpus(ref):
@@ -364,6 +340,7 @@ def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
     for ref in containers:
         with _noted(found):
             widen(ref)
+    # Quotas were lifted for exclusive CPUs, which no container has any more.
     quotas = CPUQuotas.beside(tree)
     for quota in limits(state) if quotas else ():
         with _noted(found):
@@ -395,4 +372,6 @@ def _widen(cgroups: WritableCgroups, ref: CgroupRef, online: CPUSet, found: Rele
     (found.widened if outcome is WriteOutcome.WRITTEN else found.already).append(name)
     left = cgroups.read_effective(ref)
     if left is not None and left != online:
-        found.failures.append(f"{name} runs on {left} still, not on {online}: something above it holds less")
+        found.failures.append(
+            f"{name} still runs on {left}, not on {online}: a cgroup above it has fewer CPUs"
+        )

@@ -1,16 +1,17 @@
-"""Drift: cgroups whose cpuset is not the desired one are repaired, at once by watches, in the end by a slow sweep.
+"""Finds and repairs drift: cgroups whose cpuset is not the desired one.
 
-The kernel's watches report written values. The sweep finds the rest: effective sets that shrank with a parent, files that
-vanished, cgroups for which there is no watch. `Pacing` backs off where somebody else writes again after every repair.
-Everything runs in the loop's thread in slices of a millisecond or two, so that no container waits for thousands of
-others.
+* A watch (inotify) reports values that were written.
+* A sweep finds the rest: effective sets that shrank with a parent, removed files, cgroups without a watch.
+* `Pacing` backs off where another writer undoes every repair.
+
+A report or a sweep puts cgroups into a queue. The queue is worked off in slices of a millisecond or two; the loop answers
+the runtime between two slices.
 """
 
 import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
 
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
@@ -29,19 +30,19 @@ class DriftReport:
     """A cgroup that differed from the desired cpuset, and one repair.
 
     Attributes:
-        number: counts all since the agent began.
-        cgroup: where.
-        container_id: whose, empty for a QoS slice.
+        number: counts all reports since the start of the agent.
+        cgroup: the cgroup.
+        container_id: of its container; empty for a QoS slice.
         name: `namespace/pod/container`, or the slice.
         found: the CPUs that were written to it; None where it had no cpuset files.
-        effective: what its processes ran on.
+        effective: the CPUs that its processes ran on.
         desired: the CPUs they should run on.
         cause: the likely cause.
         noticed_by: `watch` or `sweep`.
         round: how often in a row this cgroup was repaired; from 4 on another writer undoes each repair.
-        is_fight: that.
-        next_after_s: should it drift again, it is left as it is for so long.
-        error: why it could not be put right; empty when it was.
+        is_fight: whether another writer undoes each repair.
+        next_after_s: seconds until it is repaired again, should it drift again.
+        error: why it could not be repaired; empty when it was.
     """
 
     number: int
@@ -62,20 +63,18 @@ class DriftReport:
 Reporter = Callable[[DriftReport], None]
 
 
-# A writer that writes again after every repair never gives up either. Each further round waits longer, up to minutes, so
-# that neither side burns the node's time. The cgroup is repaired in the end when the other writer stops. Jitter keeps
-# both from running in step.
+# Pacing: a writer that undoes every repair does not give up. Each further round waits longer, up to minutes, so that the
+# two do not use up the node's time. When the other writer stops, the next round repairs the cgroup for good. Jitter keeps
+# both from writing in step.
 
-
-Key = TypeVar("Key")
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 300.0
 CALM_S = 60.0
-"""A cgroup that nobody wrote for so long, and for longer than twice the last pause, begins at round 1."""
+"""A cgroup without drift for this time, and for longer than twice the last pause, starts again at round 1."""
 
 FIGHT_ROUNDS = 4
-"""A runtime that puts back its stored value once or twice is no fight."""
+"""A runtime that writes its stored value once or twice is no fight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +82,9 @@ class Round:
     """The latest repair of one cgroup.
 
     Attributes:
-        number: 1 for the first since it was calm.
-        at: when, in seconds.
-        next_at: before that it is not touched again.
+        number: 1 for the first since the cgroup was calm.
+        at: seconds, monotonic.
+        next_at: the earliest time of the next repair.
     """
 
     number: int
@@ -94,17 +93,17 @@ class Round:
 
     @property
     def is_fight(self) -> bool:
-        """Return whether somebody undoes every repair."""
+        """Return whether another writer undoes every repair."""
         return self.number >= FIGHT_ROUNDS
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next try."""
+        """Return the seconds until the next repair."""
         return self.next_at - self.at
 
 
-class Pacing(Generic[Key]):
-    """Rounds by cgroup.
+class Pacing:
+    """The rounds of repairs, by cgroup.
 
     Args:
         draw: jitter, from 0 to 1.
@@ -112,33 +111,33 @@ class Pacing(Generic[Key]):
 
     def __init__(self, draw: Callable[[], float] = random.random) -> None:
         self._draw = draw
-        self._rounds: dict[Key, Round] = {}
+        self._rounds: dict[Target, Round] = {}
 
-    def due_at(self, key: Key) -> float:
-        """When it may be put right; in the past for whatever was calm."""
+    def due_at(self, key: Target) -> float:
+        """Return the earliest time of the next repair; in the past for a cgroup that was calm."""
         latest = self._rounds.get(key)
         return latest.next_at if latest else float("-inf")
 
-    def took_place(self, key: Key, now: float) -> Round:
-        """A repair was tried now."""
+    def took_place(self, key: Target, now: float) -> Round:
+        """Note an attempt at a repair."""
         former = self._rounds.get(key)
         number = 1 if former is None or _is_calm(former, now) else former.number + 1
         pause = min(FIRST_PAUSE_S * 2.0 ** (number - 1), LONGEST_PAUSE_S) * (0.75 + self._draw() / 2)
         latest = self._rounds[key] = Round(number, now, now + pause)
         return latest
 
-    def forget(self, key: Key) -> None:
-        """The cgroup is gone."""
+    def forget(self, key: Target) -> None:
+        """Forget a cgroup that is gone."""
         self._rounds.pop(key, None)
 
-    def forget_calm(self, now: float) -> list[Key]:
-        """Forget those that were left alone since; returns those that had been fought over."""
+    def forget_calm(self, now: float) -> list[Target]:
+        """Forget the cgroups that have become calm; returns those that were fought over."""
         calm = [key for key, latest in self._rounds.items() if _is_calm(latest, now)]
         return [key for key in calm if self._rounds.pop(key).is_fight]
 
     @property
-    def fights(self) -> list[Key]:
-        """Cgroups fought over."""
+    def fights(self) -> list[Target]:
+        """Return the cgroups that are fought over."""
         return [key for key, latest in self._rounds.items() if latest.is_fight]
 
 
@@ -147,22 +146,22 @@ def _is_calm(latest: Round, now: float) -> bool:
 
 
 SWEEP_PAUSE_S = 5.0
-"""Between two sweeps; each reads two small files a container, 40 us."""
+"""Seconds between two sweeps. A sweep reads two small files of each container, 40 us."""
 
 FIRST_SWEEP_S = 1.0
-"""A running runtime has sent Synchronize by then, and its writes are done."""
+"""Seconds from the start to the first sweep. A running runtime has sent Synchronize by then, and its writes are done."""
 
 SLICE = 32
-"""Cgroups looked at without a break: a millisecond or two."""
+"""Cgroups that are read without a break: a millisecond or two."""
 
 CONFIRM_S = 0.2
-"""A change in two steps looks like drift between them, so such causes are confirmed."""
+"""Seconds after which a doubtful drift must still be there. A change in two steps looks like drift between them."""
 
 DOUBTFUL = frozenset({Cause.NARROWED_ABOVE, Cause.NEVER_SET})
-"""Effective sets come a little after what makes them so, and a file is emptied by some before it is written."""
+"""Causes that may be of a moment: effective sets follow a write late, and some writers empty a file first."""
 
 FOLLOW_S = 0.05
-"""Containers that come or go are followed this soon after the answer; a burst is one change."""
+"""Seconds from an answer until containers that came or went are watched. A burst of events causes one update."""
 
 
 class DriftWatch:
@@ -170,10 +169,10 @@ class DriftWatch:
 
     Args:
         handler: has the state, and writes.
-        loop: where it runs.
-        log: one line a repair.
+        loop: runs all work.
+        log: takes one line for each repair.
         watch: reports cgroups that were written; None where the kernel has no watch left.
-        machine_moved: looks whether the machine changed, which is no drift; returns whether it did.
+        machine_moved: checks whether the machine changed; then differences are not drift.
         report: called with every repair.
         draw: jitter of the pauses.
     """
@@ -191,22 +190,22 @@ class DriftWatch:
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
         self._watch, self._machine_moved, self._report = watch, machine_moved, report
-        self._pacing: Pacing[Target] = Pacing(draw)
-        self._known: dict[Target, None] = {}
-        self._queue: dict[Target, str] = {}
-        self._waiting: dict[Target, str] = {}
-        self._doubted: dict[Target, float] = {}
+        self._pacing = Pacing(draw)
+        self._known: dict[Target, None] = {}  # all cgroups that are watched and swept
+        self._queue: dict[Target, str] = {}  # to be read by the next slices, with `noticed_by`
+        self._waiting: dict[Target, str] = {}  # drifted, and not due for a repair yet
+        self._doubted: dict[Target, float] = {}  # drifted for a doubtful cause, since when
         self._count = 0
         self._no_watch = LogRateLimit()
 
     def start(self) -> None:
-        """Begin after Synchronize, which repairs by itself."""
+        """Start to listen and to sweep; the first sweep comes after Synchronize, which repairs by itself."""
         if self._watch is not None:
             self._loop.watch(self._watch, self._noticed)
         self._loop.set_timer("sweep", self._loop.clock() + FIRST_SWEEP_S, self._sweep)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Follow an outcome: containers may have come or gone; after Synchronize every cgroup is looked at."""
+        """Observe an outcome: containers may have come or gone. After Synchronize every cgroup is checked."""
         if isinstance(outcome.event, Synchronize):
             self._loop.set_timer("sweep", self._loop.clock() + FOLLOW_S, self._sweep)
         elif outcome.decision.state is not outcome.before:
@@ -214,17 +213,17 @@ class DriftWatch:
 
     @property
     def watches(self) -> int:
-        """Watches the kernel holds for us."""
+        """Return how many directories the kernel watches."""
         return len(self._watch) if self._watch is not None else 0
 
     @property
     def fights(self) -> int:
-        """Cgroups that somebody else writes again and again."""
+        """Return how many cgroups another writer changes after every repair."""
         return len(self._pacing.fights)
 
     @property
     def waiting(self) -> int:
-        """Cgroups that have drifted and are left so until their pause is over."""
+        """Return how many cgroups have drifted and wait for the end of their pause."""
         return len(self._waiting)
 
     def _follow(self) -> None:
@@ -264,27 +263,30 @@ class DriftWatch:
             self._loop.set_timer("drift", self._loop.clock(), self._look)
 
     def _look(self) -> None:
-        """One slice of the queue; the loop answers the runtime before the next."""
+        """Check one slice of the queue; the loop answers the runtime before the next."""
         batch = {target: self._queue.pop(target) for target in list(self._queue)[:SLICE]}
         if self._queue:
             self._loop.set_timer("drift", self._loop.clock(), self._look)
         try:
-            self._put_right(batch)
+            self._repair(batch)
         except NriPinError as error:
             say(self._log, logging.ERROR, "drift not repaired", err=error)
-        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+        except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
             say_trace(self._log, "internal error, drift not repaired")
 
-    def _put_right(self, batch: dict[Target, str]) -> None:
+    def _repair(self, batch: dict[Target, str]) -> None:
         found = self._drifted(batch)
+        # CPUs that went offline leave every cpuset. That is no drift, and the desired sets are others then.
         if found and self._machine_moved():
             found = self._drifted(batch)
         now = self._loop.clock()
         self._doubt(batch, found, now)
+        # Some have to wait: for the confirmation of a doubtful cause, or for the end of their pause.
         due = [one for one in found if self._due_at(one.observed.target) <= now]
         self._wait({one.observed.target for one in found if one not in due}, batch)
         if not due:
             return
+        # The engine decides on repairs, and the validator checks them, as for an event of the runtime.
         _, errors = self._handler.put_right(CpusetsObserved(tuple(one.observed for one in due)))
         for one in due:
             latest = self._pacing.took_place(one.observed.target, now)
@@ -292,7 +294,7 @@ class DriftWatch:
             self._tell(one, batch[one.observed.target], latest, _error_of(one, errors, self._handler))
 
     def _doubt(self, batch: Iterable[Target], found: Iterable[Drift], now: float) -> None:
-        """Begin to doubt what may be a moment's, and end it for all others."""
+        """Note since when a drift with a doubtful cause is there; forget the others."""
         doubtful = {one.observed.target for one in found if one.cause in DOUBTFUL}
         for target in batch:
             if target not in doubtful:
@@ -316,7 +318,7 @@ class DriftWatch:
             return None
 
     def _ensure_watched(self, target: Target) -> None:
-        """Before it is read, so that nothing written in between goes unnoticed."""
+        """Watch the cgroup; called before it is read, so that no write in between goes unnoticed."""
         if self._watch is None:
             return
         try:
@@ -390,15 +392,15 @@ def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> st
     refused = [error for error in errors if any(error.path.startswith(one) for one in directories)]
     if refused or errors:
         return str((refused or errors)[0])
-    return f"its processes run on {after.effective} still, something above it that is not ours to widen holds less"
+    return f"its processes still run on {after.effective}: a cgroup above it, which the agent does not widen, has fewer CPUs"
 
 
 def _line(report: DriftReport) -> tuple[int, str]:
     if report.is_fight:
-        return logging.WARNING, "fighting with somebody over a cpuset"
+        return logging.WARNING, "another writer changes a cpuset after every repair"
     if report.error:
-        return logging.WARNING, "cpuset drifted and could not be put right"
-    return logging.WARNING, "cpuset drifted and was put right"
+        return logging.WARNING, "cpuset drifted and could not be repaired"
+    return logging.WARNING, "cpuset drifted and was repaired"
 
 
 def _fields(report: DriftReport) -> dict[str, object]:

@@ -1,30 +1,32 @@
-"""One request of the runtime, from its bytes to the reply and what comes after it. Start to read here.
+"""One request of the runtime, from its bytes to the reply and the work after it. Start to read here.
 
      1 receive    `RuntimeConnection.receive`: read the socket; the session turns bytes into events     I/O
-     2 inform     what the runtime does not say: devices, facts of the pod                             I/O, bounded
+     2 inform     facts that the runtime does not send: devices, the pod's object                      I/O, bounded
      3 decide     `core.engine.decide`: state and event in, a decision out                              pure
      4 check      the independent validator judges the whole decision                                  pure
-     5 save       append to the checkpoint, before anything follows from the decision                   I/O
+     5 save       write the checkpoint, before anything else depends on the decision                   I/O
      6 write      the cpusets that must be right before the answer                                     I/O
-     7 keep       only now is the new state the state of the agent
-     8 account    one log line, the recording, counters; repair what an earlier write did not reach
+     7 keep       the decided state becomes the state of the agent                                     memory
+     8 account    log line, recording, repair of cgroups that a failed write left, counters            I/O, bounded
      9 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
-    10 read back  compare what the kernel made of the writes, after the answer is out                   I/O
+    10 read back  compare the effective cpusets with the written ones, after the answer was sent        I/O
 
-`runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve` and `send`. Everything runs
-in one thread. Other watches of the agent wait for timers of the same loop and so work between two requests.
+`Handler.handle` does steps 2 to 8 in this order. `runtime_link.py` opens the connection, waits for bytes and calls
+`receive`, `Handler.serve`, `send` and `read_back`. Everything runs in one thread. Watches of the agent are timers of the
+same loop, so they work between two requests.
 
 Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
 checkpoint and cgroups as they were.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
+from nri_plugin.agent.connection import RuntimeConnection
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
@@ -36,10 +38,9 @@ from nri_plugin.agent.outcome import (
     name_of,
 )
 from nri_plugin.agent.recorder import Recorder
-from nri_plugin.agent.transport import Transport
-from nri_plugin.core.decision import CpusetWrite, Decision, EffectiveCheck, InformedCreate, UnsavedStart
+from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
-from nri_plugin.model.errors import HostError, LocalProtocolError, NriPinError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
 from nri_plugin.process.logs import new_op, say, say_trace
@@ -47,114 +48,37 @@ from nri_plugin.wire.nri.events import (
     CreateContainer,
     EmptyResponse,
     NRIEvent,
-    NRIResponse,
     PostCreateContainer,
     PostStartContainer,
     RemovePodSandbox,
     Request,
-    SessionEvent,
     StartContainer,
     Synchronize,
     empty_response,
 )
 from nri_plugin.wire.nri.messages import Pod
-from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
-CODE_UNKNOWN = 2
-"""The ttrpc status of a refusal; the runtimes pass its message on and look at no other code than 12."""
-
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
-"""Events that may be the first ones of a container that was created while the agent was away."""
-
-
-class RuntimeConnection:
-    """One connection to the runtime: steps 1 and 9.
-
-    Attributes:
-        checks: cpusets to read back once everything is sent.
-        synchronized_at: when Synchronize was answered, None before; safe to read from any thread.
-    """
-
-    def __init__(
-        self, session: PluginSession, transport: Transport, log: logging.Logger, clock: Callable[[], float]
-    ) -> None:
-        self.session, self.transport = session, transport
-        self.checks: list[EffectiveCheck] = []
-        self.synchronized_at: float | None = None
-        self._log, self._clock = log, clock
-
-    def receive(self) -> tuple[list[SessionEvent], bool]:
-        """Read what has arrived; return its events, and whether the runtime has closed the connection.
-
-        Raises:
-            RemoteProtocolError: these bytes are no ttrpc or no NRI.
-        """
-        data = self.transport.receive()
-        if data == b"":
-            return [], False
-        # A closed connection is no bytes to the session, which judges whether a message was cut off.
-        return self.session.receive_data(data or b"", self._clock()), data is None
-
-    def reply(self, request: Request, reply: RequestReply) -> None:
-        """Queue the reply to a request."""
-        if reply.refusal:
-            self._tell(request, self.refuse(request, reply.refusal))
-        else:
-            self.respond(request, reply.response)
-        self.checks += reply.checks
-
-    def respond(self, request: Request, response: NRIResponse) -> None:
-        """Queue a response; one that cannot be sent becomes an error, so that the runtime waits for nothing."""
-        session = self.session
-        try:
-            problem = session.respond(request.call, response, self._clock())
-        except LocalProtocolError as error:
-            why = f"internal error: {error}"
-            self._tell(request, why)
-            self.refuse(request, why)
-            return
-        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
-            text, event = "the runtime drops part of the answer", name_of(request.event)
-            say(self._log, logging.WARNING, text, event=event, err=problem.text)
-        elif problem is not None:
-            self._tell(request, problem.text)
-
-    def refuse(self, request: Request, why: str) -> str:
-        """Queue an error; return why that was not possible, empty when it was."""
-        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
-        return problem.text if problem is not None else ""
-
-    def send(self) -> bool:
-        """Send what is queued; return whether all of it is out.
-
-        Raises:
-            RemoteProtocolError: the runtime does not read its answers.
-        """
-        self.transport.send(self.session.data_to_send())
-        return not self.transport.has_unsent
-
-    def _tell(self, request: Request, problem: str) -> None:
-        if problem:
-            say(self._log, logging.ERROR, "answer not sent", event=name_of(request.event), err=problem)
+"""Events that may be the first of a container that was created while the agent was away."""
 
 
 @dataclass(slots=True)
 class RequestFlow:
-    """What is known about one request, each fact worked out once.
+    """The facts of one request; each step fills in its own.
 
     Attributes:
         request: the event with its deadline.
-        op: names the request in log lines.
-        began: when, on the monotonic clock.
+        op: the 8-hex name of the request in log lines.
+        began: its arrival, in seconds of the monotonic clock.
         before: the state at its arrival.
-        base: the state that was decided on: `before` without the pods that turned out to be over.
-        known: the event with everything that was found out about it.
-        decision: the bare state `before` until something is decided.
-        decide_s: seconds the decision took.
-        failed: something other than policy went wrong: a bug, a file, a cgroup.
+        base: the state that was decided on: `before` without the pods that were found to have ended.
+        known: the event with the facts of step 2.
+        decision: the result of step 3; the bare state `before` until then.
+        decide_s: seconds that the decision took.
+        failed: an error other than a refusal by policy occurred: a bug, a file, a cgroup.
     """
 
     request: Request
@@ -177,23 +101,22 @@ class Handler:
     """Handles requests and owns the state: steps 2 to 8 and 10.
 
     Args:
-        node: the node decisions are made for.
-        state: what is allocated.
+        node: the node that decisions are made for.
+        state: pods, containers and allocations.
         decide: the engine.
-        cpusets: the only way to the cpusets of cgroups.
-        checkpoint: where the state is saved.
-        log: for one line per decision.
+        cpusets: writes and reads the cpusets of cgroups.
+        checkpoint: saves the state.
+        log: takes one line for each decision.
         clock: seconds, monotonic; deadlines are on the same clock.
-        describe: called with every new node; it stores what readers of the checkpoint have to know of it.
-        inform: adds to an event what else is known; by default nothing.
+        describe: called with every new node; it stores the facts of the node beside the saved state.
+        inform: adds facts to an event; by default none.
         observe: called with every outcome, once its answer is ready.
-        history: records what happened.
+        history: records events and decisions.
 
     Attributes:
-        checkpoint: what is saved of the state.
-        cpusets: the only way to the cpusets of cgroups.
-        marks: fields of the line of every decision.
-        writer: makes `cpusets` for another tree.
+        state: replaced as a whole; other threads may read it.
+        marks: fields in the log line of every decision.
+        writer: the class of `cpusets`, for another cgroup tree.
     """
 
     marks: ClassVar[Mapping[str, object]] = {}
@@ -234,35 +157,39 @@ class Handler:
         reply = self.handle(request)
         if isinstance(request.event, Synchronize) and not reply.failed:
             connection.synchronized_at = self._clock()
-        # Step 9: from here on the runtime goes on with the container.
+        # Step 9. Once the reply is sent, the runtime goes on with the container.
         connection.reply(request, reply)
 
     def handle(self, request: Request) -> RequestReply:
-        """Steps 2 to 8 of one request; never raises."""
+        """Do steps 2 to 8 of one request; never raises."""
         event, before = request.event, self.state
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
         self.cpusets.outcomes.clear()
         try:
-            # Step 2: it waits for the exporter for a bounded share of the time that is left.
+            # Step 2: waits for the exporter, but only for a share of the time that is left for this request.
             flow.known, asked = self._inform(self.node, request), self._clock()
-            # Step 3: pure; the engine sees the state as it is now.
+            # Step 3: the engine gets the state of this moment. Nothing outside of `flow` changes.
             self._decide_on(flow)
             flow.decide_s = self._clock() - asked
+            # Steps 4 to 7: the first that fails ends the request, and undoes what the steps before it did.
             reply = self._carry_out(flow)
         except NriPinError as error:
             reply = self._failed(flow, error, str(error))
-        except Exception as error:  # noqa: BLE001 - whatever is wrong in a decision, the node goes on
+        except Exception as error:  # noqa: BLE001 - an error in one decision must not end the agent
             say_trace(self._log, "internal error", op=flow.op, event=name_of(event))
             reply = self._failed(flow, error, f"internal error: {type(error).__name__}: {error}")
+        # Step 8: also for refusals and failures.
         self._account(flow, reply)
         return reply
 
     def _decide_on(self, flow: RequestFlow) -> None:
-        """Step 3: decide; a container is not refused for CPUs of pods that are over."""
+        """Step 3: decide. A container is not refused because of CPUs that ended pods still hold."""
         flow.decision = self._decide(self.node, self.state, flow.known)
         if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
             return
-        if self.release_ended():  # each end is a request of its own
+        # Some runtimes never report the end of a pod. Looking for ended pods reads the cgroup tree, so it is done only
+        # before a refusal. Each release is a request with a decision, a save and a log line.
+        if self.release_ended():
             flow.base = self.state
             flow.decision = self._decide(self.node, self.state, flow.known)
 
@@ -270,31 +197,32 @@ class Handler:
         """Steps 4 to 7.
 
         Raises:
-            InvariantError: the decision would break something that was sound.
-            CheckpointError: it allocates something, and that cannot be saved.
+            InvariantError: the decision would break an invariant that held before.
+            CheckpointError: it makes an allocation, and that cannot be saved.
             WriteError: a cpuset could not be written.
         """
         if flow.decision.refusal is not None:
             return RequestReply(refusal=str(flow.decision.refusal))
-        # Step 4: before anything outside of memory knows of the decision.
+        # Step 4: before anything outside of memory depends on the decision.
         checked = check(self.node, self.state, flow.event, flow.decision)
-        # Step 5: after a crash the checkpoint must hold everything that a cgroup or the runtime has.
+        # Step 5: after a crash, the checkpoint must hold every allocation that a cgroup or the runtime knows.
         self._save(flow)
         if self._is_unsaved_start(flow):
-            # Only memory holds the allocation of this container, so a restart would take the CPUs that the runtime
-            # has on record. The second decision lets it run on those.
+            # Only memory would hold the allocation of this container. A restart would give it the CPUs that the runtime
+            # has stored, so a second decision keeps it on those.
             flow.known = UnsavedStart(flow.event, self.checkpoint.trouble)  # type: ignore[arg-type]
             flow.decision = self._decide(self.node, self.state, flow.known)
             checked = check(self.node, self.state, flow.event, flow.decision)
             self._save(flow)
         # Step 6: shared containers leave the CPUs before the answer gives them to the new container.
         self._write(flow, checked)
-        # Step 7: nothing can fail any more.
+        # Step 7: no later step can fail the request.
         self.state = flow.decision.state
         self.checkpoint.tell_unsaved(self.state)
         response = flow.decision.response
-        bare = isinstance(response, EmptyResponse)
-        return RequestReply(empty_response(flow.event) if bare else response, checks=flow.decision.checks)
+        if isinstance(response, EmptyResponse):
+            response = empty_response(flow.event)
+        return RequestReply(response, checks=flow.decision.checks)
 
     def _save(self, flow: RequestFlow) -> None:
         """Step 5: save the decided state.
@@ -304,17 +232,19 @@ class Handler:
         """
         state = flow.decision.state
         is_new = makes_allocations(self.state, state)
-        hurries = self.checkpoint.trouble and not is_new
         time_s = self._time_to_save(flow.request)
-        error = self.checkpoint.save(state, min(time_s, IN_TROUBLE_S) if hurries else time_s)
+        # A release is served even when it is not saved, so it does not wait for a disk that failed the last time.
+        if self.checkpoint.trouble and not is_new:
+            time_s = min(time_s, IN_TROUBLE_S)
+        error = self.checkpoint.save(state, time_s)
         if error is not None and is_new and not self._serves_unsaved(flow.event, state):
             raise error
 
     def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
         """Return whether allocations that cannot be saved are kept in memory.
 
-        A resize never is: after a restart the runtime's list tells with which CPUs a container was created, and some
-        runtimes forget at their own restart those that an update gave it.
+        Those of a resize are not. After a restart, the runtime's list has the CPUs of a container's creation. Some
+        runtimes forget the CPUs of an update when they restart themselves.
         """
         if isinstance(event, CreateContainer):
             return self.checkpoint.serves or event.pod.namespace in self.node.options.never_refuse
@@ -323,7 +253,7 @@ class Handler:
         return not (is_resize and isinstance(event, REFUSABLE))
 
     def _time_to_save(self, request: Request) -> float:
-        """Return half of the seconds that are left: the other half is needed to refuse in time."""
+        """Return half of the seconds that are left for the request; the other half is needed to refuse in time."""
         if request.deadline is None:
             return DEFAULT_SAVE_S
         return max(0.0, (request.deadline - self._clock()) / 2)
@@ -339,10 +269,10 @@ class Handler:
         return is_first and record is not None and held is not None and held.cpus != record.stored_cpus
 
     def _write(self, flow: RequestFlow, checked: CheckedWrites) -> None:
-        """Step 6: write all or none where the event can be refused, else as much as can be.
+        """Step 6: write all or nothing where the event can be refused, otherwise as much as possible.
 
         Raises:
-            WriteError: it failed, and cgroups and checkpoint are again what they were.
+            WriteError: a write failed; cgroups and checkpoint have been restored.
         """
         event, op = flow.event, flow.op
         if not isinstance(event, (*REFUSABLE, StartContainer)):
@@ -352,19 +282,17 @@ class Handler:
         try:
             self.cpusets.apply(checked)
         except WriteError as error:
-            self._take_back(flow, error.done)
+            # In reverse order of steps 5 and 6: the checkpoint must not lack an allocation that a cgroup still has.
+            for failure in self.cpusets.undo(self.node, self.state, error.done):
+                say(self._log, logging.ERROR, "cpuset not restored", op=op, err=failure)
+            self.checkpoint.save(self.state, self._time_to_save(flow.request))
             raise
 
-    def _take_back(self, flow: RequestFlow, done: Sequence[CpusetWrite]) -> None:
-        for error in self.cpusets.undo(self.node, self.state, done):
-            say(self._log, logging.ERROR, "cpuset not put back", op=flow.op, err=error)
-        self.checkpoint.save(self.state, self._time_to_save(flow.request))
-
     def _failed(self, flow: RequestFlow, error: Exception, why: str) -> RequestReply:
-        """Return the reply where a step failed: a refusal if possible, else one that changes nothing."""
+        """Return the reply after a failed step: a refusal where the runtime takes one, else an empty response."""
         flow.failed = True
         event = flow.event
-        # A start whose own cpuset could not be put right would run on CPUs that belong to others.
+        # A container whose own cpuset could not be written would start on CPUs that belong to others.
         if isinstance(event, REFUSABLE) or (
             isinstance(event, StartContainer) and isinstance(error, WriteError)
         ):
@@ -374,24 +302,8 @@ class Handler:
 
     def _account(self, flow: RequestFlow, reply: RequestReply) -> None:
         """Step 8: log, record, repair stale cgroups, count."""
-        total_s, event = self._clock() - flow.began, flow.event
-        took_us = round(total_s * 1e6)
-        level = self._levels.level_of(
-            event, reply.refusal, self._clock(), changed=self.state is not flow.before
-        )
-        if self._log.isEnabledFor(level):
-            fields = decision_fields(event, reply.response, self.cpusets.outcomes, flow.decision.steps)
-            say(
-                self._log,
-                level,
-                "refused" if reply.refusal else "decided",
-                op=flow.op,
-                event=name_of(event),
-                **self.marks,
-                **fields,
-                took_us=took_us,
-                err=reply.refusal,
-            )
+        total_s = self._clock() - flow.began
+        self._log_decision(flow, reply, round(total_s * 1e6))
         # The recorder only notes the event; a timer of the loop writes it after the answer.
         if self._history is not None:
             self._history.decided(
@@ -402,30 +314,52 @@ class Handler:
                 refusal=reply.refusal,
                 failed=flow.failed,
                 op=flow.op,
-                took_us=took_us,
+                took_us=round(total_s * 1e6),
             )
         # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
         self._write_stale()
-        if self._observe is not None:
-            outcome = RequestOutcome(
-                node=self.node,
-                event=event,
-                before=flow.before,
-                decision=flow.decision,
-                refusal=reply.refusal,
-                failed=flow.failed,
-                decide_s=flow.decide_s,
-                total_s=total_s,
-            )
-            try:
-                self._observe(outcome)
-            except Exception:  # noqa: BLE001 - a mistake in a counter is no reason to leave a container waiting
-                say_trace(
-                    self._log, "a mistake in a counter; the outcome is not counted", event=name_of(event)
-                )
+        if self._observe is None:
+            return
+        outcome = RequestOutcome(
+            node=self.node,
+            event=flow.event,
+            before=flow.before,
+            decision=flow.decision,
+            refusal=reply.refusal,
+            failed=flow.failed,
+            decide_s=flow.decide_s,
+            total_s=total_s,
+        )
+        try:
+            self._observe(outcome)
+        except Exception:  # noqa: BLE001 - an error in a counter must not leave a container waiting
+            text = "internal error, the outcome is not counted"
+            say_trace(self._log, text, op=flow.op, event=name_of(flow.event))
+
+    def _log_decision(self, flow: RequestFlow, reply: RequestReply, took_us: int) -> None:
+        event = flow.event
+        level = self._levels.level_of(
+            event, reply.refusal, self._clock(), changed=self.state is not flow.before
+        )
+        if not self._log.isEnabledFor(level):
+            return  # making the fields of a line that is not written costs more than many a decision
+        say(
+            self._log,
+            level,
+            "refused" if reply.refusal else "decided",
+            op=flow.op,
+            event=name_of(event),
+            **self.marks,
+            **decision_fields(event, reply.response, self.cpusets.outcomes, flow.decision.steps),
+            took_us=took_us,
+            err=reply.refusal,
+        )
 
     def read_back(self, checks: Iterable[EffectiveCheck]) -> None:
-        """Step 10: compare effective cpusets with the desired ones, once the answer is out."""
+        """Step 10: compare effective cpusets with the desired ones, after the answer was sent.
+
+        A difference is only logged here; `DriftWatch` repairs it.
+        """
         for one in checks:
             try:
                 observed = self.cpusets.read_effective(one.target)
@@ -448,10 +382,10 @@ class Handler:
                     observed=observed,
                 )
 
-    # ------------------------------------------------------------ what others ask of the state's owner
+    # ------------------------------------------------------------ calls of the watches and of a reload
 
     def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
-        """Decide for `node` from the next event on; allocations stay."""
+        """Decide for `node`, and write to `cpusets`, from the next event on; allocations stay."""
         self.node = node
         self.cpusets = cpusets or self.cpusets
         if self._history is not None:
@@ -466,7 +400,9 @@ class Handler:
         for pod in ended:
             say(
                 self._log,
-                logging.WARNING if pod.run_seen else logging.INFO,  # older pods: some runtimes never tell
+                logging.WARNING
+                if pod.run_seen
+                else logging.INFO,  # some runtimes never report the end of older pods
                 "a pod has ended and the runtime did not report it, its cgroup is gone",
                 pod=f"{pod.namespace}/{pod.name}",
             )
@@ -474,9 +410,9 @@ class Handler:
         return bool(ended)
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
-        """Decide and write for an event that the agent noticed itself; return the writes that failed.
+        """Decide and write for an event that the agent noticed itself; return the errors of failed writes.
 
-        Allocations never change by it; the node may have changed.
+        Such an event never changes an allocation, but the node may have changed.
 
         Raises:
             InvariantError: the validator refuses the decision; nothing was written.
@@ -489,10 +425,10 @@ class Handler:
         return decision, list(self.cpusets.attempt(checked))
 
     def _write_stale(self) -> None:
-        """Repair, before the answer, cgroups that a write of this or an earlier event did not reach.
+        """Repair, before the answer, the cgroups of failed writes of this and earlier events.
 
-        The failed write is not repeated: the cgroup is compared with the state of now, and narrowing comes first. Where
-        it fails again, the next event and the sweep try again.
+        A failed write is not repeated. The cgroup is compared with the current state, and narrowing comes first. A repair
+        that fails is tried again at the next event and by the sweep.
         """
         failed = self.cpusets.unwritten
         if not failed:
@@ -512,7 +448,7 @@ class Handler:
             say(self._log, logging.ERROR, "cpuset not repaired", err=error)
 
     def keep_saved(self) -> None:
-        """Save the state where the checkpoint holds another one."""
+        """Save the state if the checkpoint holds another one."""
         self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
 
     def close(self) -> None:
@@ -521,14 +457,9 @@ class Handler:
         if self._history is not None:
             self._history.close()
 
-    def _remember(self, state: State) -> None:
-        """Take over `state`, and save it."""
-        self.state = state
-        self.keep_saved()
-
 
 def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:
-    """Return pods whose cgroup is gone and that hold an allocation, or that only their end would remove."""
+    """Return pods whose cgroup is gone, if they hold an allocation or if no other event would remove them."""
     holders = dict.fromkeys(pod_of(key) for key in state.allocations)
     lived_in = {record.pod_uid for record in state.containers.values()}
     left = (uid for uid, pod in state.pods.items() if not pod.run_seen and uid not in lived_in)

@@ -1,20 +1,20 @@
-"""Reconciles what the kernel holds beside the cpusets of containers: CPU quotas, sandboxes and partitions.
+"""Reconciles the kernel settings beside the cpusets of containers: cpusets of sandboxes, partitions, CPU quotas.
 
-`core.kernel_settings` derives the desired settings from the state. `KernelSettingsReconciler` writes them soon after
-every change, and a slow sweep looks at all of them. It works in slices, between which the runtime is answered. No answer
-waits for it: a failure costs a log line and another try.
+`core.kernel_settings` derives the desired settings from the state. Two reconcilers write them:
 
-Quotas need more, because the kubelet writes a pod's quota back once a second for as long as a resize is pending.
-`QuotaReconciler` hears of such a write by inotify and undoes it in the next round of the loop. It never backs off.
-Instead the work is bounded: after each round it does not listen for `DEAF_S`, however many cgroups others write. A look
-after every update of the runtime, and the sweep, find quotas that no watch reports.
+* `KernelSettingsReconciler` compares all settings `FOLLOW_S` after each change of the state, and every `SWEEP_PAUSE_S`.
+* `QuotaReconciler` reacts to single quotas as well. The kubelet writes the quota of a pod once a second while a resize is
+  pending. An inotify watch reports such a write, and the quota is lifted in the next round of the loop.
+
+Both work in slices of `SLICE` files. The loop answers the runtime between two slices. No answer waits for these settings:
+a failure costs a log line and another attempt.
 """
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Literal, Protocol
+from typing import Literal
 
 from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.handler import Handler
@@ -28,6 +28,7 @@ from nri_plugin.core.kernel_settings import (
     sandboxes,
 )
 from nri_plugin.host.cgroup_watch import CgroupWatch
+from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
@@ -43,54 +44,51 @@ from nri_plugin.wire.nri.events import (
 )
 from nri_plugin.wire.nri.messages import Pod
 
-DEAF_S = 0.05
-"""Between two rounds, so that a quota is gone within 100 ms and an endless writer costs 20 short rounds a second."""
+SLICE = 32
+"""Files that are handled without a break: a millisecond or two, as long as the runtime may wait for the agent."""
 
-UPDATE_S = 0.05
-"""After an update of the runtime: the kubelet writes the pod's cgroup just before or after it asks for one."""
-
-QUOTA_STAYS = "a CPU quota could not be changed: a container with exclusive CPUs may be throttled"
 REMEDY = (
-    "it is tried again every 10 s; where this goes on, see that the agent may write the file named in err: as root, "
-    "with the cgroup tree mounted read-write"
+    "the agent tries again every 10 s; if this goes on, see that it may write the file named in err: as root, with the "
+    "cgroup tree mounted read-write"
 )
 
-SLICE = 32
-"""Files looked at without a break: a millisecond or two, as long as the runtime may wait for us."""
+# CPU quotas
 
-UNWATCHED = "a CPU quota that somebody writes back is noticed at updates and by the sweep only"
+DEAF_S = 0.05
+"""Seconds without listening after each notice of the kernel. A quota that was written back is gone within 100 ms, and
+another writer that never stops costs 20 short rounds a second."""
+
+UPDATE_S = 0.05
+"""Seconds from an update of the runtime to a check. The kubelet writes the pod's cgroup just before or after it."""
+
+QUOTA_STAYS = "CPU quota not changed: a container with exclusive CPUs may be throttled"
+UNWATCHED = (
+    "quotas cannot be watched; only updates and the periodic sweep find a CPU quota that was written back"
+)
 
 NoticedBy = Literal["watch", "update", "sweep"]
 Counted = Callable[[NoticedBy], None]
 
 
-class QuotaFiles(Protocol):
-    """The part of `nri_plugin.host.cpu_quota.CPUQuotas` that is used here; its docstrings hold."""
-
-    def set(self, ref: CgroupRef, quota_us: int) -> bool:
-        """Lift the quota, or put one back."""
-
-    def directories(self, ref: CgroupRef) -> list[str]:
-        """Where its quota files are."""
-
-
 class QuotaReconciler:
-    """Writes quotas where they are not as wanted.
+    """Writes the CPU quotas of cgroups where they are not the desired ones.
+
+    It never backs off: a container with exclusive CPUs would be throttled meanwhile. `DEAF_S` bounds the work instead.
 
     Args:
         files: the quotas.
-        watch: reports cgroups that were written; None where the kernel gives no watch.
-        loop: where it runs.
-        log: a line for the first change of each quota, and for each one that another writer puts back.
+        watch: reports cgroups whose quota was written; None where the kernel gives no watch.
+        loop: runs the work.
+        log: takes one line for the first change of each quota, and one for each cgroup with another writer.
         counted: called for every quota that was written back and lifted again.
 
     Attributes:
-        lifted: cgroups without the CPU quota they would have; may be read by any thread.
+        lifted: cgroups without the CPU quota that the kubelet gave them; safe to read from any thread.
     """
 
     def __init__(
         self,
-        files: QuotaFiles,
+        files: CPUQuotas,
         watch: CgroupWatch[CgroupRef] | None,
         loop: Loop,
         log: logging.Logger,
@@ -98,98 +96,105 @@ class QuotaReconciler:
     ) -> None:
         self._files, self._watch, self._loop, self._log = files, watch, loop, log
         self._counted = counted
-        self._wanted: dict[CgroupRef, int] = {}
-        self._done: dict[CgroupRef, int] = {}
-        self._unsure: set[CgroupRef] = set()
-        self._due: dict[CgroupRef, NoticedBy] = {}
-        self._updated: set[str] = set()
+        self._desired: dict[CgroupRef, int] = {}  # microseconds, or NO_QUOTA
+        self._applied: dict[CgroupRef, int] = {}  # as found or written last
+        self._unverified: set[CgroupRef] = set()  # to be read again by the next `reconcile`
+        self._queue: dict[CgroupRef, NoticedBy] = {}  # to be read again by the next slices
+        self._updated_pods: set[str] = set()
         self._written_back: Repeats[CgroupRef] = Repeats()
         self._trouble, self._no_watch = LogRateLimit(), LogRateLimit()
         self.lifted = 0
 
     @property
     def watches(self) -> int:
-        """Watches the kernel holds for us."""
+        """Directories that the kernel watches."""
         return len(self._watch) if self._watch is not None else 0
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Listen to the watch."""
         if self._watch is not None:
-            self._loop.watch(self._watch, self._noticed)
+            self._loop.watch(self._watch, self._on_watch)
 
-    def doubt_all(self) -> None:
-        """The next `reconcile` also looks at those that were right when they were looked at last."""
-        self._unsure |= self._wanted.keys()
+    def verify_all(self) -> None:
+        """Let the next `reconcile` read every quota again."""
+        self._unverified |= self._desired.keys()
 
-    def reconcile(self, wanted: Iterable[QuotaWrite]) -> Iterator[None]:
-        """Make these quotas as wanted and let go of all others; one step for each cgroup that is looked at."""
-        former, self._wanted = self._wanted, {one.target: one.quota_us for one in wanted}
-        for gone in former.keys() - self._wanted.keys():
-            self._let_go(gone)
-        for ref, quota_us in list(self._wanted.items()):
-            if ref in self._unsure or self._done.get(ref) != quota_us:
-                self._set(ref, quota_us, "sweep")
+    def reconcile(self, desired: Iterable[QuotaWrite]) -> Iterator[None]:
+        """Apply these quotas and forget all others; yields after each cgroup that was read."""
+        former, self._desired = self._desired, {one.target: one.quota_us for one in desired}
+        for ref in former.keys() - self._desired.keys():
+            self._forget(ref)
+        for ref, quota_us in list(self._desired.items()):
+            if ref in self._unverified or self._applied.get(ref) != quota_us:
+                self._apply(ref, quota_us, "sweep")
                 yield
-        self.lifted = sum(1 for quota_us in self._done.values() if quota_us == NO_QUOTA)
+        self.lifted = sum(1 for quota_us in self._applied.values() if quota_us == NO_QUOTA)
 
     def updated(self, cgroup_parent: str) -> None:
-        """The runtime was asked to update this pod or a container of it: look at both soon."""
-        self._updated.add(cgroup_parent)
-        self._loop.set_timer("quotas updated", self._loop.clock() + UPDATE_S, self._look_at_updated)
+        """Check the quotas of a pod soon: the runtime was asked to update the pod or a container of it."""
+        self._updated_pods.add(cgroup_parent)
+        self._loop.set_timer("quotas updated", self._loop.clock() + UPDATE_S, self._check_updated_pods)
 
-    def _noticed(self) -> None:
-        """Look at the written quotas, and listen again a little later; our own writes are among them."""
+    def _on_watch(self) -> None:
+        """Check the quotas that were written, and listen again after `DEAF_S`."""
         if self._watch is None:
             return
-        changed = self._watch.read()
+        changed = self._watch.read()  # None: notices were lost
         self._loop.forget(self._watch)
         self._loop.set_timer("quotas heard", self._loop.clock() + DEAF_S, self.start)
-        self._look_at(self._wanted if changed is None else changed, "watch")
+        self._check(self._desired if changed is None else changed, "watch")
 
-    def _look_at_updated(self) -> None:
-        parents, self._updated = self._updated, set()
-        self._look_at([ref for ref in self._wanted if ref.parent in parents], "update")
+    def _check_updated_pods(self) -> None:
+        pods, self._updated_pods = self._updated_pods, set()
+        self._check([ref for ref in self._desired if ref.parent in pods], "update")
 
-    def _look_at(self, some: Iterable[CgroupRef], noticed_by: NoticedBy) -> None:
-        for ref in some:
-            if self._wanted.get(ref) == NO_QUOTA:
-                self._due.setdefault(ref, noticed_by)
-        self._go_on()
+    def _check(self, refs: Iterable[CgroupRef], noticed_by: NoticedBy) -> None:
+        for ref in refs:
+            # A quota that the agent wants is not defended: the kubelet may have changed the limit.
+            if self._desired.get(ref) == NO_QUOTA:
+                self._queue.setdefault(ref, noticed_by)
+        self._do_slice()
 
-    def _go_on(self) -> None:
-        batch = {ref: self._due.pop(ref) for ref in list(self._due)[:SLICE]}
-        if self._due:
-            self._loop.set_timer("quotas slice", self._loop.clock(), self._go_on)
+    def _do_slice(self) -> None:
+        batch = {ref: self._queue.pop(ref) for ref in list(self._queue)[:SLICE]}
+        if self._queue:
+            self._loop.set_timer("quotas slice", self._loop.clock(), self._do_slice)
         try:
             for ref, noticed_by in batch.items():
-                self._set(ref, NO_QUOTA, noticed_by)
-        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+                self._apply(ref, NO_QUOTA, noticed_by)
+        except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
             say_trace(self._log, "internal error, a CPU quota was not lifted")
 
-    def _let_go(self, ref: CgroupRef) -> None:
-        self._done.pop(ref, None)
-        self._due.pop(ref, None)
-        self._unsure.discard(ref)
+    def _forget(self, ref: CgroupRef) -> None:
+        self._applied.pop(ref, None)
+        self._queue.pop(ref, None)
+        self._unverified.discard(ref)
         self._written_back.forget(ref)
         if self._watch is not None:
             self._watch.discard(ref)
 
-    def _set(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
-        self._unsure.discard(ref)
+    def _apply(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
+        """Write the quota where it differs; a failure is logged and tried again by the next `reconcile`."""
+        self._unverified.discard(ref)
         try:
-            self._ensure_watched(ref, quota_us)
-            changed = self._files.set(ref, quota_us)
+            # The watch comes before the read, so that no write in between goes unnoticed.
+            self._watch_where_lifted(ref, quota_us)
+            is_changed = self._files.set(ref, quota_us)
         except HostError as error:
-            self._done.pop(ref, None)
+            self._applied.pop(ref, None)
             if self._trouble.is_due(str(error), self._loop.clock()):
                 say(self._log, logging.WARNING, QUOTA_STAYS, todo=REMEDY, err=error)
             return
-        if changed:
-            self._tell(ref, quota_us, noticed_by)
-        self._done[ref] = quota_us
+        if is_changed:
+            self._report(ref, quota_us, noticed_by)
+        self._applied[ref] = quota_us
 
-    def _ensure_watched(self, ref: CgroupRef, quota_us: int) -> None:
-        """Before the quota is read, so that no write in between goes unnoticed."""
+    def _watch_where_lifted(self, ref: CgroupRef, quota_us: int) -> None:
+        """Watch the cgroup while it must have no quota.
+
+        Raises:
+            HostError: the name of the cgroup leaves the tree.
+        """
         if self._watch is None:
             return
         if quota_us != NO_QUOTA:
@@ -202,48 +207,51 @@ class QuotaReconciler:
             if self._no_watch.is_due(error.detail, self._loop.clock()):
                 say(self._log, logging.WARNING, UNWATCHED, err=error)
 
-    def _tell(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
-        """A quota that comes back is logged once, not once a second; the counter has every one.
+    def _report(self, ref: CgroupRef, quota_us: int, noticed_by: NoticedBy) -> None:
+        """Log and count a change.
 
-        It is no warning: the kubelet and systemd do so in the ordinary course of things, and it is undone.
+        The counter has every quota that was written back; the log has one line for each cgroup. It is not a warning: the
+        kubelet and systemd write quotas in normal operation, and no harm is left.
         """
         cgroup = ref.path or ref.parent
         if quota_us != NO_QUOTA:
-            say(self._log, logging.INFO, "CPU quota put back", cgroup=cgroup)
-        elif self._done.get(ref) != NO_QUOTA:
+            say(self._log, logging.INFO, "CPU quota restored", cgroup=cgroup)
+        elif self._applied.get(ref) != NO_QUOTA:
             say(self._log, logging.INFO, "CPU quota lifted", cgroup=cgroup)
         else:
             self._counted(noticed_by)
             if self._written_back.is_first(ref, "", self._loop.clock()):
-                text = "somebody wrote a CPU quota back, it was lifted again"
+                text = "CPU quota was written back and lifted again"
                 say(self._log, logging.INFO, text, cgroup=cgroup, noticed_by=noticed_by)
 
 
+# All settings
+
 SWEEP_PAUSE_S = 10.0
-"""Between two looks at everything."""
+"""Seconds between two sweeps, which read every setting again."""
 
 FOLLOW_S = 0.05
-"""From an event to the reconciliation of its consequences; a burst is one change."""
+"""Seconds from an event to the reconciliation of its consequences. A burst of events causes one."""
 
 UPDATES = (UpdateContainer, PostUpdateContainer, UpdatePodSandbox, PostUpdatePodSandbox)
 """The kubelet writes quotas, or lets the runtime write them, when it asks for one of these."""
 
-SANDBOX_STAYS = "the cpuset of a pod's sandbox could not be written: it may run on exclusive CPUs of others"
-PARTITION_STAYS = "a partition could not be ended or mended: the owners of its CPUs may not get them"
+SANDBOX_STAYS = "cpuset of a pod's sandbox not written: it may run on exclusive CPUs of containers"
+PARTITION_STAYS = "partition not ended or repaired: the owners of its CPUs may not get them"
 
 MOST_SWEEPS = 30
-"""A partition that the kernel refused is tried at ever fewer sweeps, in the end every five minutes."""
+"""The longest pause, in sweeps, between two attempts at a partition that the kernel refused: five minutes."""
 
 
 @dataclass(slots=True)
 class RefusedPartition:
-    """A partition that the kernel did not grant.
+    """A partition that the kernel refused.
 
     Attributes:
         partition: the partition.
-        trouble: the kernel's answer.
-        pause: sweeps from one try to the next.
-        left: how many of them are still to come.
+        trouble: the kernel's reason.
+        pause: sweeps from one attempt to the next; doubles with each refusal for the same reason.
+        left: sweeps until the next attempt.
     """
 
     partition: Partition
@@ -255,14 +263,14 @@ class RefusedPartition:
 class KernelSettingsReconciler:
     """Writes the settings of `nri_plugin.core.kernel_settings` where they differ, in slices.
 
-    Args:
-        handler: knows the state.
-        loop: where it runs.
-        log: a line for what changes, and for what fails.
-        writer: of sandboxes and partitions.
-        cpu_quotas: None where the node has none that we see.
+    Its counts are safe to read from any thread.
 
-    The counts may be read by any thread.
+    Args:
+        handler: has node and state.
+        loop: runs the work.
+        log: takes a line for each change, and for each failure.
+        writer: of sandboxes and partitions.
+        cpu_quotas: None on a node without a `cpu` controller that the agent can see.
     """
 
     def __init__(
@@ -275,143 +283,146 @@ class KernelSettingsReconciler:
     ) -> None:
         self._handler, self._loop, self._log = handler, loop, log
         self._writer, self._quotas = writer, cpu_quotas
-        self._former: State | None = handler.state  # an agent that ended may have made partitions for these
+        # An earlier agent may have made partitions for the allocations of this state; None once they were adopted.
+        self._to_adopt: State | None = handler.state
         self._reconciled = handler.state
         self._refused: dict[CgroupRef, RefusedPartition] = {}
         self._steps: Iterator[None] = iter(())
         self._is_due = False
-        self._sandboxes_done: dict[CgroupRef, CPUSet] = {}
+        self._written_sandboxes: dict[CgroupRef, CPUSet] = {}
         self._trouble = LogRateLimit()
 
     @property
     def lifted(self) -> int:
-        """Cgroups without the CPU quota they would have."""
+        """Cgroups without the CPU quota that the kubelet gave them."""
         return self._quotas.lifted if self._quotas is not None else 0
 
     @property
     def watches(self) -> int:
-        """Watches the kernel holds for us."""
+        """Directories that the kernel watches."""
         return self._quotas.watches if self._quotas is not None else 0
 
     @property
     def partitions(self) -> int:
-        """Partitions that are made."""
+        """Partitions that exist."""
         return len(self._writer)
 
     @property
     def refused(self) -> int:
-        """Partitions that the kernel did not grant."""
+        """Partitions that the kernel refused."""
         return len(self._refused)
 
+    # When to reconcile
+
     def start(self) -> None:
-        """Begin the sweep, and to listen."""
+        """Start the sweep, and listen to the watch of quotas."""
         if self._quotas is not None:
             self._quotas.start()
         self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Take note of an outcome: its consequences are written soon after the answer."""
+        """Observe an outcome: its consequences are written soon after the answer."""
         if isinstance(outcome.event, Synchronize):
-            self._former = self._former or self._handler.state
-            self.look_again()
+            self._to_adopt = self._to_adopt or self._handler.state
+            self.reconcile_soon()
         elif outcome.decision.state is not outcome.before:
-            self.look_again()
+            self.reconcile_soon()
         if self._quotas is not None and isinstance(outcome.event, UPDATES):
             self._quotas.updated(_cgroup_parent(outcome.decision.state, outcome.event.pod))
 
-    def look_again(self) -> None:
-        """Soon; something changed that may have ended a partition: a cpuset beside it, the machine."""
+    def reconcile_soon(self) -> None:
+        """Reconcile after `FOLLOW_S`, also where a drifted cpuset or a change of the machine may have ended a partition."""
         if not self._is_due:
             self._is_due = True
             self._loop.set_timer("kernel settings", self._loop.clock() + FOLLOW_S, self._begin)
 
     def _sweep(self) -> None:
-        """Look at everything again, also at settings that were right before."""
-        self._sandboxes_done = dict.fromkeys(self._sandboxes_done, NO_CPUS)
+        """Reconcile all settings, also those that were right before."""
+        self._written_sandboxes = dict.fromkeys(self._written_sandboxes, NO_CPUS)
         if self._quotas is not None:
-            self._quotas.doubt_all()
+            self._quotas.verify_all()
         for one in self._refused.values():
             one.left -= 1
         self._begin()
         self._loop.set_timer("kernel settings sweep", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
 
     def _begin(self) -> None:
-        """Begin with the state as it is now; settings that are done are passed over."""
+        # A reconciliation that is under way is dropped: the new one starts from the current state and passes over the
+        # settings that are right already.
         self._is_due = False
         self._steps = self._reconcile()
-        self._go_on()
+        self._do_slice()
 
-    def _go_on(self) -> None:
+    def _do_slice(self) -> None:
         try:
             taken = sum(1 for _ in islice(self._steps, SLICE))
-        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+        except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
             say_trace(self._log, "internal error while quotas, sandboxes and partitions were reconciled")
             return
         if taken == SLICE:
-            self._loop.set_timer("kernel settings slice", self._loop.clock(), self._go_on)
+            self._loop.set_timer("kernel settings slice", self._loop.clock(), self._do_slice)
+
+    # What to reconcile
 
     def _reconcile(self) -> Iterator[None]:
-        """Yield after each step, which is a file or a few."""
+        """Apply all settings; yields after each step, which is one file or a few."""
         node, state = self._handler.node, self._handler.state
         self._reconciled = state
-        pool, rest = state.shared_pool(node), dict(sandboxes(node, state))
-        wanted = {one.target: one for one in partitions(node, state)}
+        pool, desired_sandboxes = state.shared_pool(node), dict(sandboxes(node, state))
+        desired = {one.target: one for one in partitions(node, state)}
         # A partition ends before a sandbox gets its CPUs: a sibling with one of them would make it invalid.
-        self._end_partitions(wanted)
-        yield from self._write_sandboxes(pool, rest)
+        self._end_partitions(desired)
+        yield from self._write_sandboxes(pool, desired_sandboxes)
         # Sandboxes leave the CPUs of a partition before it is made, for the same reason.
-        yield from self._make_partitions(node, state, wanted)
+        yield from self._make_partitions(node, state, desired)
         if self._quotas is not None:
             yield from self._quotas.reconcile(quotas(node, state))
 
-    def _end_partitions(self, wanted: dict[CgroupRef, Partition]) -> None:
-        if self._former is not None:
-            for trouble in self._writer.adopt(self._former, self._handler.state):
-                self._say(PARTITION_STAYS, trouble)
-            self._former = None
-        for trouble in self._writer.end_others(self._handler.node, wanted, self._loop.clock()):
-            self._say(PARTITION_STAYS, trouble)
+    def _end_partitions(self, desired: dict[CgroupRef, Partition]) -> None:
+        if self._to_adopt is not None:
+            for trouble in self._writer.adopt(self._to_adopt, self._handler.state):
+                self._warn(PARTITION_STAYS, trouble)
+            self._to_adopt = None
+        for trouble in self._writer.end_others(self._handler.node, desired, self._loop.clock()):
+            self._warn(PARTITION_STAYS, trouble)
 
     def _make_partitions(
-        self, node: Node, state: State, wanted: dict[CgroupRef, Partition]
+        self, node: Node, state: State, desired: dict[CgroupRef, Partition]
     ) -> Iterator[None]:
-        """Make partitions; the sweep tries refused ones again, and a changed reason is logged."""
-        for ref in [ref for ref, one in self._refused.items() if wanted.get(ref) != one.partition]:
+        """Make partitions. A refused one waits for its sweep; it is logged again when the reason changes."""
+        for ref in [ref for ref, one in self._refused.items() if desired.get(ref) != one.partition]:
             del self._refused[ref]
         waiting = {ref for ref, one in self._refused.items() if one.left > 0}
-        due = {ref: one for ref, one in wanted.items() if ref not in waiting}
+        due = {ref: one for ref, one in desired.items() if ref not in waiting}
         for settled in self._writer.make(node, state, due):
             one, refused = settled.partition, self._refused.get(settled.partition.target)
+            fields = {"container": one.container_id, "cpus": one.cpus, "kind": one.kind}
             if not settled.trouble:
                 self._refused.pop(one.target, None)
-                self._tell_partition(logging.INFO, "partition made", one)
+                say(self._log, logging.INFO, "partition made", **fields)
             elif refused is not None and refused.trouble == settled.trouble:
                 refused.pause = refused.left = min(2 * refused.pause, MOST_SWEEPS)
             else:
                 self._refused[one.target] = RefusedPartition(one, settled.trouble)
-                self._tell_partition(
-                    logging.WARNING, "no partition, it has an ordinary cpuset", one, err=settled.trouble
-                )
+                text = "no partition, it has an ordinary cpuset"
+                say(self._log, logging.WARNING, text, **fields, err=settled.trouble)
             yield
 
-    def _tell_partition(self, level: int, text: str, one: Partition, **fields: object) -> None:
-        say(self._log, level, text, container=one.container_id, cpus=one.cpus, kind=one.kind, **fields)
+    def _write_sandboxes(self, pool: CPUSet, desired: dict[CgroupRef, CPUSet]) -> Iterator[None]:
+        """Write the cpusets of sandboxes. Some runtimes make no sandbox; that is seen again at the next sweep.
 
-    def _write_sandboxes(self, pool: CPUSet, wanted: dict[CgroupRef, CPUSet]) -> Iterator[None]:
-        """Some runtimes make no sandbox, and then there is nothing to write until the next sweep either.
-
-        A sandbox that needs no cpuset any more gets the current pool, which is every CPU where nothing is pinned.
+        A sandbox that needs no cpuset any more gets the shared pool, which is every CPU where nothing is exclusive.
         """
-        done = self._sandboxes_done
-        for ref in done.keys() - wanted.keys():
-            del done[ref]
+        written = self._written_sandboxes
+        for ref in written.keys() - desired.keys():
+            del written[ref]
             if pool:
                 self._write_sandbox(ref, pool)
             yield
-        for ref, cpus in wanted.items():
-            if done.get(ref) != cpus:
+        for ref, cpus in desired.items():
+            if written.get(ref) != cpus:
                 if self._write_sandbox(ref, cpus):
-                    done[ref] = cpus
+                    written[ref] = cpus
                 yield
 
     def _write_sandbox(self, ref: CgroupRef, cpus: CPUSet) -> bool:
@@ -419,22 +430,23 @@ class KernelSettingsReconciler:
         try:
             self._writer.write_sandbox(node, state, ref, cpus)
         except HostError as error:
-            self._say(SANDBOX_STAYS, error)
+            self._warn(SANDBOX_STAYS, error)
             return False
         except InvariantError as error:
-            # The pool of an earlier slice may hold CPUs that are exclusive by now; the next round has the new pool.
+            # The state may have changed since the first slice, and `cpus` may be exclusive now. The change has caused
+            # another reconciliation, with another pool.
             if state is self._reconciled:
-                self._say(SANDBOX_STAYS, error)
+                self._warn(SANDBOX_STAYS, error)
             return False
         return True
 
-    def _say(self, text: str, error: NriPinError) -> None:
+    def _warn(self, text: str, error: NriPinError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):
             say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
 
 
 def _cgroup_parent(state: State, told: Pod) -> str:
-    """The pod's cgroup, also when the event brings only the sandbox id; empty for an unknown pod."""
+    """Return the pod's cgroup, also where the event has only the id of the sandbox; empty for an unknown pod."""
     pod = state.pods.get(told.uid)
     pod = pod or next((one for one in state.pods.values() if one.sandbox_id == told.id), None)
     return pod.cgroup_parent if pod is not None else ""

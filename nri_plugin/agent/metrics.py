@@ -1,38 +1,152 @@
-"""Counters of the agent, under the kubelet's names where the kubelet has one.
+"""The metrics of the agent, under the kubelet's names where the kubelet has one.
 
-Labelled children are bound once, so that the thread that answers the runtime only adds. Values that follow from the
-state are gauges in `metrics_state`. Loaded only where `metricsBindAddress` is set.
+`Metrics` holds the counters. Labelled children are bound once, so that the thread that answers the runtime only adds.
+`StateGauges` derives values from the state at a scrape: a state is frozen, so a scrape in another thread needs no lock
+and no copy. This module is loaded only where `metricsBindAddress` is set.
 
-Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go; the `kubelet_` prefix is kept so that
-dashboards and alerts only change the job.
+Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go, and `kubelet_cpu_manager_*` as
+pkg/kubelet/cm/cpumanager/policy_static.go, initializeMetrics; the `kubelet_` prefix is kept so that dashboards and alerts
+only change the job.
 """
 
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from nri_plugin import __version__
 from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
-from nri_plugin.agent.metrics_state import Admission, ContainerAlignment, StateGauges, admission_of
 from nri_plugin.agent.observing import KINDS, ObservedWatch
 from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.core.drift import Cause
-from nri_plugin.model.state import State
-from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, one_at_a_time
+from nri_plugin.core.hint_providers import tables_of
+from nri_plugin.core.requests import pod_uid
+from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, Phase, State
+from nri_plugin.policy.alignment import by_cache, by_numa_node, is_in_one_cache
+from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time
 from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.events import CreateContainer
+
+# The kubelet's resource manager counters.
+#
+# Source: kubelet v1.36 topologymanager/scope_*.go, cpumanager/policy_static.go, memorymanager/policy_static.go.
+#
+# Differs: the kubelet admits a pod once, with all its containers; here containers come one by one, and a refused
+# one comes again. Each first creation of a container, and each refused try, is one admission request.
+
+
+CPU_REFUSALS = (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS, RefusalKind.UNCORE_CACHE)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerAlignment:
+    """One rise of `container_aligned_compute_resources_count`, or of its failure count.
+
+    Attributes:
+        scope: `container` or `pod`.
+        boundary: `numa_node`, `physical_cpu` or `uncore_cache`.
+        ok: aligned, not failed.
+    """
+
+    scope: str
+    boundary: str
+    ok: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The counts of one created container.
+
+    Attributes:
+        refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
+        allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
+        aligned: rises of the alignment counters.
+    """
+
+    refused_by: AdmissionRefusal | None
+    allocation: Allocation | None
+    aligned: tuple[ContainerAlignment, ...]
+
+    @property
+    def asked_for_cpus(self) -> bool:
+        """Return whether exclusive CPUs were allocated, or could not be although hints allowed them."""
+        return bool(self.allocation and self.allocation.cpus) or self.cpus_failed
+
+    @property
+    def cpus_failed(self) -> bool:
+        """Return whether they could not be allocated."""
+        return self.refused_by is not None and self.refused_by.kind in CPU_REFUSALS
+
+    @property
+    def asked_for_memory(self) -> bool:
+        """Return whether memory was allocated, or could not be although hints allowed it."""
+        return bool(self.allocation and self.allocation.memory) or self.memory_failed
+
+    @property
+    def memory_failed(self) -> bool:
+        """Return whether it could not be allocated."""
+        return self.refused_by is not None and self.refused_by.kind is RefusalKind.MEMORY
+
+
+def admission_of(outcome: RequestOutcome) -> Admission | None:
+    """Return the counts of `outcome`; None for other events and for containers that are only started again."""
+    event, decision = outcome.event, outcome.decision
+    if not isinstance(event, CreateContainer) or _is_known(outcome, event):
+        return None
+    error = decision.refusal or decision.overruled
+    allocation = None
+    if not outcome.refusal:
+        record = decision.state.containers.get(event.container.id)
+        allocation = decision.state.allocation_of(record) if record else None
+    return Admission(error, allocation, tuple(_aligned(outcome, error, allocation)))
+
+
+def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
+    records = outcome.before.containers_of(pod_uid(event.pod))
+    return any(record.name == event.container.name and not record.unplaced for record in records)
+
+
+def _aligned(
+    outcome: RequestOutcome, error: AdmissionRefusal | None, allocation: Allocation | None
+) -> Iterator[ContainerAlignment]:
+    options = outcome.node.options
+    if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
+        yield from _aligned_to_node(outcome, error)
+    cpus = allocation.cpus if allocation else CPUSet()
+    if options.full_pcpus_only and (cpus or (error is not None and error.kind in CPU_REFUSALS)):
+        yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
+    if cpus and is_in_one_cache(outcome.node.topology, cpus):
+        yield ContainerAlignment("container", "uncore_cache")
+
+
+def _aligned_to_node(outcome: RequestOutcome, error: AdmissionRefusal | None) -> Iterator[ContainerAlignment]:
+    """Only single-numa-node guarantees it; a pod counts once, with its first container."""
+    scope = outcome.node.options.topology_manager_scope
+    is_counted = scope is TopologyManagerScope.CONTAINER or "pod-scope" in outcome.decision.steps
+    if error is not None and error.kind is RefusalKind.TOPOLOGY_AFFINITY:
+        yield ContainerAlignment(scope, "numa_node", ok=False)
+    elif error is None and not outcome.refusal and is_counted:
+        yield ContainerAlignment(scope, "numa_node")
+
+
+# The counters
 
 EVENTS = (
     "Synchronize",
@@ -50,7 +164,7 @@ EVENTS = (
     "UpdatePodSandbox",
     "other",
 )
-"""The label `event`: a closed set, whatever a runtime sends."""
+"""Values of the label `event`: a closed set, also for events of a newer runtime."""
 
 RESULTS = ("answered", "refused", "failed")
 REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
@@ -64,11 +178,23 @@ ALIGNED = "kubelet_container_aligned_compute_resources_count"
 NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
 
 
+GAUGES = {
+    "nri_pin_drift_fights": "Cgroups that another writer changes after every repair.",
+    "nri_pin_drift_waiting": "Cgroups that have drifted and wait for the end of their pause.",
+    "nri_pin_cgroup_watches": "Directories that the kernel watches for the agent.",
+    "nri_pin_cpu_quotas_lifted": "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a "
+    "CPU quota.",
+    "nri_pin_partitions": "Containers whose exclusive CPUs are a partition.",
+    "nri_pin_partitions_refused": "Containers without the desired partition: the kernel refused it.",
+}
+"""Values that the watches of the agent have at the moment of a scrape."""
+
+
 class Metrics:
-    """All counters, in a registry of their own.
+    """All metrics of the agent in one registry: counters from the first event on, gauges once there is a handler.
 
     Attributes:
-        registry: what is exposed.
+        registry: holds the metrics that are exposed.
     """
 
     def __init__(self) -> None:
@@ -77,162 +203,105 @@ class Metrics:
         ProcessCollector(registry=self.registry)
         self._aligned = AlignmentCounts()
         self.registry.register(self._aligned)
-        add = self.registry
-        self._admissions = Counter(
+        counter = partial(Counter, registry=self.registry)
+        self._admissions = counter(
             "kubelet_topology_manager_admission_requests_total",
             "The number of admission requests where resources have to be aligned.",
-            registry=add,
         )
-        self._admission_errors = Counter(
+        self._admission_errors = counter(
             "kubelet_topology_manager_admission_errors_total",
             "The number of admission request failures where resources could not be aligned.",
-            registry=add,
         )
         self._admission_ms = Histogram(
             "kubelet_topology_manager_admission_duration_ms",
             "Duration in milliseconds to serve an admission request.",
             buckets=MILLISECONDS,
-            registry=add,
+            registry=self.registry,
         )
-        self._cpu_pinnings = Counter(
+        self._cpu_pinnings = counter(
             "kubelet_cpu_manager_pinning_requests_total",
             "The number of cpu core allocations which required pinning.",
-            registry=add,
         )
-        self._cpu_pinning_errors = Counter(
+        self._cpu_pinning_errors = counter(
             "kubelet_cpu_manager_pinning_errors_total",
             "The number of cpu core allocations which required pinning failed.",
-            registry=add,
         )
-        self._memory_pinnings = Counter(
+        self._memory_pinnings = counter(
             "kubelet_memory_manager_pinning_requests_total",
             "The number of memory pages allocations which required pinning.",
-            registry=add,
         )
-        self._memory_pinning_errors = Counter(
+        self._memory_pinning_errors = counter(
             "kubelet_memory_manager_pinning_errors_total",
             "The number of memory pages allocations which required pinning that failed.",
-            registry=add,
         )
         self._decision_s = self._by_event(
             "nri_pin_decision_duration_seconds", "Deciding one event, without I/O."
         )
         self._hook_s = self._by_event(
             "nri_pin_hook_duration_seconds",
-            "One event until its answer is ready: what the runtime waits for.",
+            "Handling one event until its answer is ready; the runtime waits for it.",
         )
-        events = Counter(
-            "nri_pin_events_total", "Events of the runtime, by result.", ("event", "result"), registry=add
-        )
+        events = counter("nri_pin_events_total", "Events of the runtime, by result.", ("event", "result"))
         self._events = {pair: events.labels(*pair) for pair in product(EVENTS, RESULTS)}
-        refusals = Counter(
+        self._refusals = self._by_label(
             "nri_pin_refusals_total",
-            "Containers refused, or with neverRefuse run unplaced, by reason.",
-            ("reason",),
-            registry=add,
+            "Containers refused, or run without an allocation because of neverRefuse, by reason.",
+            "reason",
+            REASONS,
         )
-        self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
-        self._inexact = Counter(
+        self._inexact = counter(
             "nri_pin_inexact_decisions_total",
-            "Placements for which the search ended before it was sure that there is no better one.",
-            registry=add,
+            "Placements whose search ended before it was known to be the best.",
         )
-        answers = Counter(
+        self._exporter_answers = self._by_label(
             "nri_pin_exporter_answers_total",
-            "What became of questions about devices and facts of containers that were created.",
-            ("result",),
-            registry=add,
+            "Questions to the exporter about created containers, by result.",
+            "result",
+            ANSWERS,
         )
-        self._exporter_answers = {result: answers.labels(result) for result in ANSWERS}
-        repairs = Counter(
+        self._repaired = self._by_label(
             "nri_pin_drift_repairs_total",
-            "Cpusets that somebody else changed or was about to change, put right, by how that was noticed.",
-            ("noticed_by",),
-            registry=add,
+            "Cpusets that were repaired after or before a change by another writer, by how that was noticed.",
+            "noticed_by",
+            ("watch", "sweep", "update"),
         )
-        self._repaired_at_update = repairs.labels("update")
-        self._repaired = {way: repairs.labels(way) for way in ("watch", "sweep")}
-        failures = Counter(
+        self._unrepaired = self._by_label(
             "nri_pin_drift_failures_total",
-            "Tries that left a cpuset other than it should be, by how the drift was noticed.",
-            ("noticed_by",),
-            registry=add,
+            "Repairs that failed, by how the drift was noticed.",
+            "noticed_by",
+            ("watch", "sweep"),
         )
-        self._unrepaired = {way: failures.labels(way) for way in self._repaired}
-        causes = Counter(
-            "nri_pin_drifts_total", "Cpusets found changed, by what it looks like.", ("cause",), registry=add
+        self._drift_causes = self._by_label(
+            "nri_pin_drifts_total", "Cpusets that had drifted, by likely cause.", "cause", Cause
         )
-        self._drift_causes = {cause: causes.labels(cause) for cause in Cause}
-        other_owners = Counter(
+        self._other_owners = self._by_label(
             "nri_pin_rival_pins_total",
-            "Signs of somebody else who gives CPUs to containers, by where they were seen.",
-            ("seen_at",),
-            registry=add,
+            "Evidence of another CPU manager, by where it was seen.",
+            "seen_at",
+            OwnerEvidence,
         )
-        self.other_pins = {evidence: other_owners.labels(evidence) for evidence in OwnerEvidence}
-        self.drift_fights = Gauge(
-            "nri_pin_drift_fights",
-            "Cgroups that somebody else changes back after every repair.",
-            registry=add,
-        )
-        self.drift_waiting = Gauge(
-            "nri_pin_drift_waiting",
-            "Cgroups that are not what they should be and are left so until their pause is over.",
-            registry=add,
-        )
-        self.drift_watches = Gauge(
-            "nri_pin_cgroup_watches", "Directories the kernel watches for us.", registry=add
-        )
-        self.quotas_lifted = Gauge(
-            "nri_pin_cpu_quotas_lifted",
-            "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a CPU quota.",
-            registry=add,
-        )
-        written_back = Counter(
+        self._quotas_written_back = self._by_label(
             "nri_pin_cpu_quotas_written_back_total",
-            "CPU quotas that somebody wrote back and that were lifted again, by how that was noticed.",
-            ("noticed_by",),
-            registry=add,
-        )
-        self.quotas_written_back: Mapping[NoticedBy, Counter] = {
-            way: written_back.labels(way) for way in get_args(NoticedBy)
-        }
-        self.partitions = Gauge(
-            "nri_pin_partitions", "Containers whose exclusive CPUs are a partition.", registry=add
-        )
-        self.partitions_refused = Gauge(
-            "nri_pin_partitions_refused",
-            "Containers that should have a partition and that the kernel leaves with an ordinary cpuset.",
-            registry=add,
+            "CPU quotas that were written back and lifted again, by how that was noticed.",
+            "noticed_by",
+            get_args(NoticedBy),
         )
         self._checkpoint_s = Histogram(
             "nri_pin_checkpoint_duration_seconds",
             "Saving the state, or failing to.",
             buckets=SECONDS,
-            registry=add,
-        )
-
-    def unsaved_allocations(self, count: Callable[[], float]) -> None:
-        """Show the value of `count` at the moment of a scrape."""
-        gauge = Gauge(
-            "nri_pin_unsaved_allocations",
-            "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
             registry=self.registry,
         )
-        gauge.set_function(count)
+        # They are 0 in an agent that only observes.
+        self._gauges = {name: Gauge(name, text, registry=self.registry) for name, text in GAUGES.items()}
 
     def _by_event(self, name: str, text: str) -> Mapping[str, Histogram]:
         histogram = Histogram(name, text, ("event",), buckets=SECONDS, registry=self.registry)
         return {event: histogram.labels(event) for event in EVENTS}
 
-    def observed_containers(self) -> Gauge:
-        """A gauge that is shown only where nothing is carried out."""
-        return Gauge(
-            "nri_pin_observed_containers",
-            "Running containers, by what they would have been given and whether they run on just that.",
-            ("would", "runs"),
-            registry=self.registry,
-        )
+    def _by_label(self, name: str, text: str, label: str, values: Iterable[str]) -> Mapping[str, Counter]:
+        counter = Counter(name, text, (label,), registry=self.registry)
+        return {value: counter.labels(value) for value in values}
 
     def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
@@ -242,7 +311,7 @@ class Metrics:
         self._hook_s[event].observe(outcome.total_s)
         self._events[event, result_of(outcome)].inc()
         if isinstance(outcome.event, nri.UpdateContainer) and "reasserted" in outcome.decision.steps:
-            self._repaired_at_update.inc()
+            self._repaired["update"].inc()
         admission = admission_of(outcome)
         if admission is not None:
             self._count_admission(outcome, admission)
@@ -256,9 +325,59 @@ class Metrics:
         """Count one question to the exporter."""
         self._exporter_answers[result].inc()
 
-    def checkpoint_took(self, seconds: float) -> None:
-        """Count one save."""
-        self._checkpoint_s.observe(seconds)
+    def count_other_owner(self, evidence: OwnerEvidence) -> None:
+        """Count evidence of another CPU manager."""
+        self._other_owners[evidence].inc()
+
+    def count_quota(self, noticed_by: NoticedBy) -> None:
+        """Count a CPU quota that was written back."""
+        self._quotas_written_back[noticed_by].inc()
+
+    def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
+        """Show the values of the drift watch and of the kernel settings at the moment of a scrape."""
+        values: dict[str, Callable[[], float]] = {
+            "nri_pin_cgroup_watches": lambda: drift.watches + (reconciler.watches if reconciler else 0),
+            "nri_pin_drift_fights": lambda: drift.fights,
+            "nri_pin_drift_waiting": lambda: drift.waiting,
+        }
+        if reconciler is not None:
+            values |= {
+                "nri_pin_cpu_quotas_lifted": lambda: reconciler.lifted,
+                "nri_pin_partitions": lambda: reconciler.partitions,
+                "nri_pin_partitions_refused": lambda: reconciler.refused,
+            }
+        for name, value in values.items():
+            self._gauges[name].set_function(value)
+
+    def follow_observed(self, watch: ObservedWatch) -> None:
+        """Show how the CPUs of containers compare with the decided ones; only an agent that observes has this gauge."""
+        gauge = Gauge(
+            "nri_pin_observed_containers",
+            "Running containers, by what they would have been given and whether they run on just that.",
+            ("would", "runs"),
+            registry=self.registry,
+        )
+        for kind in KINDS:
+            gauge.labels(*kind).set_function(partial(watch.count, kind))
+
+    def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
+        """Show the allocations of the handler, and those that only the memory holds."""
+        Gauge(
+            "nri_pin_unsaved_allocations",
+            "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
+            registry=self.registry,
+        ).set_function(lambda: len(handler.checkpoint.unsaved(handler.state)))
+        self.registry.register(
+            StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
+        )
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """Return `store` with the time of its saves measured."""
+        return _TimedStore(store, self._checkpoint_s.observe)
+
+    def page(self) -> Callable[[], Page]:
+        """Return the page `/metrics`."""
+        return one_at_a_time(lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT))
 
     def _count_admission(self, outcome: RequestOutcome, admission: Admission) -> None:
         self._admissions.inc()
@@ -324,80 +443,11 @@ LABELS = (
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """All metrics in Prometheus' text format, the types of the two `_count` counters put right."""
+    """Return all metrics in Prometheus' text format, with the types of the two `_count` counters corrected."""
     text = prometheus_client.generate_latest(registry)
     for name in (ALIGNED, NOT_ALIGNED):
         text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
     return text
-
-
-class Monitoring:
-    """Counters from the first event on; gauges once there is a handler.
-
-    Attributes:
-        registry: all metrics of the agent.
-    """
-
-    def __init__(self) -> None:
-        self._metrics = Metrics()
-        self.registry = self._metrics.registry
-
-    def __call__(self, outcome: RequestOutcome) -> None:
-        """Count one outcome."""
-        self._metrics(outcome)
-
-    def drifted(self, report: DriftReport) -> None:
-        """Count one drift."""
-        self._metrics.drifted(report)
-
-    def asked(self, result: str) -> None:
-        """Count one question to the exporter."""
-        self._metrics.asked(result)
-
-    def count_other_owner(self, evidence: OwnerEvidence) -> None:
-        """Count evidence of another CPU manager."""
-        self._metrics.other_pins[evidence].inc()
-
-    def count_quota(self, noticed_by: NoticedBy) -> None:
-        """Count a CPU quota that somebody wrote back."""
-        self._metrics.quotas_written_back[noticed_by].inc()
-
-    def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
-        """Show the watched cgroups, those that somebody else changes back, and the kernel settings."""
-        self._metrics.drift_watches.set_function(
-            lambda: drift.watches + (reconciler.watches if reconciler is not None else 0)
-        )
-        self._metrics.drift_fights.set_function(lambda: drift.fights)
-        self._metrics.drift_waiting.set_function(lambda: drift.waiting)
-        if reconciler is None:
-            return
-        self._metrics.quotas_lifted.set_function(lambda: reconciler.lifted)
-        self._metrics.partitions.set_function(lambda: reconciler.partitions)
-        self._metrics.partitions_refused.set_function(lambda: reconciler.refused)
-
-    def follow_checkpoint(self, handler: Handler) -> None:
-        """Show what only the memory holds."""
-        self._metrics.unsaved_allocations(lambda: len(handler.checkpoint.unsaved(handler.state)))
-
-    def follow_observed(self, watch: ObservedWatch) -> None:
-        """Show how what runs compares with what would, where the agent only observes."""
-        gauge = self._metrics.observed_containers()
-        for kind in KINDS:
-            gauge.labels(*kind).set_function(partial(watch.count, kind))
-
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """`store`, the time of its saves measured."""
-        return _TimedStore(store, self._metrics.checkpoint_took)
-
-    def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
-        """Show the allocations of the handler."""
-        self.registry.register(
-            StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
-        )
-
-    def page(self) -> Callable[[], Page]:
-        """`/metrics`."""
-        return one_at_a_time(lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT))
 
 
 class _TimedStore:
@@ -414,9 +464,127 @@ class _TimedStore:
             self._took(time.monotonic() - began)
 
     def is_intact(self) -> bool:
-        """Whether the file is still in its place."""
+        """Return whether the file is still in its place."""
         return self._store.is_intact()
 
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued."""
         return self._store.close(timeout_s)
+
+
+# Gauges of the state
+
+
+class StateGauges(Collector):
+    """Available, allocated and fragmented resources.
+
+    Args:
+        current: the node and state decisions are made from now; two reads of frozen values.
+        is_connected: whether the runtime has been synchronized with.
+    """
+
+    def __init__(self, current: Callable[[], tuple[Node, State]], is_connected: Callable[[], bool]) -> None:
+        self._current = current
+        self._is_connected = is_connected
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: there is no state yet when this is registered."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """All gauges."""
+        node, state = self._current()
+        yield _one("nri_pin_build_info", "The version, as a label; always 1.", 1, version=__version__)
+        yield _one(
+            "nri_pin_connected",
+            "1 when registered and synchronized with the container runtime.",
+            self._is_connected(),
+        )
+        yield from _pool(node, state)
+        yield from _allocations(node, state)
+        if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC:
+            yield from _by_numa_node(node, state)
+            yield from _by_cache(node, state)
+
+
+def _pool(node: Node, state: State) -> Iterator[Metric]:
+    yield _one(
+        "kubelet_cpu_manager_shared_pool_size_millicores",
+        "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores, reserved CPUs not counted.",
+        1000 * len(state.available(node)),
+    )
+    yield _one(
+        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
+        "The total number of CPUs exclusively allocated to containers running on this node.",
+        len(state.exclusive),
+    )
+    yield _one(
+        "nri_pin_shared_pool_cpus",
+        "CPUs that containers without exclusive CPUs run on, with reserved ones where they may be used.",
+        len(state.shared_pool(node)),
+    )
+
+
+def _allocations(node: Node, state: State) -> Iterator[Metric]:
+    live = [record for record in state.containers.values() if record.phase is not Phase.STOPPED]
+    yield _one("nri_pin_containers", "Containers that are created or run.", len(live))
+    yield _one(
+        "nri_pin_unplaced_containers",
+        "Those in the shared pool although policy would have given them an allocation or refused them.",
+        sum(1 for record in live if record.unplaced),
+    )
+    yield _one(
+        "nri_pin_allocations_without_all_cpus",
+        "Those with exclusive CPUs that are not all online.",
+        len(state.lost(node)),
+    )
+    yield _one(
+        "nri_pin_allocations",
+        "Containers with an allocation; it lasts as long as their pod.",
+        len(state.allocations),
+    )
+
+
+def _by_numa_node(node: Node, state: State) -> Iterator[Metric]:
+    assigned = GaugeMetricFamily(
+        "kubelet_cpu_manager_allocation_per_numa",
+        "Number of CPUs allocated per NUMA node.",
+        labels=["numa_node"],
+    )
+    available = GaugeMetricFamily(
+        "nri_pin_numa_node_available_cpus", "CPUs that can still become exclusive.", labels=["numa_node"]
+    )
+    broken = GaugeMetricFamily(
+        "nri_pin_numa_node_fragmentation_ratio",
+        "Share of the available CPUs that lie in uncore caches others use in part; 0 when there are none.",
+        labels=["numa_node"],
+    )
+    for one in by_numa_node(tables_of(node), node.allocatable, state.available(node)):
+        labels = [str(one.id)]
+        assigned.add_metric(labels, len(state.exclusive & one.cpus))
+        available.add_metric(labels, len(one.available))
+        broken.add_metric(labels, one.ratio)
+    yield from (assigned, available, broken)
+
+
+def _by_cache(node: Node, state: State) -> Iterator[Metric]:
+    available = GaugeMetricFamily(
+        "nri_pin_uncore_cache_available_cpus",
+        "CPUs that can still become exclusive.",
+        labels=["uncore_cache"],
+    )
+    broken = GaugeMetricFamily(
+        "nri_pin_uncore_cache_fragmentation_ratio",
+        "Share of the available CPUs that lie in cores others use in part; 0 when there are none.",
+        labels=["uncore_cache"],
+    )
+    for one in by_cache(tables_of(node), node.topology, node.allocatable, state.available(node)):
+        available.add_metric([str(one.id)], len(one.available))
+        broken.add_metric([str(one.id)], one.ratio)
+    yield from (available, broken)
+
+
+def _one(name: str, text: str, value: float, **labels: str) -> Metric:
+    family = GaugeMetricFamily(name, text, labels=list(labels))
+    family.add_metric(list(labels.values()), value)
+    return family

@@ -1,8 +1,7 @@
-"""An agent that only observes: it decides, logs and counts, and changes nothing.
+"""An agent that only observes (`observe: true`): it decides, logs and counts, and changes nothing.
 
-Every answer is that of a plugin that does nothing. No cgroup is written. A checkpoint of its own holds the allocations
-that it would have made. A container that it would have refused runs nevertheless, and counts as one without an
-allocation.
+Every answer is empty, and no cgroup is written. A separate checkpoint holds the allocations that the agent would have
+made. A container that it would have refused runs, and counts as one without an allocation.
 """
 
 import logging
@@ -30,52 +29,54 @@ SUMMARY_PAUSE_S = 600.0
 EXCLUSIVE, SHARED = "exclusive", "shared"
 SAME, ELSEWHERE = "as-decided", "elsewhere"
 KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELSEWHERE))
-"""What a container would have been given, and whether it runs on just that."""
+"""Pairs of the decision for a container, and whether it runs on the decided CPUs."""
 
 
 class CpusetReader(CpusetWriter):
     """Reads cgroups and writes none."""
 
     def apply(self, checked: CheckedWrites) -> None:
-        """Nothing."""
+        """Write nothing."""
 
     def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
-        """Nothing, which cannot fail."""
+        """Write nothing; no error can occur."""
         return iter(())
 
     def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[NriPinError]:  # noqa: ARG002
-        """Nothing was done."""
+        """Write nothing: nothing was written before."""
         return iter(())
 
 
 class ObservingHandler(Handler):
-    """Answers as a plugin that does nothing, and keeps the state that its decisions would have made."""
+    """Answers every request with an empty response, and keeps the state of its decisions in memory and checkpoint."""
 
     marks: ClassVar[Mapping[str, object]] = {"observed": "yes"}
     writer: ClassVar[type[CpusetWriter]] = CpusetReader
-    _going_on: Decision | None = None
+    _unrefused: Decision | None = None
 
     def handle(self, request: Request) -> RequestReply:
-        """Decide one event and carry out nothing; never raises."""
+        """Decide one event without any effect; never raises."""
         reply = super().handle(request)
-        going_on, self._going_on = self._going_on, None
-        if going_on is not None and reply.refusal:
-            self._remember(going_on.state)
+        # The runtime creates a refused container all the same, so it is part of the state.
+        decision, self._unrefused = self._unrefused, None
+        if decision is not None and reply.refusal:
+            self.state = decision.state
+            self.keep_saved()
         return RequestReply(empty_response(request.event), failed=reply.failed)
 
     def _decide_on(self, flow: RequestFlow) -> None:
         super()._decide_on(flow)
         if flow.decision.refusal is not None and isinstance(flow.known, CreateContainer | InformedCreate):
-            self._going_on = unrefused(self.node, self.state, flow.known)
+            self._unrefused = unrefused(self.node, self.state, flow.known)
 
 
 class ObservedWatch:
-    """Compares by the clock the CPUs of running containers with those they would have been given.
+    """Compares the CPUs of running containers with the decided ones, by the clock.
 
     Args:
         handler: has the state, and reads cgroups.
         loop: has the clock.
-        log: one line for each container that runs elsewhere, once for each pair of sets; sums now and then.
+        log: takes one line for each container on other CPUs, once for each pair of sets, and sums from time to time.
 
     Attributes:
         counts: running containers by `KINDS`.
@@ -89,15 +90,15 @@ class ObservedWatch:
         self._sum_at = loop.clock() + SUMMARY_PAUSE_S
 
     def start(self) -> None:
-        """Look by the clock from now on."""
+        """Start to compare by the clock."""
         self._loop.set_timer("observed", self._loop.clock() + LOOK_PAUSE_S, self._look)
 
     def count(self, kind: tuple[str, str]) -> float:
-        """Running containers of this kind; safe from any thread."""
+        """Return the number of running containers of this kind; safe from any thread."""
         return self.counts[kind]
 
     def look(self) -> None:
-        """Look once at every running container."""
+        """Compare every running container once."""
         node, state = self._handler.node, self._handler.state
         counts: Counter[tuple[str, str]] = Counter()
         seen = {}
@@ -111,8 +112,8 @@ class ObservedWatch:
             would = EXCLUSIVE if held and held.cpus else SHARED
             counts[would, SAME if runs_on == desired else ELSEWHERE] += 1
             seen[record.id] = (runs_on, desired)
-            if would is EXCLUSIVE:  # the pool of the others changes all the time
-                self._compare(state, record, runs_on, desired)
+            if would is EXCLUSIVE:  # the shared pool changes too often for a line
+                self._log_change(state, record, runs_on, desired)
         self._said = {key: pair for key, pair in self._said.items() if key in seen}
         self.counts = counts
 
@@ -124,8 +125,8 @@ class ObservedWatch:
             self._sum_up()
         self.start()
 
-    def _compare(self, state: State, record: ContainerRecord, runs_on: CPUSet, desired: CPUSet) -> None:
-        """Say where it runs, once for each pair of sets."""
+    def _log_change(self, state: State, record: ContainerRecord, runs_on: CPUSet, desired: CPUSet) -> None:
+        """Log the CPUs of a container, once for each pair of effective and decided CPUs."""
         if self._said.get(record.id) == (runs_on, desired):
             return
         is_new_or_changed = runs_on != desired or record.id in self._said

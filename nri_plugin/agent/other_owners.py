@@ -1,7 +1,7 @@
 """Other CPU managers on the node, as far as an NRI plugin can see them.
 
-The runtime does not report its plugins, and a pod sees neither the kubelet's process nor its configuration. Three things
-can be seen:
+The runtime does not report its other plugins, and a pod sees neither the kubelet's process nor its configuration. Three
+kinds of evidence remain:
 
 * Containers arrive with a cpuset, and updates bring one. The kubelet does both under `cpuManagerPolicy: static` and
   neither under `none`. So may an NRI plugin that the runtime asks before this one.
@@ -40,8 +40,8 @@ KUBELET_STATE = "/var/lib/kubelet/cpu_manager_state"
 MOST_BYTES = 16 << 20
 
 REMEDY = (
-    "let only one of them pin: take the other plugin away, or switch the kubelet's managers off by the steps that "
-    "nri-pin doctor prints"
+    "let only one of them pin: remove the other plugin, or switch the kubelet's managers off by the steps that nri-pin "
+    "doctor prints"
 )
 
 
@@ -49,35 +49,35 @@ class OwnerEvidence(StrEnum):
     """The kinds of evidence."""
 
     CREATION = "creation"
-    """A container came with a cpuset: the kubelet's static CPU manager or an NRI plugin before us."""
+    """A container came with a cpuset: of the kubelet's static CPU manager, or of an NRI plugin that is asked before."""
     UPDATE = "update"
     """An update brought a cpuset, and perhaps more."""
     KUBELET_UPDATE = "kubelet-update"
-    """An update brought a cpuset and nothing else, which is what the kubelet's static CPU manager sends."""
+    """An update brought a cpuset and nothing else, as the kubelet's static CPU manager sends it."""
     FAILED_CREATION = "failed-creation"
-    """One creation after the other failed after we had set the cpuset: an NRI plugin after us sets it, too."""
+    """Creations in a row failed after the agent had set the cpuset: an NRI plugin that is asked later sets it, too."""
 
 
 WHO = {
     OwnerEvidence.CREATION: "the kubelet's static CPU manager, or an NRI plugin that is asked before this one",
-    OwnerEvidence.UPDATE: "the kubelet's static CPU manager, or whoever updates containers through the runtime",
+    OwnerEvidence.UPDATE: "the kubelet's static CPU manager, or another client that updates containers through the runtime",
     OwnerEvidence.KUBELET_UPDATE: "the kubelet's static CPU manager",
     OwnerEvidence.FAILED_CREATION: "an NRI plugin that is asked after this one: the runtime's log and the pod's events then "
     "say that both tried to set CPUSetCPUs; nri-pin doctor on the node lists plugins",
 }
 
 IN_A_ROW = 2
-"""A single creation also fails for want of disk or by a time limit; two plugins that collide fail every one."""
+"""Failed creations before a warning. One may fail by a full disk or a time limit; a collision of plugins fails all."""
 
 MOST_WAITING = 1024
-"""Creations that may be under way at once; far more than a kubelet asks for."""
+"""The most creations that are tracked at once; a kubelet asks for far fewer."""
 
 
 class FailedCreations:
-    """Counts creations that failed after our answer, with none in between that succeeded.
+    """Counts creations in a row that failed after the agent's answer.
 
-    containerd then stops and removes the container; CRI-O tells nothing, and the kubelet tries the same container of the
-    pod again under another id.
+    After a failure, containerd stops and removes the container. CRI-O reports nothing, and the kubelet creates the same
+    container of the pod again, under another id.
 
     Attributes:
         in_a_row: since the last that succeeded; safe to read from any thread.
@@ -88,7 +88,7 @@ class FailedCreations:
         self._waiting: dict[str, tuple[str, str]] = {}
 
     def __call__(self, outcome: RequestOutcome) -> bool:
-        """Look at one event; return whether it reports a failed creation."""
+        """Observe one event; return whether it reports a failed creation."""
         event = outcome.event
         if isinstance(event, Synchronize):
             self._waiting.clear()
@@ -147,7 +147,7 @@ class OtherOwners:
         self._limits = {evidence: LogRateLimit() for evidence in OwnerEvidence}
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Look at one event."""
+        """Observe one event."""
         has_failed = self._failures(outcome)
         if has_failed and self._failures.in_a_row >= IN_A_ROW:
             self._seen(OwnerEvidence.FAILED_CREATION)
@@ -170,7 +170,7 @@ class OtherOwners:
 
 
 def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
-    """Return what the event says about other CPU managers; a cpuset that equals ours says nothing."""
+    """Return the evidence in an event, None without any; a cpuset that equals the desired one is none."""
     event = outcome.event
     if isinstance(event, CreateContainer):
         return OwnerEvidence.CREATION if event.container.resources.cpus else None
@@ -183,14 +183,14 @@ def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
 
 
 def _brings_nothing_else(resources: Resources) -> bool:
-    """Whether nothing but CPUs is set: absent values come as zeros."""
+    """Return whether only CPUs are set; absent values arrive as zeros."""
     return not (
         resources.cpu_shares or resources.cpu_quota_us or resources.memory_limit_bytes or resources.mems
     )
 
 
 def kubelet_policy(path: str = KUBELET_STATE) -> str:
-    """The policy the kubelet's CPU manager last ran under, empty where that cannot be read."""
+    """Return the last policy of the kubelet's CPU manager; empty where its state file cannot be read."""
     from nri_plugin.checkpoint.kubelet_files import parse
 
     try:
@@ -206,7 +206,7 @@ def warn_of_kubelet(log: logging.Logger, policy: str) -> None:
         say(
             log,
             logging.WARNING,
-            "the kubelet's CPU manager is static: it and this agent would undo each other's work",
+            "the kubelet's CPU manager is static: it and this agent would overwrite each other's cpusets",
             file=KUBELET_STATE,
-            todo="nri-pin doctor prints the steps that take its promises over and switch it off",
+            todo="nri-pin doctor prints the steps that import its allocations and switch it off",
         )

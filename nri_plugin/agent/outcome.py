@@ -23,9 +23,13 @@ from nri_plugin.wire.nri.events import (
 
 @dataclass(frozen=True, slots=True)
 class RequestReply:
-    """The reply to send: `refusal` when it is not empty, else `response`; `checks` are read back once it is out.
+    """The reply to a request.
 
-    `failed`: nothing came of the event, and this is only the answer that harms nobody.
+    Attributes:
+        response: to send where `refusal` is empty.
+        refusal: why the request is refused; empty when it is not.
+        checks: cpusets to read back after the reply was sent.
+        failed: the event had no effect because of an error; `response` is the empty one.
     """
 
     response: NRIResponse = ACKNOWLEDGED
@@ -39,13 +43,13 @@ class RequestOutcome:
     """The outcome of one event.
 
     Attributes:
-        node: decided for.
+        node: the node of the decision.
         event: the event.
-        before: the state it met.
+        before: the state at the arrival of the event.
         decision: the decision; the bare state `before` when deciding failed.
-        refusal: why it was refused, empty when it was not.
-        failed: something other than policy went wrong: a bug, a file, a cgroup.
-        decide_s: seconds the decision took.
+        refusal: why it was refused; empty when it was not.
+        failed: an error other than a refusal by policy occurred: a bug, a file, a cgroup.
+        decide_s: seconds that the decision took.
         total_s: seconds until the answer was ready, with checkpoint and cgroups.
     """
 
@@ -60,35 +64,35 @@ class RequestOutcome:
 
 
 Observer = Callable[[RequestOutcome], None]
-"""Told of every outcome by the thread that answers the runtime: microseconds, no I/O."""
+"""Called with every outcome by the thread that answers the runtime; takes microseconds and does no I/O."""
 
 
 LONGEST_STEPS = 500
-"""Characters of a log line."""
+"""The most characters of the field `steps` in a log line."""
 
 
 REFUSABLE = (CreateContainer, UpdateContainer, UpdatePodSandbox)
-"""Events that are refused when anything fails; all others are facts, and an error would only break the pod."""
+"""Events that are refused when anything fails. All others are facts; an error reply would only break the pod."""
 
 
 class LineLevels:
-    """The log level of each decision's line.
+    """Chooses the log level of each decision.
 
-    The kubelet retries a refused resize every second for as long as it is wanted. The same refusal of the same pod or
-    container is a warning once; its repetitions are for those who debug.
+    The kubelet retries a refused resize every second. The first refusal of a pod or container is a warning; repetitions of
+    the same refusal are logged at debug level.
     """
 
     def __init__(self) -> None:
         self._resizes: Repeats[tuple[str, str]] = Repeats()
 
     def level_of(self, event: NRIEvent, refusal: str, now: float, *, changed: bool) -> int:
-        """The level.
+        """Return the level.
 
         Args:
             event: the event.
             refusal: why it was refused; empty when it was not.
             now: seconds, monotonic.
-            changed: whether the state is another one now.
+            changed: whether the decision changed the state.
         """
         if isinstance(event, UpdateContainer | UpdatePodSandbox):
             one = event.container.id if isinstance(event, UpdateContainer) else event.pod.id
@@ -104,12 +108,12 @@ class LineLevels:
 
 
 def name_of(event: NRIEvent) -> str:
-    """The event's name in log lines."""
+    """Return the name of the event in log lines."""
     return type(event).__name__
 
 
 def condensed(steps: Iterable[str]) -> str:
-    """The steps on one line, repetitions counted: a Synchronize has some for every container."""
+    """Return the steps on one line with repetitions counted: a Synchronize has some for every container."""
     runs = ((step, sum(1 for _ in run)) for step, run in groupby(steps))
     text = " ".join(step if count == 1 else f"{step}*{count}" for step, count in runs)
     return text if len(text) <= LONGEST_STEPS else f"{text[:LONGEST_STEPS]}..."
@@ -118,7 +122,7 @@ def condensed(steps: Iterable[str]) -> str:
 def decision_fields(
     event: NRIEvent, response: NRIResponse, outcomes: Mapping[WriteOutcome, int], steps: Sequence[str]
 ) -> dict[str, object]:
-    """Return the fields of a decision's line: its pod and container, what was given, written and gone through."""
+    """Return the fields of a decision's log line: pod and container, allocated CPUs, writes, and steps."""
     return {
         **_subject(event),
         **_given(response),
@@ -129,7 +133,7 @@ def decision_fields(
 
 
 def _subject(event: NRIEvent) -> dict[str, object]:
-    """Whom the event is about."""
+    """Return the pod and the container of the event."""
     if isinstance(event, Synchronize):
         return {"pods": len(event.pods), "containers": len(event.containers)}
     fields: dict[str, object] = {}
@@ -153,6 +157,6 @@ def _written(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
 
 
 def _given(response: NRIResponse) -> dict[str, object]:
-    """What a created container gets."""
+    """Return the CPUs and memory nodes of a created container."""
     resources = getattr(response, "resources", None)
     return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

@@ -1,15 +1,21 @@
-"""Facts of a container that the runtime does not report: its devices, and the pod's object. Step 2 of a request.
+"""Step 2 of a request: facts of a container that the runtime does not send, which are its devices and the pod's object.
 
-`PodFactsLookup` asks the exporter over a socket (`PodResourcesClient`), and finds devices in sysfs where the exporter
-does not answer. The runtime waits meanwhile, and so does every pod of the node: one question, one time limit, no second
-try. A late fact never delays an answer.
+`PodFactsLookup`, at the end of the file, does the step:
 
-The protocol and the form of facts are in `nri_plugin.core.decision`.
+1. decide whether facts could change the decision; most events end here
+2. ask the exporter over its socket (`PodResourcesClient`), within a share of the time that is left
+3. find the devices in sysfs where the exporter did not answer
+4. leave out devices beyond the bounds
+
+The runtime waits meanwhile, and so does every pod of the node. So there is one question, one time limit and no second
+attempt. A late fact never delays an answer; it is used from the next event on.
+
+The protocol and the form of facts are documented in `nri_plugin.core.decision`.
 """
 
 import logging
 import socket
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Annotated
@@ -30,6 +36,9 @@ from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import CreateContainer, NRIEvent, Request, Synchronize
 from nri_plugin.wire.nri.messages import Container, Pod
+
+# What the exporter sends: JSON whose lengths and numbers are bounded by these types
+
 
 _Text = Annotated[str, Meta(min_length=1, max_length=bounds.NAME_CHARS)]
 _Amount = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
@@ -70,7 +79,7 @@ def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
     """Decode the facts in `data`, a JSON object.
 
     Raises:
-        ValueError: they are not of the form that is agreed on.
+        ValueError: they do not have the documented form.
     """
     try:
         row = msgspec.json.decode(data, type=_Facts)
@@ -88,12 +97,10 @@ def read_facts(data: bytes | msgspec.Raw) -> PodFacts:
 
 
 MOST_ENTRIES = 1024
-"""Of a list in an answer; a container has a few dozen devices."""
-
-_BLOCK_BYTES = 8192
+"""The longest list in an answer; a container has a few dozen devices."""
 
 _Name = Annotated[str, Meta(pattern=r"^[!-~]{1,256}$")]
-"""Names in refusals and logs are visible ASCII, as in Kubernetes."""
+"""Visible ASCII, as names in Kubernetes: these names appear in refusals and logs."""
 
 LARGEST_NODE = 1023
 """Source: Linux, NODES_SHIFT is at most 10."""
@@ -120,11 +127,17 @@ class _AnswerLine(Struct):
     facts: msgspec.Raw = msgspec.Raw()
 
 
+# The question
+
+
+_BLOCK_BYTES = 8192
+
+
 class NoAnswerError(HostError):
     """The exporter sent no usable answer.
 
     Attributes:
-        late: it took too long; asking it again soon would hold up the next container as well.
+        late: it took too long; another question soon would delay the next container as well.
     """
 
     def __init__(self, path: str, detail: str, *, late: bool = False) -> None:
@@ -133,10 +146,10 @@ class NoAnswerError(HostError):
 
 
 class PodResourcesClient:
-    """Asks over one socket.
+    """Asks the exporter, over a new connection for each question.
 
     Args:
-        path: of the exporter's socket; it need not exist yet.
+        path: of the exporter's socket; it may appear later.
         clock: seconds, monotonic.
     """
 
@@ -145,14 +158,14 @@ class PodResourcesClient:
         self._clock = clock
 
     def ask(self, event: CreateContainer, limit_s: float, *, devices: bool = True) -> ExporterAnswer:
-        """Return the exporter's facts of the container and its pod.
+        """Return the exporter's facts about the container and its pod.
 
-        Without `devices` it need not ask the kubelet, and answers at once.
+        Without `devices` the exporter does not ask the kubelet, so it answers at once.
 
         Raises:
             NoAnswerError: no usable answer within `limit_s` seconds.
         """
-        until = self._clock() + limit_s
+        until = self._clock() + limit_s  # of the whole exchange; a socket's time limit is that of one call
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(limit_s)
@@ -200,6 +213,7 @@ class PodResourcesClient:
             known = ExporterAnswer(devices, _resources(answer.pod_devices))
         except ValueError as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
+        # Wrong facts of the pod do not make the devices wrong.
         try:
             return replace(known, facts=_facts(event, answer.facts))
         except ValueError as error:
@@ -207,10 +221,10 @@ class PodResourcesClient:
 
 
 def _facts(event: CreateContainer, raw: msgspec.Raw) -> PodFacts | None:
-    """The facts of the event's pod, None where none were sent.
+    """Return the facts of the event's pod, None where none were sent.
 
     Raises:
-        ValueError: they are of another form, or of another pod.
+        ValueError: they have another form, or belong to another pod.
     """
     if bytes(raw) in (b"", b"null"):
         return None
@@ -234,7 +248,7 @@ def _question(event: CreateContainer, *, devices: bool) -> bytes:
 
 
 def _resources(entries: Iterable[_Entry]) -> tuple[DeviceResource, ...]:
-    """One value for each resource; a device that is named twice, as in an init container too, counts once."""
+    """Return one value for each resource. A device counts once, also when an init container names it as well."""
     devices: dict[str, dict[str, Device]] = {}
     totals: dict[str, dict[NodeMask, int]] = {}
     for entry in entries:
@@ -249,10 +263,10 @@ def _resources(entries: Iterable[_Entry]) -> tuple[DeviceResource, ...]:
 
 
 def _totals(entry: _Entry) -> dict[NodeMask, int]:
-    """The entry's totals by NUMA nodes.
+    """Return the entry's totals by NUMA nodes.
 
     Raises:
-        ValueError: not a list of nodes, or one beyond those that Linux knows.
+        ValueError: a key is no list of nodes, or names a node above `LARGEST_NODE`.
     """
     known = {NodeMask.parse(text): count for text, count in entry.totals.items() if text != "-1"}
     if any(nodes.mask >> (LARGEST_NODE + 1) for nodes in known):
@@ -260,14 +274,17 @@ def _totals(entry: _Entry) -> dict[NodeMask, int]:
     return known
 
 
+# The step
+
+
 EXPORTER_LIMIT_S = 0.1
-"""An exporter that has the answer gives it in a millisecond; without one there is another way."""
+"""Time limit of a question. An exporter that knows the answer sends it in a millisecond; sysfs is the other way."""
 
 SHARE_OF_TIME = 0.25
-"""Of the time that is left for the request, when that is shorter."""
+"""The part of the time left for the request that a question may take, where that is shorter."""
 
 LATE_PAUSE_S = 5.0
-"""An exporter that was late is not asked again for so long: a hanging one must not slow down every container."""
+"""Seconds without questions after a late answer: an exporter that hangs must not slow down every container."""
 
 MOST_PODS_SAID = 1024
 """Pods whose cuts are remembered as logged; a node has fewer."""
@@ -275,22 +292,19 @@ MOST_PODS_SAID = 1024
 NOTHING = ExporterAnswer()
 
 RESULTS = ("answered", "unknown", "failed", "paused")
-"""What may become of a question: it was answered, neither container nor pod were known, there was no answer in time, or
-the exporter was not asked because it had been late."""
+"""The results of a question: answered; neither container nor pod known; no answer in time; not asked, because an answer
+had been late."""
 
 
 class PodFactsLookup:
     """Adds facts to the creation of a container.
 
     Args:
-        locator: finds devices in the runtime's message and the host's sysfs; None where devices give no hints.
+        locator: finds the devices of the runtime's message in sysfs; None where devices give no hints.
         client: asks the exporter, which knows the devices that the kubelet gave, and the pod's object.
-        log: the reasons for going without the exporter, at debug level.
-        clock: seconds, monotonic, the one deadlines are in.
-        count: called with each result.
-
-    Attributes:
-        outcomes: how often each of `RESULTS` came.
+        log: takes the reasons for deciding without the exporter, at debug level.
+        clock: seconds, monotonic; deadlines are on the same clock.
+        count: called with one of `RESULTS` for each question.
     """
 
     def __init__(
@@ -301,8 +315,7 @@ class PodFactsLookup:
         clock: Callable[[], float],
         count: Callable[[str], None] | None = None,
     ) -> None:
-        self._told = count
-        self.outcomes: Counter[str] = Counter()
+        self._count = count or (lambda _result: None)
         self._locator = locator
         self._client = client
         self._log = log
@@ -311,18 +324,22 @@ class PodFactsLookup:
         self._cuts = CutLog(log)
 
     def __call__(self, node: Node, request: Request) -> NRIEvent | InformedCreate:
-        """Return the event to decide on; the exporter is asked only for facts that could change the decision."""
+        """Return the event to decide on, with the facts that could change the decision."""
         event = request.event
         self._cuts.tell(event)
         if not isinstance(event, CreateContainer):
             return event
+        # 1: is there a fact that could change the decision?
         devices_count = self._locator is not None and _asks_for_hints(node)
         if not devices_count and not _facts_count(node, event):
             return event
+        # 2: the exporter's answer wins over the runtime's message: the kubelet gave the devices.
         known = self._asked(event, request.deadline, devices=devices_count)
         if not devices_count:
             return InformedCreate(event, facts=known.facts) if known.facts else event
+        # 3: sysfs; None where the container has more devices than are located.
         devices = self._located(event) if known.devices is None else known.devices
+        # 4: hints of too many devices would take too long; their pod's author chose the number.
         if devices is None or has_too_many_devices(devices, known.pod_devices):
             event = without_devices(event)
             self._cuts.tell(event)
@@ -333,7 +350,7 @@ class PodFactsLookup:
         return self._locator.resources(event.container) if self._locator else ()
 
     def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> ExporterAnswer:
-        """Return the exporter's facts; nothing when it does not answer in time."""
+        """Return the exporter's facts; none when it does not answer in time."""
         limit_s = self._limit(deadline)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self._count("paused")
@@ -345,23 +362,16 @@ class PodFactsLookup:
             say(
                 self._log,
                 logging.DEBUG,
-                "going by the runtime's message, the exporter did not answer",
+                "no answer of the exporter, deciding by the runtime's message",
                 err=error,
             )
             if error.late:
                 self._paused_until = self._clock() + LATE_PAUSE_S
             return NOTHING
         if known.unusable:
-            say(
-                self._log, logging.DEBUG, "facts of a pod passed over", pod=event.pod.name, err=known.unusable
-            )
+            say(self._log, logging.DEBUG, "facts of a pod ignored", pod=event.pod.name, err=known.unusable)
         self._count("unknown" if known.devices is None and known.facts is None else "answered")
         return known
-
-    def _count(self, result: str) -> None:
-        self.outcomes[result] += 1
-        if self._told is not None:
-            self._told(result)
 
     def _limit(self, deadline: float | None) -> float:
         if deadline is None:
@@ -370,11 +380,7 @@ class PodFactsLookup:
 
 
 class CutLog:
-    """Says once for each pod what exceeded a bound and was left out.
-
-    Args:
-        log: takes the lines.
-    """
+    """Logs, once for each pod, which parts exceeded a bound and were left out."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log
@@ -407,7 +413,7 @@ class CutLog:
         say(
             self._log,
             logging.WARNING,
-            "a pod has more than is looked at, the rest is left out",
+            "a pod exceeds the bounds of its input, the rest is left out",
             pod=f"{pod.namespace}/{pod.name}",
             container=container,
             what=", ".join(sorted(set(cut) - said)),
@@ -415,7 +421,7 @@ class CutLog:
 
 
 def without_devices(event: CreateContainer) -> CreateContainer:
-    """The event, marked: its container has more devices than hints are made of."""
+    """Return the event with a mark: its container has too many devices for hints."""
     cut = tuple(dict.fromkeys((*event.container.cut, Cut.DEVICES)))
     return replace(event, container=replace(event.container, cut=cut))
 
@@ -425,9 +431,9 @@ def _asks_for_hints(node: Node) -> bool:
 
 
 def _facts_count(node: Node, event: CreateContainer) -> bool:
-    """Whether the pod's facts could change the decision: a container may get exclusive CPUs or memory.
+    """Return whether the pod's facts could change the decision: a container may get exclusive CPUs or memory.
 
-    By its cgroup a pod is Guaranteed, or of unknown QoS class; or an annotation that is heard may make its
+    That is so if the pod's cgroup is that of a Guaranteed pod or tells no QoS class, and where an annotation may make
     containers exclusive.
     """
     options, pod = node.options, event.pod

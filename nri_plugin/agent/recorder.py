@@ -1,7 +1,7 @@
-"""Records every event that was decided, after its answer is out.
+"""Records every decided event, after its answer was sent.
 
-A recording delays no container. The loop writes it once the runtime has its answer: at once to a file system in memory,
-by a thread of its own to a disk. A line that cannot be written is lost, and the first loss is logged.
+A recording delays no container. A timer of the loop writes it after the answer: at once to a file system in memory, and
+through a thread to a disk. A line that cannot be written is lost, and the first loss is logged.
 """
 
 import logging
@@ -33,10 +33,10 @@ from nri_plugin.recording.file import (
 from nri_plugin.recording.rows import RECORDED, Event
 
 PAUSE_S = 10.0
-"""After a failure: a full disk is not asked again for every event."""
+"""Seconds without writes after a failure, so that a full disk is not tried at every event."""
 
 MOST_WAITING_BYTES = 4 << 20
-"""What waits for a disk that does not answer; beyond that it is lost."""
+"""The most bytes that wait for a disk that does not answer; further lines are lost."""
 
 CLOSE_S = 1.0
 
@@ -53,7 +53,7 @@ class RecordingSink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Happened:
-    """One event, or another node where `event` is None."""
+    """One event, or a change of the node where `event` is None."""
 
     at: datetime
     node: Node
@@ -73,14 +73,14 @@ class _Happened:
 
 
 class Recorder:
-    """Takes events from the thread that answers the runtime, and writes them when that is done.
+    """Takes events from the thread that answers the runtime, and writes them after the answers.
 
     Args:
-        sinks: where it is written.
-        loop: runs the writing, once it has answered.
+        sinks: the files.
+        loop: runs the writes.
         log: takes failures.
-        observing: nothing of it is carried out.
-        now: the time of day.
+        observing: the agent only observes.
+        now: returns the time of day.
     """
 
     def __init__(
@@ -111,17 +111,17 @@ class Recorder:
         op: str = "",
         took_us: int = 0,
     ) -> None:
-        """Keep an event and its outcome; events that decide nothing are passed over."""
+        """Keep an event and its outcome; event types without a decision are left out."""
         if type(event) in RECORDED:
             happened = _Happened(self._now(), node, before, event, decision, refusal, failed, op, took_us)
             self._remember(happened)
 
     def changed(self, node: Node, state: State) -> None:
-        """Keep that decisions are made for another node from now on."""
+        """Keep a change of the node that decisions are made for."""
         self._remember(_Happened(self._now(), node, state))
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the events that wait."""
         waiting, self._waiting = self._waiting, []
         try:
             for one in waiting:
@@ -129,11 +129,11 @@ class Recorder:
                 data = one.line()
                 for sink in self._sinks:
                     sink.append(data, before)
-        except Exception:  # noqa: BLE001 - a mistake in a recording is no reason to leave a container waiting
+        except Exception:  # noqa: BLE001 - an error in a recording must not leave a container waiting
             say_trace(self._log, "internal error, part of the recording is lost")
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the events that wait, and close the files."""
         self.flush()
         for sink in self._sinks:
             sink.close()
@@ -165,7 +165,7 @@ class DirectSink:
             self._trouble.forget()
 
     def lose(self) -> None:
-        """Lines before the next were lost."""
+        """Mark in the file that lines before the next one were lost."""
         self._file.lose()
 
     def close(self) -> None:
@@ -174,7 +174,7 @@ class DirectSink:
 
 
 class QueuedSink:
-    """Hands lines to a thread, for a disk that may stall; what does not fit into the queue is lost."""
+    """Writes through a thread, for a disk that may stall. Lines that do not fit into the queue are lost."""
 
     def __init__(self, sink: DirectSink) -> None:
         self._sink = sink
@@ -194,7 +194,7 @@ class QueuedSink:
         self._lost = False
 
     def close(self) -> None:
-        """Let the queue be written, as far as that is quick."""
+        """Wait up to `CLOSE_S` until the queue is written."""
         self._queue.put(None)
         self._thread.join(CLOSE_S)
 
@@ -209,12 +209,12 @@ class QueuedSink:
 
 
 def open_sink(file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> RecordingSink:
-    """Writes to `file`: at once where it is in memory, else by a thread."""
+    """Return a sink for `file`: with a thread unless the file is in memory."""
     direct = DirectSink(file, log, clock)
     try:
         return direct if is_in_memory(file.path) else QueuedSink(direct)
     except HostError:
-        return QueuedSink(direct)  # the slower way is the safe one
+        return QueuedSink(direct)  # unknown, so it may stall
 
 
 def build_recorder(config: Config, record: str, loop: Loop, log: logging.Logger) -> Recorder | None:

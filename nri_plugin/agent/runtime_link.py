@@ -1,10 +1,11 @@
 """The life of the connection to the runtime: connect, register, wait for bytes, notice a loss, connect again.
 
-`handler.py` handles the requests that arrive. The link ends when it is told to, or when the runtime refuses the name of
-the plugin. An agent that the runtime started also ends with its connection: the runtime opens no second one, and the
-supervisor starts an agent that connects itself. Everything runs in one thread.
+`handler.py` handles the requests that arrive. An ordinary agent connects again after every loss. It ends when it is
+stopped, or when the runtime refuses its name. An agent that the runtime started ends with its connection, too: the
+runtime opens no second one, and the supervisor starts an agent that connects itself.
 
-At the end of the file: the probes of the kubelet.
+The loop calls `_readable` when bytes have arrived, `_writable` when unsent replies fit again, and `_check` at the next
+deadline of the session. The probes of the kubelet are at the end of the file.
 """
 
 import logging
@@ -13,8 +14,8 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nri_plugin.agent.handler import Handler, RuntimeConnection
-from nri_plugin.agent.transport import LONGEST_PAUSE_S, ReconnectBackoff, Transport
+from nri_plugin.agent.connection import LONGEST_PAUSE_S, ReconnectBackoff, RuntimeConnection, Transport
+from nri_plugin.agent.handler import Handler
 from nri_plugin.model.errors import (
     HostError,
     NriPinError,
@@ -37,32 +38,34 @@ from nri_plugin.wire.nri.events import (
 from nri_plugin.wire.nri.session import PluginSession
 
 if TYPE_CHECKING:
-    from nri_plugin.process.http_pages import Page
+    from nri_plugin.process.http_messages import Page
 
 
 EXIT_STOPPED = 0
 EXIT_CONNECTION_ENDED = 1
 EXIT_CONFIGURATION = 2
 HEALTHY_S = 1.0
-"""A session that served this long is replaced at once when it ends; a shorter one with growing pauses."""
+"""After a connection that served this long the agent connects again at once, after a shorter one with growing pauses."""
 
 
 class RuntimeLink:
-    """Connects, registers, answers, reconnects.
+    """Connects, registers, passes requests on, and connects again.
 
     Args:
-        loop: where it runs.
-        open_socket: a fresh connection; raises HostError when there is none.
+        loop: runs all work.
+        open_socket: opens a connection; raises HostError when that fails.
         new_session: makes a session, from the predicate of namespaces whose annotations are read.
-        handler: answers events.
-        prepare: makes the handler where none is given, from the configuration text the runtime sends; None while
-            another agent serves the runtime, raises NriPinError when the agent cannot run with the configuration.
-        can_reconnect: False when the runtime started us.
-        log: for what happens to the connection.
-        backoff: pauses between tries.
+        handler: handles requests; may be set later.
+        prepare: makes the handler from the configuration text that the runtime sends; returns None while another agent
+            serves the runtime, raises NriPinError when the agent cannot run with the configuration. None where the
+            agent has its own configuration.
+        can_reconnect: False for an agent that the runtime started.
+        log: takes lines about the connection.
+        backoff: pauses between attempts.
 
     Attributes:
-        waits_for: why there is no connection although the runtime may be there: another agent serves it.
+        handler: handles requests; None until the agent may serve.
+        waits_for: why the agent does not connect: another agent serves the runtime. Empty otherwise.
     """
 
     def __init__(
@@ -92,22 +95,22 @@ class RuntimeLink:
 
     @property
     def is_synchronized(self) -> bool:
-        """Whether Synchronize was answered; safe to ask from any thread."""
+        """Return whether Synchronize was answered; safe to call from any thread."""
         connection = self._connection
         return connection is not None and connection.synchronized_at is not None
 
     @property
     def runtime(self) -> Configure | None:
-        """The runtime as it introduced itself; None before its Synchronize. Safe to read from any thread."""
+        """Return the runtime as it introduced itself; None before its Synchronize. Safe to call from any thread."""
         connection = self._connection
         if connection is None or connection.synchronized_at is None:
             return None
         return connection.session.runtime
 
-    # --------------------------------------------------------------- connection
+    # ------------------------------------------------------- connect, lose, connect again
 
     def connect(self) -> None:
-        """Connect and register at once: the runtime makes every other plugin wait for a silent one."""
+        """Connect and register; a failure is tried again later."""
         try:
             sock = self._open_socket()
         except HostError as error:
@@ -118,6 +121,7 @@ class RuntimeLink:
             self._new_session(self._hears), Transport(sock), self._log, self._loop.clock
         )
         self._loop.watch(sock, self._readable)
+        # At once: the runtime serves no other plugin until this one has registered.
         connection.session.register(self._loop.clock())
         self._guarded(connection, self._flush)
         say(self._log, logging.DEBUG, "connected, registering")
@@ -131,7 +135,7 @@ class RuntimeLink:
             connection.transport.close()
 
     def _hears(self, namespace: str) -> bool:
-        """Whether annotations of that namespace's pods are heard, by the configuration that is in force now."""
+        """Return whether annotations of pods in the namespace are read, by the configuration of this moment."""
         return self.handler is not None and namespace in self.handler.node.options.annotation_namespaces
 
     def _is_absent(self, error: HostError) -> None:
@@ -148,16 +152,14 @@ class RuntimeLink:
 
     def _lose(self, reason: object) -> None:
         served_since = self._connection.synchronized_at if self._connection else None
+        # A runtime that drops the agent after each registration must not be called in a tight loop.
         if served_since is not None and self._loop.clock() - served_since >= HEALTHY_S:
             self._backoff.reset()
             self._loss.forget()
         self.close()
         if self._loss.is_due(str(reason), self._loop.clock()):
             say(self._log, logging.WARNING, "connection to the container runtime ended", err=reason)
-        if self._can_reconnect:
-            self._connect_later()
-        else:
-            self._loop.stop(EXIT_CONNECTION_ENDED)
+        self._connect_later()
 
     def _connect_later(self) -> None:
         if not self._can_reconnect:
@@ -165,7 +167,7 @@ class RuntimeLink:
             return
         self._loop.set_timer("connect", self._loop.clock() + self._backoff.next_pause(), self.connect)
 
-    # ---------------------------------------------------------------------- I/O
+    # ------------------------------------------------------------------- calls of the loop
 
     def _readable(self) -> None:
         if self._connection is not None:
@@ -176,33 +178,39 @@ class RuntimeLink:
             self._guarded(self._connection, self._flush)
 
     def _guarded(self, connection: RuntimeConnection, work: Callable[[RuntimeConnection], None]) -> None:
-        """Run `work`; whatever a peer made go wrong costs the connection and nothing else."""
+        """Run `work`; an error ends the connection, not the agent."""
         try:
             work(connection)
         except ProtocolError as error:
             self._lose(error)
-        except Exception as error:  # noqa: BLE001 - the agent outlives its own mistakes
-            say_trace(self._log, "internal error, connection given up")
+        except Exception as error:  # noqa: BLE001 - a bug must not end the agent
+            say_trace(self._log, "internal error, connection closed")
             self._lose(f"internal error: {type(error).__name__}: {error}")
         else:
             if self._connection is connection:
                 self._arm_watchdog(connection)
 
     def _receive(self, connection: RuntimeConnection) -> None:
+        # Step 1 of a request.
         events, is_closed = connection.receive()
         for event in events:
+            # Steps 2 to 9.
             self._react(connection, event)
+            # A refused registration or configuration closes the connection; the events after it are void.
             if self._connection is not connection:
                 return
-            # Each reply leaves before the next event is handled: the runtime waits for them one by one.
+            # Each reply is sent before the next event is handled: the runtime waits for each of them.
             self._flush(connection)
         if not events:
-            self._flush(connection)  # the session may have something to say by itself
+            self._flush(connection)  # the session may have frames to send that answer no event
+        # Last: what arrived together with the end of the connection has been handled, and the state is right.
         if is_closed and self._connection is connection:
             self._lose("the runtime closed it")
 
     def _flush(self, connection: RuntimeConnection) -> None:
+        """Send what is queued; then do step 10 of the requests that it answers."""
         is_all_out = connection.send()
+        # The rest is sent when the socket is writable; meanwhile the agent goes on reading.
         self._loop.watch(connection.transport.sock, self._readable, None if is_all_out else self._writable)
         if is_all_out and connection.checks and self.handler is not None:
             checks, connection.checks = connection.checks, []
@@ -212,6 +220,7 @@ class RuntimeLink:
         self._loop.set_timer("watchdog", connection.session.next_check(self._loop.clock()), self._check)
 
     def _check(self) -> None:
+        """Close the connection where a call of the runtime is overdue, such as Synchronize after Configure."""
         connection = self._connection
         if connection is None:
             return
@@ -249,16 +258,18 @@ class RuntimeLink:
         elif self.handler is not None:
             self.handler.serve(connection, request)
         elif self._prepare is not None:
-            # An empty answer would let a runtime that requires this plugin create the container unpinned.
+            # Any answer would be wrong: an empty one makes the runtime create the container unpinned.
             self._lose("another agent still serves the runtime")
         else:
             connection.respond(request, empty_response(event))
 
     def _configure(self, connection: RuntimeConnection, request: Request, event: Configure) -> None:
         try:
+            # Only an agent that the runtime started gets its configuration here.
             if self.handler is None and self._prepare is not None:
                 self.handler = self._prepare(event.config)
         except NriPinError as error:
+            # The runtime logs the refusal. A second connection would bring the same configuration.
             say(self._log, logging.ERROR, "cannot run", err=error)
             connection.refuse(request, str(error))
             self._flush(connection)
@@ -278,20 +289,21 @@ class RuntimeLink:
 
 
 def plugin_id(session: PluginSession) -> str:
-    """`NN-name`, as the runtime's own log lines have it."""
+    """Return `NN-name`, the form in the runtime's log."""
     return f"{session.plugin_index}-{session.plugin_name}"
 
 
-# The kubelet's probes. They load nothing of metrics.
+# The kubelet's probes, which work without the metrics library
 
 
 ALIVE_WITHIN_S = 5.0
-"""The loop that answers the runtime comes round in microseconds; a checkpoint on a slow disk holds it for a second."""
+"""The longest time that the loop may take to run a posted call. It usually takes microseconds; a checkpoint on a slow disk
+takes a second."""
 
 
 def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Page]]":
-    """Return `/healthz` and `/readyz`; their module is loaded only where an address asks for them."""
-    from nri_plugin.process.http_pages import probe
+    """Return the pages `/healthz` and `/readyz`; their module is loaded only where the configuration has an address."""
+    from nri_plugin.process.http_messages import probe
 
     return {
         "/healthz": probe("alive", lambda: lifeless(loop, link)),
@@ -300,14 +312,14 @@ def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Pag
 
 
 def lifeless(loop: Loop, link: RuntimeLink) -> str:
-    """Why only a restart of the agent helps; empty where it works or something else is to be done."""
+    """Return why only a restart of the agent helps; empty where it works, or where a restart does not help."""
     if not comes_round(loop):
         return "the event loop does not come round"
     return link.handler.checkpoint.stuck() if link.handler is not None else ""
 
 
 def unready(link: RuntimeLink) -> str:
-    """Why the agent cannot do all of its work; empty where it can."""
+    """Return why the agent cannot do all of its work; empty where it can."""
     if link.handler is None or not link.is_synchronized:
         return link.waits_for or "not connected to the container runtime"
     return link.handler.checkpoint.unready()

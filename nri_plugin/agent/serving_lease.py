@@ -1,8 +1,8 @@
 """The lease to serve: one agent serves a runtime, and one process uses a state directory.
 
 An agent takes the lock of the runtime's socket directory (`host.runtime_lock`), then that of its state directory, and
-only then connects. Without both it touches no checkpoint, no cgroup and no socket of the state directory. An agent that
-the runtime has just started takes over: the one that serves sees its mark, stops and waits.
+only then connects. Without both locks it touches no checkpoint, no cgroup and no socket of the state directory. An agent
+that the runtime has just started takes over: it leaves a mark, and the agent that serves sees the mark, stops and waits.
 """
 
 import fcntl
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from nri_plugin.agent.transport import words
+from nri_plugin.agent.connection import words
 from nri_plugin.checkpoint.file import LOCK_FILE, unsafe
 from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others
 from nri_plugin.model.errors import CheckpointError
@@ -20,20 +20,20 @@ from nri_plugin.process.logs import LogRateLimit, say
 from nri_plugin.process.loop import Loop
 
 EXIT_YIELDED = 75
-"""EX_TEMPFAIL of sysexits.h: another agent serves."""
+"""The exit code when another agent serves: EX_TEMPFAIL of sysexits.h."""
 
 LOOK_PAUSE_S = 0.25
-"""Between two looks for a newer agent, which waits one second for us."""
+"""Seconds between two checks for a newer agent, which waits one second for this one."""
 
 YIELD_S = 1.0
-"""An agent that the runtime started waits so long for the one that serves. It has two seconds to be configured."""
+"""Seconds that an agent started by the runtime waits for the one that serves. Its configuration may take two."""
 
 END_S = 0.3
-"""More than the kernel needs to end a process that was killed."""
+"""Seconds to wait after a kill; the kernel needs less to end a process."""
 
 LOST_S = 1.0
-"""The lock file of the state directory is missing for so long before it is made again: `rm -r` of the directory must not
-meet a new file."""
+"""Seconds that the lock file of the state directory must be missing before it is made again: `rm -r` of the directory
+would fail on a new file."""
 
 TIMER = "serving lease"
 NEWER = "a newer agent, started by the runtime, takes over"
@@ -43,14 +43,15 @@ class ServingLease:
     """The right of this agent to serve.
 
     Args:
-        lock: the right to serve the runtime.
-        state_dir: of which this agent must be the only one, too.
-        loop: where it waits.
+        lock: of the runtime's socket directory.
+        state_dir: locked as well.
+        loop: runs the checks.
         log: takes the reason to wait.
-        serve: begins to serve; called once, with the right in hand.
+        serve: begins to serve; called once, with both locks held.
         wait: called with the reason to wait; empty when the wait is over.
         is_replaceable: False for an agent that the runtime started, which only the runtime ends.
-        stays: whether the agent waits when a newer one takes over; False where the newer one makes it needless.
+        stays: whether the agent waits when a newer one takes over; False for a successor: the
+            newer agent has a supervisor, too.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class ServingLease:
         self._look_later()
 
     def demand(self) -> None:
-        """Serve at once as an agent that the runtime started: the one that serves gives up or is ended.
+        """Serve at once, for an agent that the runtime started: the one that serves yields, or is killed.
 
         Raises:
             NriPinError: the agent has the right and cannot serve.
@@ -121,7 +122,7 @@ class ServingLease:
         self._look_later()
 
     def _hold_state_dir(self) -> None:
-        """Lock the state directory as it is there now: it may have been removed, replaced or mended since."""
+        """Lock the state directory again where it was removed, replaced or repaired."""
         if self._state_lock is not None and holds_state_dir(self._state_lock, self._state_dir):
             self._lost_at = None
             return
@@ -148,7 +149,7 @@ class ServingLease:
         self._loop.stop(EXIT_YIELDED)
 
     def _try(self, reason: str) -> None:
-        """Serve when there is no reason against it."""
+        """Serve unless there is a reason to wait."""
         if not reason:
             try:
                 self._state_lock = lock_where_possible(self._state_dir)
@@ -162,7 +163,7 @@ class ServingLease:
             say(self._log, logging.INFO, "the wait is over, this agent serves the runtime")
         warning = readable_by_others(self._lock.folder)
         if warning:
-            say(self._log, logging.WARNING, "any user can keep the agent from serving", err=warning)
+            say(self._log, logging.WARNING, "any user can prevent the agent from serving", err=warning)
         self.is_serving = True
         self._serve()
 
@@ -174,20 +175,20 @@ class ServingLease:
 
 
 class StateDirInUseError(CheckpointError):
-    """Another process works on the state directory."""
+    """Another process uses the state directory."""
 
 
 def lock_state_dir(state_dir: str) -> int:
     """Make this process the only agent of the state directory; returns the descriptor that holds the lock.
 
-    Two agents of two runtimes must not share a checkpoint, and commands must not change one while an agent works on it.
-    Which agent serves a runtime is another question: see `RuntimeLock`.
+    Two agents of two runtimes must not share a checkpoint, and commands must not change the checkpoint of a running agent.
+    `RuntimeLock` decides which agent serves a runtime.
 
     Args:
-        state_dir: made when it is missing.
+        state_dir: created when it is missing.
 
     Raises:
-        UnusableDirectoryError: it cannot be made or written to.
+        UnusableDirectoryError: it cannot be created or written to.
         StateDirInUseError: another agent has it.
     """
     path = Path(state_dir) / LOCK_FILE
@@ -201,8 +202,8 @@ def lock_state_dir(state_dir: str) -> int:
         os.close(descriptor)
         raise StateDirInUseError(
             str(path),
-            f"another agent{holder} works on this state directory; stop it first: two agents on one node would "
-            "hand out the same CPUs",
+            f"another agent{holder} uses this state directory; stop it first: two agents on one node would give the "
+            "same CPUs to two containers",
         )
     with suppress(OSError):  # a full disk: the lock holds without the number
         os.ftruncate(descriptor, 0)
@@ -211,16 +212,16 @@ def lock_state_dir(state_dir: str) -> int:
 
 
 def holds_state_dir(lock: int, state_dir: str) -> bool:
-    """Whether the lock is that of the directory as it is there now; commands and other agents go by that one."""
+    """Return whether `lock` is that of the current directory, which commands and other agents look at."""
     with suppress(OSError):
         return os.path.samestat(os.fstat(lock), os.stat(Path(state_dir) / LOCK_FILE))
     return False
 
 
 def lock_where_possible(state_dir: str) -> int | None:
-    """As `lock_state_dir`; None where the directory cannot be used, for an agent works without it too.
+    """Lock as `lock_state_dir` does; None where the directory cannot be used, because an agent works without it.
 
-    The lock of a directory that other users may change says nothing: any of them can hold it.
+    A directory that other users may change counts as unusable: any of them can hold its lock.
 
     Raises:
         StateDirInUseError: another agent has it.
@@ -232,15 +233,15 @@ def lock_where_possible(state_dir: str) -> int | None:
             return None
         raise
     except UnusableDirectoryError:
-        return None  # said once there is a log, by `CheckpointSaver`
+        return None  # `CheckpointSaver` logs it
 
 
 class UnusableDirectoryError(CheckpointError):
-    """No lock can be had in the state directory, because of the directory and not of another agent."""
+    """The state directory cannot be locked because of the directory itself, not because of another agent."""
 
 
 def unusable_state_dir(state_dir: str, error: OSError) -> UnusableDirectoryError:
-    """Why the lock in it cannot be had, and what to do."""
+    """Return the error for a state directory that cannot be locked, with the remedy."""
     if isinstance(error, PermissionError) and os.geteuid() != 0:
         return UnusableDirectoryError(state_dir, f"{words(error)}; run as root, or give --state-dir DIR")
     if isinstance(error, FileExistsError | NotADirectoryError):

@@ -1,23 +1,24 @@
-"""From a configuration to a handler that can answer: the machine, the cgroup tree, the checkpoint. And again at SIGHUP.
+"""Builds the handler from the configuration, the machine, the cgroup tree and the checkpoint; applies a reload.
 
-Errors in any of them show here, before the agent registers.
+Everything that can be wrong with them is found here, before the agent registers with the runtime.
 """
 
 import logging
 from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, open_store
 from nri_plugin.agent.cpusets import lift_floor
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.observing import ObservingHandler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.outcome import Observer, RequestOutcome
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
     OBSERVED_FILE_NAME,
@@ -43,12 +44,15 @@ from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
 
+if TYPE_CHECKING:
+    from nri_plugin.agent.metrics import Metrics
+
 MOST_TOLD = 10
-"""Lines about placements of an earlier policy: a node may hold hundreds."""
+"""The most log lines about placements of an earlier policy; a node may have hundreds of them."""
 
 
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
-    """Warn of settings that are allowed and seldom meant."""
+    """Warn of settings that are allowed but rarely intended."""
     threads = {len(cpus) for _, cpus in node.topology.cores}
     if node.options.full_pcpus_only and len(threads) > 1:
         say(
@@ -75,7 +79,10 @@ def warn_of_outdated(node: Node, state: State, log: logging.Logger) -> None:
     if len(found) > MOST_TOLD:
         rest = len(found) - MOST_TOLD
         say(
-            log, logging.WARNING, "more placements do so: nri-pin state verify --config lists them", more=rest
+            log,
+            logging.WARNING,
+            "more placements no longer satisfy the policy: nri-pin state verify --config lists them",
+            more=rest,
         )
 
 
@@ -88,30 +95,60 @@ def warn_of_overcommitted(
             say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=str(one))
 
 
-class Watcher(Protocol):
-    """Counts what the handler does; see `nri_plugin.agent.metrics`."""
+class Watchers:
+    """The observers of a handler: metrics, the feed of the status socket, and those that need the handler themselves.
+
+    Args:
+        feed: of the status socket.
+        metrics: None where no address asks for them.
+
+    Attributes:
+        also: observers that are made after the handler; set once.
+    """
+
+    def __init__(self, feed: StatusFeed, metrics: "Metrics | None") -> None:
+        self._feed, self._metrics = feed, metrics
+        self.also: tuple[Observer, ...] = ()
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Count an outcome."""
-
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """`store`, its saves measured."""
+        """Pass an outcome on to all."""
+        if self._metrics is not None:
+            self._metrics(outcome)
+        self._feed(outcome)
+        for observer in self.also:
+            observer(outcome)
 
     def drifted(self, report: DriftReport) -> None:
-        """Count a drift and its repair."""
+        """Pass a drift and its repair on."""
+        if self._metrics is not None:
+            self._metrics.drifted(report)
+        self._feed.drifted(report)
 
     def asked(self, result: str) -> None:
         """Count the result of a question to the exporter."""
+        if self._metrics is not None:
+            self._metrics.asked(result)
+
+    def timed(self, store: CheckpointStore) -> CheckpointStore:
+        """Return `store`, its saves measured where there are metrics."""
+        return store if self._metrics is None else self._metrics.timed(store)
 
 
 def build_handler(
     config: Config,
     log: logging.Logger,
     clock: Callable[[], float],
-    watcher: Watcher | None = None,
+    watchers: Watchers | None = None,
     history: Recorder | None = None,
 ) -> Handler:
-    """Everything a handler needs, for this configuration on this machine.
+    """Return a handler for this configuration on this machine.
+
+    Args:
+        config: the configuration.
+        log: the agent's log.
+        clock: seconds, monotonic.
+        watchers: observe outcomes, saves and questions to the exporter.
+        history: records events; None for no recording.
 
     Raises:
         ConfigError: the configuration does not fit this machine.
@@ -125,10 +162,13 @@ def build_handler(
             "keys of the KubeletConfiguration that do not concern placement are ignored",
             keys=",".join(config.passed_over),
         )
+    # The machine: its topology, and the cgroup tree to write to.
     tree = find_tree(config.cgroup_root, log)
     node = build_node(config, tree)
+    # The state that the last agent saved.
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
+    # Needs the state: partitions of saved allocations were made by the agent, all others by another program.
     node = with_others_partitions(node, tree, state)
     describe(file, node)
     say(
@@ -150,19 +190,22 @@ def build_handler(
     warn_of_surprises(node, log)
     warn_of_outdated(node, state, log)
     if config.observe:
-        say(log, logging.WARNING, "observing: nothing is pinned, refused or written", would_promise=file.path)
+        say(
+            log, logging.WARNING, "observing: nothing is pinned, refused or written", allocations_in=file.path
+        )
     else:
         lift_floor(tree, node, state, log)
+    # The checkpoint: a trial write finds out now whether it can be saved.
     store = open_store(file, state)
     saver = CheckpointSaver(
-        watcher.timed(store) if watcher else store,
+        watchers.timed(store) if watchers else store,
         state,
         log,
         serves=config.serves_unsaved,
         directory=config.state_dir,
     )
     if file.found is not None and file.found != file.facts:
-        saver.outdate()
+        saver.outdate()  # its readers would take it for that of another machine
     warn_of_state_directory(config.state_dir, saver, log)
     kind = ObservingHandler if config.observe else Handler
     return kind(
@@ -174,14 +217,14 @@ def build_handler(
         log=log,
         clock=clock,
         describe=partial(describe, file),
-        inform=build_lookup(config, log, clock, watcher.asked if watcher else None),
-        observe=watcher,
+        inform=build_lookup(config, log, clock, watchers.asked if watchers else None),
+        observe=watchers,
         history=history,
     )
 
 
 def warn_of_state_directory(path: str, saver: CheckpointSaver, log: logging.Logger) -> None:
-    """Warn if other users may change the directory, and find out whether the checkpoint can be saved there."""
+    """Warn if other users may change the directory or if the checkpoint cannot be saved there."""
     danger = unsafe(path)
     if danger:
         say(log, logging.WARNING, "the state directory is not safe", path=path, err=danger)
@@ -196,7 +239,7 @@ def build_lookup(
     clock: Callable[[], float],
     count: Callable[[str], None] | None = None,
 ) -> PodFactsLookup:
-    """Return the lookup of pod facts and devices; without devices where they give no hints.
+    """Return the lookup of pod facts and devices; it finds no devices where `deviceHints` is off.
 
     Raises:
         HostError: `nicLocality: netlink` and its helper process does not work.
@@ -207,7 +250,7 @@ def build_lookup(
 
 def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
-    # The host's proc is not mounted beside its sys, but a driver shows the same in our own.
+    # In a pod, the host's proc is not mounted beside its sys. Drivers show the same files in the proc of the pod.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
     if config.nic_locality != "netlink":
         return DeviceLocator(files, own)
@@ -217,27 +260,27 @@ def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
 
 
 def describe(file: CheckpointFile, node: Node) -> None:
-    """Store what readers have to know of `node` beside every state saved from now on."""
+    """Store the facts of `node` beside every state that is saved from now on; readers of the checkpoint need them."""
     file.facts = NodeFacts.of(node)
 
 
 def build_node(config: Config, tree: CpusetTree | None) -> Node:
-    """The node decisions are made for.
+    """Return the node that decisions are made for.
 
     Raises:
-        ConfigError: the configuration names CPUs or NUMA nodes this machine does not have, or a hint provider
-            from outside cannot be loaded.
+        ConfigError: the configuration names CPUs or NUMA nodes that this machine does not have, or a hint provider of
+            another package cannot be loaded.
         HostError: the machine cannot be read.
     """
     node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
     if tree is None:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
-    # On v1 a slice cannot be narrower than the pod cgroups below it, which the kubelet made as wide as the machine.
+    # On v1 a slice cannot be narrower than the pod cgroups below it, and the kubelet gives those all CPUs.
     return replace(node, options=replace(node.options, pool_floor=False)) if tree.version == 1 else node
 
 
 def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) -> Node:
-    """The node with CPUs in isolated partitions of others counted among those that the kernel isolates.
+    """Return `node` with the CPUs of others' isolated partitions among the CPUs that the kernel isolates.
 
     Raises:
         HostError: the kernel's list of them cannot be read.
@@ -249,22 +292,22 @@ def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) ->
 
 
 def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
-    """Return the cgroup tree; None, with a warning, where there is none."""
+    """Return the cgroup tree; None, and a warning in the log, where there is none."""
     try:
         return find_cpuset_tree(root)
     except HostError as error:
         say(
             log,
             logging.WARNING,
-            "no cgroup tree to write to: changes of running containers go through the runtime, which is slower; "
-            "mount the host's tree and set cgroupRoot",
+            "no cgroup tree: running containers are changed through the runtime, which is slower; mount the host's tree "
+            "and set cgroupRoot",
             err=error,
         )
         return None
 
 
 def load_state(file: CheckpointFile, log: logging.Logger) -> State:
-    """Return the saved state. A damaged checkpoint is moved aside, and the runtime's list fills the gap."""
+    """Return the saved state. A damaged checkpoint is kept aside; Synchronize restores the state from the runtime's list."""
     loaded = file.load()
     if loaded.reason:
         source = (
@@ -281,36 +324,8 @@ def load_state(file: CheckpointFile, log: logging.Logger) -> State:
     return loaded.state or State()
 
 
-class MemoryStore:
-    """A checkpoint in memory: a save takes microseconds and is done at once."""
-
-    def __init__(self, file: CheckpointFile) -> None:
-        self._file = file
-
-    def save(self, state: State, timeout_s: float) -> None:  # noqa: ARG002 - nothing to wait for
-        """Keep `state`.
-
-        Raises:
-            CheckpointError: it was not kept.
-        """
-        self._file.save(state)
-
-    def is_intact(self) -> bool:
-        """Whether the file is still in its place."""
-        return self._file.is_intact()
-
-    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
-        """Nothing is queued."""
-        return True
-
-
-def open_store(file: CheckpointFile, saved: State) -> CheckpointStore:
-    """Where states are saved: at once in memory, by a thread of its own on a disk that may stall."""
-    return CheckpointWriter(file, saved) if file.durable else MemoryStore(file)
-
-
 def warn_of_slow_protobuf(log: logging.Logger) -> None:
-    """Say when messages are decoded in pure Python, which takes a hundred times longer."""
+    """Warn when messages are decoded in pure Python, which takes a hundred times longer."""
     from google.protobuf.internal import api_implementation
 
     kind = api_implementation.Type()
@@ -318,13 +333,13 @@ def warn_of_slow_protobuf(log: logging.Logger) -> None:
         say(
             log,
             logging.WARNING,
-            "slow protobuf implementation, expected upb; install protobuf with its C part",
+            "slow protobuf implementation, expected upb; install protobuf with its C extension",
             found=kind,
         )
 
 
 class Reload:
-    """SIGHUP: a new configuration as a whole, or the old one and a line that says why."""
+    """Applies the configuration again at SIGHUP: as a whole, or not at all with the reason in the log."""
 
     def __init__(self, read: Callable[[], Config], link: RuntimeLink, log: logging.Logger) -> None:
         self._read = read
@@ -332,10 +347,11 @@ class Reload:
         self._log = log
 
     def __call__(self) -> None:
-        """Read and take over; applies to containers created from now on."""
+        """Read the configuration and apply it to containers that are created from now on."""
         handler = self._link.handler
         if handler is None:
-            return
+            return  # not serving yet; the configuration is read when it does
+        # Everything that may fail comes first, so that a failure changes nothing.
         try:
             config = self._read()
             tree = find_tree(config.cgroup_root, self._log)
@@ -356,7 +372,7 @@ class Reload:
                 err=error,
             )
             return
-        except Exception:  # noqa: BLE001 - a bad reload must not end what serves the node
+        except Exception:  # noqa: BLE001 - an error in a reload must not end the agent
             say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
             return
         handler.change_node(node, handler.writer.on(tree))

@@ -30,7 +30,7 @@ from nri_plugin.recording.rows import TOPOLOGY, TopologyRow
 
 VERSION = 1
 LINE_BYTES = 64 << 20
-"""A longer line is no status: 10,000 containers take a twentieth of it."""
+"""The longest line that is read; a status of 10,000 containers has a twentieth of it."""
 
 
 class RefusalRow(Struct, frozen=True):
@@ -56,16 +56,16 @@ class DriftRow(Struct, frozen=True):
 
     Attributes:
         number: counts all drifts since the agent began; tells a new one from one already seen.
-        cgroup: as the runtime names it.
-        container_id: whose; empty for a QoS slice.
+        cgroup: its name in the runtime.
+        container_id: of its container; empty for a QoS slice.
         name: `namespace/pod/container`, or the slice.
         found: CPUs written there, null where the cpuset files were gone.
         effective: CPUs its processes ran on.
         cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
         noticed_by: `watch` or `sweep`.
-        round: how often in a row it was put right.
-        is_fight: somebody undoes every repair.
-        error: why it could not be put right, empty when it was.
+        round: how often in a row it was repaired.
+        is_fight: whether another writer undoes every repair.
+        error: why it could not be repaired; empty when it was.
     """
 
     number: int
@@ -86,8 +86,8 @@ class LostRow(Struct, frozen=True):
     """A container whose exclusive CPUs are not all online.
 
     Attributes:
-        lost: those that are not; they stay allocated.
-        runs_on: what it has instead: the rest, or the shared pool when nothing is left.
+        lost: those that are offline; they stay allocated.
+        runs_on: its other CPUs, or the shared pool when none are left.
     """
 
     pod_uid: str
@@ -97,11 +97,12 @@ class LostRow(Struct, frozen=True):
 
 
 class RuntimeRow(Struct, frozen=True):
-    """The container runtime that the agent answers, as it introduced itself.
+    """The connected container runtime, as it introduced itself.
 
     Attributes:
-        nri: the version of its NRI library, since 0.12.
-        request_timeout_ms: since 0.7, else 0; so is the other.
+        nri: the version of its NRI library; empty before 0.12.
+        request_timeout_ms: 0 before 0.7.
+        registration_timeout_ms: 0 before 0.7.
     """
 
     name: str
@@ -112,7 +113,7 @@ class RuntimeRow(Struct, frozen=True):
 
 
 class StatusRow(Struct, frozen=True):
-    """One line."""
+    """One line of the status."""
 
     version: int
     agent: str
@@ -141,8 +142,8 @@ class AgentStatus:
         drifts: the latest, oldest first.
         runtime: the connected runtime; None without one.
         agent: its version; empty when it is unknown.
-        observing: nothing of it is carried out.
-        failed_creations: creations that failed one after the other, after the agent's answer.
+        observing: the agent only observes.
+        failed_creations: creations in a row that failed after the agent's answer.
     """
 
     node: Node
@@ -156,14 +157,14 @@ class AgentStatus:
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
-        """Who misses exclusive CPUs."""
+        """Return the containers whose exclusive CPUs are not all online."""
         return tuple(
             _lost_row(self.node, self.state, key, cpus) for key, cpus in self.state.lost(self.node).items()
         )
 
 
 def encode(status: AgentStatus) -> bytes:
-    """The line, newline included."""
+    """Return the line, with its newline."""
     node, state = status.node, status.state
     row = StatusRow(
         version=VERSION,
@@ -186,7 +187,7 @@ def decode(line: bytes) -> AgentStatus:
     """Decode a line.
 
     Raises:
-        ValueError: it is none of ours, or of another version.
+        ValueError: it is no status, or one of another version.
     """
     version = msgspec.json.decode(line, type=_VersionRow).version
     if version != VERSION:
@@ -211,22 +212,22 @@ def _lost_row(node: Node, state: State, key: str, lost: CPUSet) -> LostRow:
 
 
 ANSWER_S = 5.0
-"""A running agent sends its status within milliseconds."""
+"""Time limit of a line; a running agent sends it within milliseconds."""
 
 AGAIN_S = 1.0
-"""Between two attempts to reach an agent that is not there."""
+"""Seconds between two attempts to connect to an agent that does not run."""
 
 
 def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
-    """Return the agent's status of now.
+    """Return the current status of the agent.
 
     Raises:
-        HostError: nobody is there, or what answers is no agent of ours.
+        HostError: no agent listens, or another program answers.
     """
     try:
         return next(read_lines(path, timeout_s))
     except StopIteration:
-        raise HostError(path, "the agent hung up without a word; ask again") from None
+        raise HostError(path, "the agent closed the connection without an answer; try again") from None
 
 
 def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatus]:
@@ -237,7 +238,7 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatu
         timeout_s: how long to wait for a line; None for ever.
 
     Raises:
-        HostError: nobody is there, or what answers is no agent of ours.
+        HostError: no agent listens, or another program answers.
     """
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -249,7 +250,7 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatu
                     return
                 yield decode(line)
     except TimeoutError:
-        raise HostError(path, f"the agent said nothing for {timeout_s:g} s; look at its log") from None
+        raise HostError(path, f"no answer of the agent within {timeout_s:g} s; see its log") from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise HostError(path, f"{why}; is the agent running, and is this its state directory?") from None
@@ -266,23 +267,23 @@ def follow(
     log: logging.Logger,
     lost: Callable[[], None] = lambda: None,
 ) -> None:
-    """Call `tell` with every status, until `pause` returns that it is time to stop; `lost` when it ends."""
+    """Call `tell` with every status, and `lost` when the connection ends, until `pause` returns True."""
     trouble = ""
     while not pause(0.0):
         try:
             for status in read_lines(path):
                 if trouble:
-                    say(log, logging.INFO, "the agent is there again", socket=path)
+                    say(log, logging.INFO, "connected to the agent again", socket=path)
                 trouble = ""
                 tell(status)
                 if pause(0.0):
                     return
-            found = "the agent ended; what it promised still holds"
+            found = "the agent ended; its allocations stay"
         except HostError as error:
             found = str(error)
         lost()
         if found != trouble:
-            say(log, logging.WARNING, "the agent is not there", err=found)
+            say(log, logging.WARNING, "no connection to the agent", err=found)
         trouble = found
         if pause(AGAIN_S):
             return

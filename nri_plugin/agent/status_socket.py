@@ -1,8 +1,8 @@
-"""The agent's status socket: everything it knows, for readers of the state directory, again after every change.
+"""The agent's status socket: sends the whole status to each reader, and again after every change.
 
-The thread that answers the runtime only notes refusals and drifts and wakes the thread of the socket. That thread takes
-the frozen state of the moment, makes one line of it, and writes no faster than its readers read. A slow reader gets the
-newest line next, not every line.
+The thread that answers the runtime only notes refusals and drifts, and wakes the thread of the socket. That thread reads
+the current state, which is frozen, encodes it as one line, and writes no faster than its readers read. A slow reader gets
+the newest line next, not every line.
 """
 
 import logging
@@ -16,10 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
-from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport
-from nri_plugin.agent.outcome import Observer, RequestOutcome
-from nri_plugin.agent.startup import Watcher
+from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
@@ -34,22 +32,22 @@ FILE_NAME = "agent.sock"
 LATEST_REFUSALS = 64
 LATEST_DRIFTS = 64
 PAUSE_S = 0.05
-"""Between two lines: a burst of containers is one change to a reader, and making a line takes the interpreter."""
+"""Seconds between two lines: a burst of containers is one change to a reader, and encoding holds the interpreter."""
 
 LOOK_S = 5.0
-"""Changes without an event (a reload, a removed socket) are seen so soon."""
+"""Seconds after which changes without an event (a reload, a removed socket) are noticed."""
 
 View = Callable[[], tuple[Node, State]]
 
 
 class StatusFeed:
-    """Told of every outcome by the thread that answers the runtime; takes microseconds.
+    """Observes outcomes and drifts in the thread that answers the runtime; takes microseconds.
 
     Attributes:
         refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
-        drifts: the same of drifts.
-        wake: called when there is news.
-        failed_creations: how many creations failed one after the other, after the agent's answer.
+        drifts: the same for drifts.
+        wake: called after each change.
+        failed_creations: returns how many creations in a row failed after the agent's answer.
     """
 
     def __init__(self) -> None:
@@ -112,7 +110,7 @@ def drift_row(report: DriftReport) -> DriftRow:
 
 
 def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
-    """Return the row of the runtime, without the configuration that it handed over."""
+    """Return the row of the runtime, without the configuration that it sent."""
     if runtime is None:
         return None
     return RuntimeRow(
@@ -124,43 +122,8 @@ def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
     )
 
 
-class Watchers:
-    """Tells several observers of every outcome, and has the first measure saves.
-
-    Attributes:
-        also: further ones, who need the handler and so come after it.
-    """
-
-    def __init__(self, feed: StatusFeed, counting: Watcher | None) -> None:
-        self._feed, self._counting = feed, counting
-        self.also: tuple[Observer, ...] = ()
-
-    def __call__(self, outcome: RequestOutcome) -> None:
-        """Tell all."""
-        if self._counting is not None:
-            self._counting(outcome)
-        self._feed(outcome)
-        for observer in self.also:
-            observer(outcome)
-
-    def drifted(self, report: DriftReport) -> None:
-        """Tell all of a drift."""
-        if self._counting is not None:
-            self._counting.drifted(report)
-        self._feed.drifted(report)
-
-    def asked(self, result: str) -> None:
-        """Have a question to the exporter counted."""
-        if self._counting is not None:
-            self._counting.asked(result)
-
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """Return `store`, its saves measured where metrics are on."""
-        return store if self._counting is None else self._counting.timed(store)
-
-
 class _Reader:
-    """A reader, and the rest of its line."""
+    """A reader, and the unsent rest of its line."""
 
     __slots__ = ("is_current", "left", "socket")
 
@@ -174,13 +137,13 @@ class StatusSocket:
     """Listens from the moment it is made until `close`.
 
     Args:
-        path: of the socket; whatever socket is there is replaced. Where it cannot be made, or is removed, that is
-            tried again now and then.
-        view: the node and the state of the moment.
-        feed: wakes us, and holds the refusals.
+        path: of the socket; a socket at this path is replaced. One that cannot be created, or was removed, is tried
+            again from time to time.
+        view: returns the current node and state.
+        feed: wakes the thread, and holds refusals and drifts.
         runtime: returns the runtime of the current connection.
-        log: a line when the socket cannot be made, and when it was restored.
-        observing: nothing of it is carried out.
+        log: takes a line when the socket cannot be created, and when it was restored.
+        observing: the agent only observes.
     """
 
     def __init__(
@@ -215,7 +178,7 @@ class StatusSocket:
         self._thread.start()
 
     def close(self) -> None:
-        """Hang up and take the socket away."""
+        """Close all connections and remove the socket."""
         self._is_closing = True
         self._feed.wake = lambda: None
         self._ring()
@@ -228,7 +191,7 @@ class StatusSocket:
         self._selector.close()
 
     def _listen(self) -> None:
-        """Listen at the path, again where the socket was removed or replaced; those who are connected stay so."""
+        """Listen at the path, again where the socket was removed or replaced; connections stay open."""
         self._looked_at = time.monotonic()
         if self._mark is not None and _identity(self._path) == self._mark:
             return
@@ -281,7 +244,7 @@ class StatusSocket:
         return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
-        """Make a new line when there is news, a reader, and the former line is old enough."""
+        """Encode a new line if something changed, a reader is connected, and the last line is older than `PAUSE_S`."""
         self._is_early = bool(self._readers) and time.monotonic() < self._made_at + PAUSE_S
         if self._is_early or not self._readers:
             return
@@ -318,7 +281,7 @@ class StatusSocket:
             self._selector.register(peer, selectors.EVENT_READ, reader)
 
     def _hear(self, reader: _Reader) -> None:
-        """Notice readers that have closed; bytes from a reader are ignored."""
+        """Drop a reader that has closed its end; bytes from a reader are ignored."""
         with suppress(BlockingIOError):
             try:
                 if reader.socket.recv(4096):
@@ -328,7 +291,7 @@ class StatusSocket:
             self._drop(reader)
 
     def _unsent(self, reader: _Reader) -> memoryview:
-        """The rest of a line it has begun to read, then the latest one."""
+        """Return the rest of the line that is being sent, otherwise the latest line."""
         if not reader.left and not reader.is_current and self._line:
             reader.left, reader.is_current = memoryview(self._line), True
         return reader.left
@@ -361,10 +324,10 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _listening(path: Path) -> socket.socket:
-    """A listening socket that only its owner may connect to.
+    """Return a listening socket that only its owner may connect to.
 
     Raises:
-        HostError: it cannot be made there.
+        HostError: it cannot be created.
     """
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:

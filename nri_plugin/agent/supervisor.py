@@ -1,13 +1,14 @@
-"""A small process beside an agent that the runtime started; it brings the agent back as an ordinary plugin.
+"""The supervisor: a small process beside an agent that the runtime started. It starts the agent again after its end.
 
-The runtime starts a plugin once: one that ended, or that it dropped and killed because an answer was late, is gone until
-the runtime itself restarts. So the agent forks before it loads anything large. The child has a session of its own and
-none of the runtime's descriptors, so it outlives whatever ends the agent. It ends, too, when the agent says that it
-ended on purpose, and when the plugin was uninstalled; a newer agent of the same runtime makes it say so.
+The runtime starts a plugin once. A plugin that ended, or that the runtime killed because an answer was late, is gone until
+the runtime restarts. So the agent forks a supervisor before it loads anything large. The supervisor is in another session
+and has none of the runtime's descriptors, so it survives the end of the agent. It ends when the agent reports that it ends
+on purpose, also because a newer agent of the same runtime takes over, and when the plugin was uninstalled.
 
-The agent holds one end of a socket: its end closes it, however that came about. A silent agent is stuck and is killed.
+Agent and supervisor share a socket pair. The kernel closes the agent's end when the agent ends for any reason. An agent
+that sends no sign of life is stuck, and is killed.
 
-This module is loaded before everything else and stays in memory; it imports no other module of ours.
+This module is loaded first and stays in memory, so it imports no other module of the package.
 """
 
 import os
@@ -21,50 +22,50 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 LIFE = "NRI_PIN_LIFE"
-"""Variable with the number of the agent's end of the socket."""
+"""Environment variable with the descriptor of the agent's end of the socket pair."""
 
 CONFIG = "NRI_PIN_DROP_IN"
-"""Variable with the number of a file that holds the text of the drop-in."""
+"""Environment variable with the descriptor of a file that holds the text of the drop-in."""
 
 FORMER = "NRI_PIN_FORMER"
-"""Variable with the process id of the agent that ended; for the log."""
+"""Environment variable with the process id of the agent that ended; for the log."""
 
 PLUGIN = "NRI_PIN_PLUGIN"
-"""Variable with the path of the plugin's executable, where it is not the program's own name."""
+"""Environment variable with the path of the plugin's executable, where the program has another name."""
 
 KEPT: Sequence[str] = ("NRI_PLUGIN_NAME", "NRI_PLUGIN_IDX")
-"""The name that the runtime gave to the plugin; the agent that comes back registers under it, too."""
+"""The name and index that the runtime gave to the plugin; a successor registers under them, too."""
 
 NAME = b"nri-pin-watcher"
 """Shown by ps; the kernel keeps 15 bytes."""
 
 ALIVE, QUIT, DROP_IN = b"a", b"q", b"c"
 BEAT_S = 5.0
-"""Between two signs of life."""
+"""Seconds between two signs of life."""
 
 SILENT_S = 30.0
-"""After this time without one the agent is stuck, as in `nri_plugin.process.loop`."""
+"""Seconds without a sign of life after which the agent counts as stuck, as in `nri_plugin.process.loop`."""
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 30.0
 HEALTHY_S = 60.0
-"""An agent that lived so long is started again at once, a shorter life after a growing pause."""
+"""An agent that lived this long is started again after the shortest pause, another one after a growing pause."""
 
 MAX_MESSAGE = 1 << 18
-"""What such a socket takes at most; a drop-in has a few hundred bytes."""
+"""The most bytes of a message; a drop-in has a few hundred."""
 
 _PLUGIN_FILE = re.compile(r"\d\d-.+\Z")
 
 
 def begin(environment: Mapping[str, str]) -> str:
-    """Start the supervisor of this process; returns the number of the descriptor for `Life`, empty when none started.
+    """Start the supervisor of this process; returns the descriptor for `Life` as text, empty when it could not start.
 
-    To be called before any thread starts. In the child it does not return.
+    Call it before any thread starts. In the child it does not return.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     agent = os.pidfd_open(os.getpid())
     try:
         child = os.fork()
-    except OSError:  # no process is to be had; the agent serves without
+    except OSError:  # no process available; the agent serves without a supervisor
         os.close(agent)
         ours.close()
         theirs.close()
@@ -72,6 +73,7 @@ def begin(environment: Mapping[str, str]) -> str:
     if not child:
         try:
             os.setsid()
+            # The second fork makes init the parent: the agent does not have to wait for the supervisor.
             if not os.fork():
                 _supervise(theirs.detach(), agent, dict(environment))
         finally:
@@ -114,18 +116,18 @@ def _supervise(life: int, agent: int, environment: dict[str, str]) -> None:
 
 
 def _follow(life: int, agent: int, text: bytes | None, plugin: str) -> tuple[bool, bytes | None]:
-    """Listen until the agent ends; returns whether it meant to, and the newest text of the drop-in.
+    """Listen until the agent ends; returns whether it ended on purpose, and the newest text of the drop-in.
 
     Args:
-        life: the socket.
-        agent: a descriptor of the process.
-        text: the drop-in configuration.
-        plugin: file without which the agent has to end; empty for none.
+        life: the supervisor's end of the socket pair.
+        agent: a pidfd of the agent.
+        text: the drop-in configuration; None before the agent has sent one.
+        plugin: a file without which the agent has to end; empty for none.
     """
     silences, is_meant = 0, False
     while True:
         if not select.select([life], [], [], SILENT_S / 2)[0]:
-            # Two halves: after both were frozen together the agent gets the second one to speak.
+            # In two halves: when both processes were frozen, the agent still has the second half for a sign of life.
             silences += 1
             if silences >= 2:
                 _signal(agent, signal.SIGKILL)
@@ -147,7 +149,7 @@ def _follow(life: int, agent: int, text: bytes | None, plugin: str) -> tuple[boo
 def _start(environment: dict[str, str], text: bytes | None) -> tuple[int, int, int] | None:
     """Start an agent by the command that the runtime used.
 
-    Returns its socket, its process id and a descriptor of it; None when no process is to be had at the moment.
+    Returns the supervisor's end of the socket pair, the process id and a pidfd; None when no process is available.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
@@ -169,7 +171,7 @@ def _start(environment: dict[str, str], text: bytes | None) -> tuple[int, int, i
 
 
 def _plugin_file(environment: Mapping[str, str]) -> str:
-    """The executable in the runtime's plugin folder; empty when the program was started otherwise."""
+    """Return the executable in the runtime's plugin directory; empty when the program was started in another way."""
     path = environment.get(PLUGIN) or os.path.abspath(sys.argv[0])
     return path if _PLUGIN_FILE.match(os.path.basename(path)) else ""
 
@@ -184,7 +186,7 @@ def _signal(agent: int, number: signal.Signals) -> None:
 
 
 def _let_go_of_all_but(*kept: int) -> None:
-    """Close every other descriptor: the runtime must see the end of its connection when the agent ends."""
+    """Close every other descriptor, so that the runtime sees the end of its connection when the agent ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)
@@ -197,10 +199,10 @@ def _let_go_of_all_but(*kept: int) -> None:
 
 
 class Life:
-    """The agent's end: signs of life, what it was configured with, and that it ends on purpose.
+    """The agent's end of the socket pair: sends signs of life, the configuration, and the end on purpose.
 
     Args:
-        descriptor: as `begin` or the variable `LIFE` tells it.
+        descriptor: from `begin`, or from the environment variable `LIFE`.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -209,26 +211,26 @@ class Life:
         self._socket.setblocking(False)
 
     def beat(self) -> bool:
-        """Give a sign of life; returns False when there is nobody to hear it any more."""
+        """Send a sign of life; returns False when the supervisor has ended."""
         return self._send(ALIVE)
 
     def drop_in(self, text: str) -> None:
-        """Tell the configuration that the runtime handed over."""
+        """Send the configuration that the runtime sent."""
         self._send(DROP_IN + text.encode())
 
     def quit(self) -> None:
-        """Tell that the agent ends and is not to come back."""
+        """Report that the agent ends and must not be started again."""
         self._send(QUIT)
 
     def close(self) -> None:
-        """Hang up; the supervisor takes that for the end of the agent."""
+        """Close the socket; the supervisor takes that for the end of the agent."""
         self._socket.close()
 
     def _send(self, message: bytes) -> bool:
         try:
             self._socket.send(message)
         except BlockingIOError:
-            return True  # it is there, and stopped
+            return True  # the supervisor exists, but is stopped
         except OSError:
             return False
         return True

@@ -1,8 +1,8 @@
-"""The watches of the agent: everything it does between two requests. The loop runs them.
+"""The work of the agent between two requests; timers of the loop run it.
 
-* `MachineWatch` notices CPUs and memory nodes that come or go, and lets cgroups follow.
+* `MachineWatch` notices CPUs and memory nodes that come or go, and adapts the cgroups.
 * `EndedPodsWatch` releases allocations of pods whose end was not reported.
-* `watch_drift` starts both `MachineWatch` and `DriftWatch`; `watch_observed` does so for an agent that only observes.
+* `watch_drift` starts `MachineWatch` and `DriftWatch`. `watch_observed` starts those of an agent that only observes.
 * `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
 """
 
@@ -36,23 +36,24 @@ from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import RemoveContainer
 
-# Reserved CPUs stay as they were chosen at the start. A new choice could take CPUs that are allocated.
-
-
 LOOK_PAUSE_S = 0.5
-"""Three small files, 30 us: the kernel's own notices do not reach every network namespace."""
+"""Seconds between two checks of the machine: three small files, 30 us. The kernel's own notices (uevents) do not reach
+every network namespace."""
 
 
 class MachineWatch:
-    """Compares the machine with the one decisions are made for.
+    """Compares the machine with the one that decisions are made for.
+
+    Reserved CPUs stay as they were chosen at the start: a new choice could take CPUs that are allocated.
 
     Args:
-        handler: decides for the machine as it is now.
-        outline: what changes whenever the machine does, cheap to read.
-        discover: the machine.
-        log: CPUs and nodes that came or went, and containers that lost CPUs.
-        changed: called when it did and cgroups have followed.
-        seen: the outline of the machine that decisions are made for, where that is known: discovering takes longer.
+        handler: gets the new machine.
+        outline: reads a value that changes whenever the machine does; cheap.
+        discover: reads the machine.
+        log: takes lines for CPUs and nodes that came or went, and for containers that lost CPUs.
+        clock: seconds, monotonic.
+        changed: called after a change, when the cgroups have been adapted.
+        seen: the outline of the machine that decisions are made for; None where that is unknown.
     """
 
     def __init__(
@@ -71,16 +72,12 @@ class MachineWatch:
         self._trouble = LogRateLimit()
 
     def start(self, loop: Loop) -> None:
-        """Look by the clock from now on."""
-
-        def look() -> None:
-            self.moved()
-            loop.set_timer("machine", loop.clock() + LOOK_PAUSE_S, look)
-
-        look()
+        """Check now, and then by the clock."""
+        self.moved()
+        loop.repeat("machine", LOOK_PAUSE_S, self.moved)
 
     def moved(self) -> bool:
-        """Look once; return whether the machine changed. If it did, the cgroups have been changed, too."""
+        """Check once; return whether the machine changed. If it did, the cgroups have been adapted."""
         try:
             outline = self._outline()
             if outline == self._seen:
@@ -92,7 +89,7 @@ class MachineWatch:
         except NriPinError as error:
             if self._trouble.is_due(str(error), self._clock()):
                 say(self._log, logging.ERROR, "a change of the machine cannot be followed", err=error)
-        except Exception:  # noqa: BLE001 - whatever is wrong here, containers go on being placed
+        except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
             say_trace(self._log, "internal error, a change of the machine is not followed")
         return False
 
@@ -104,16 +101,17 @@ class MachineWatch:
         overcommitted_before = overcommitted(self._handler.state, allocatable_memory(before))
         node = replace(before, topology=topology)
         self._handler.change_node(node)
-        self._say_what(before.topology, topology)
-        self._say_who(lost)
+        self._log_machine(before.topology, topology)
+        self._log_containers(lost)
         warn_of_overcommitted(node, self._handler.state, self._log, overcommitted_before)
+        # The shared pool gets CPUs that came; the kernel has taken those that went out of every cpuset.
         _, errors = self._handler.put_right(MachineChanged())
         for error in errors:
             say(self._log, logging.ERROR, "cpuset not written", event="MachineChanged", err=error)
         self._changed()
         return True
 
-    def _say_what(self, before: Topology, after: Topology) -> None:
+    def _log_machine(self, before: Topology, after: Topology) -> None:
         say(
             self._log,
             logging.WARNING,
@@ -125,7 +123,7 @@ class MachineWatch:
             online=after.online,
         )
 
-    def _say_who(self, former: Mapping[str, CPUSet]) -> None:
+    def _log_containers(self, former: Mapping[str, CPUSet]) -> None:
         node, state = self._handler.node, self._handler.state
         now = state.lost(node)
         for key, lost in now.items():
@@ -150,22 +148,21 @@ class MachineWatch:
             )
 
 
-# Pods whose end was not reported: a restarted runtime reports neither the end of older pods nor of containers that ended
-# before. The kubelet makes a pod's cgroup first and removes it last, so its absence is the proof.
-
-
 ENDED_PAUSE_S = 10.0
-"""Between two looks. A refusal for want of CPUs looks at once."""
+"""Seconds between two checks. The handler checks before every refusal, too."""
 
 SOON_S = 0.5
-"""From the removal of a pod's last container to a look: the kubelet removes the cgroup of an ended pod about then."""
+"""Seconds from the removal of a pod's last container to a check: the kubelet removes the cgroup of an ended pod then."""
 
 
 class EndedPodsWatch:
-    """Releases what ended pods hold: by the clock, and soon after the last container of a pod was removed.
+    """Releases allocations of pods whose end was not reported.
+
+    A restarted runtime does not report the end of pods that are older than itself, nor of containers that ended before.
+    The kubelet makes the cgroup of a pod first and removes it last, so a missing cgroup proves that the pod has ended.
 
     Args:
-        release: looks once and releases; see `Handler.release_ended`.
+        release: checks once and releases; see `Handler.release_ended`.
         loop: has the clock.
     """
 
@@ -173,11 +170,11 @@ class EndedPodsWatch:
         self._release, self._loop = release, loop
 
     def start(self, pause_s: float = ENDED_PAUSE_S) -> None:
-        """Look after `pause_s` and by the clock from then on."""
+        """Check after `pause_s`, and by the clock from then on."""
         self._loop.set_timer("ended pods", self._loop.clock() + pause_s, self._look)
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Look soon when a pod has lost its last container: its end may not be reported."""
+        """Check soon when a pod has lost its last container: the end of the pod may not be reported."""
         if not isinstance(outcome.event, RemoveContainer):
             return
         record, after = outcome.before.containers.get(outcome.event.container.id), outcome.decision.state
@@ -199,17 +196,18 @@ def watch_drift(
     report: Reporter,
     reconciler: KernelSettingsReconciler | None = None,
 ) -> DriftWatch:
-    """Begin to watch the machine and all cgroups that the agent writes; each change wakes `reconciler`."""
+    """Start the watches of the machine and of all cgroups that the agent writes; each change wakes `reconciler`."""
 
+    # Both may have ended a partition: the kernel invalidates one that loses a CPU or whose sibling gets one.
     def machine_changed() -> None:
         feed.machine_changed()
         if reconciler is not None:
-            reconciler.look_again()
+            reconciler.reconcile_soon()
 
-    def drifted(what: DriftReport) -> None:
-        report(what)
+    def drifted(found: DriftReport) -> None:
+        report(found)
         if reconciler is not None:
-            reconciler.look_again()
+            reconciler.reconcile_soon()
 
     machine = _machine_watch(config, log, handler, loop, machine_changed)
     watch = DriftWatch(
@@ -228,7 +226,7 @@ def watch_drift(
 def watch_observed(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
 ) -> ObservedWatch:
-    """Begin to look at the machine and to compare what runs with what would."""
+    """Start the watch of the machine, and the comparison of the CPUs of containers with the decided ones."""
     _machine_watch(config, log, handler, loop, feed.machine_changed).start(loop)
     watch = ObservedWatch(handler, loop, log)
     watch.start()
@@ -252,9 +250,9 @@ def _machine_watch(
 def reconcile_kernel_settings(
     config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
 ) -> KernelSettingsReconciler | None:
-    """Begin to keep quotas and sandboxes; None where there is no cgroup tree to write to.
+    """Start the reconciler of quotas, sandboxes and partitions; None where there is no cgroup tree.
 
-    `counted` is told of quotas that somebody wrote back.
+    `counted` is called for each quota that was written back.
     """
     try:
         tree = find_cpuset_tree(config.cgroup_root)
@@ -291,7 +289,7 @@ def _discovered(config: Config, handler: Handler) -> Topology:
 
 
 def _seen(sysfs_root: str, handler: Handler) -> object:
-    """The outline of the machine the handler decides for, None when it may have changed since."""
+    """Return the outline of the machine that the handler decides for; None when it may have changed since."""
     try:
         now = outline(sysfs_root)
     except HostError:

@@ -116,7 +116,8 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
     elif not reserved and kept_bytes(settings):
         yield place.error(
             "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
-            f"lines:\n{_memory_lines(settings)}"
+            "lines:",
+            _memory_lines(settings),
         )
     else:
         refused = list(option_checks.no_reserved_memory(reserved))
@@ -125,10 +126,11 @@ def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
             yield from _memory_sums(settings, eviction_bytes(settings), place)
 
 
-def _memory_lines(settings: Settings) -> str:
+def _memory_lines(settings: Settings) -> tuple[str, ...]:
     """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
     node = first_memory_node(_root(settings))
-    return f"reservedMemory:\n- numaNode: {node}\n  limits: {{memory: {format_bytes(kept_bytes(settings))}}}"
+    kept = format_bytes(kept_bytes(settings))
+    return "reservedMemory:", f"- numaNode: {node}", f"  limits: {{memory: {kept}}}"
 
 
 def kept_bytes(settings: Settings) -> int:

@@ -190,8 +190,8 @@ def nothing_configured(where: str) -> NothingConfiguredError:
     """The error for no configuration at that place, with the lines of a good first one."""
     return NothingConfiguredError(
         where,
-        "no configuration: the static policy needs CPUs kept for the system; write these lines to it:\n"
-        + first_lines(),
+        "no configuration: the static policy needs CPUs kept for the system; write these lines to it:",
+        first_lines().splitlines(),
     )
 
 
@@ -235,7 +235,8 @@ def _unknown(place: Place, name: str, *, is_list_shown: bool) -> ConfigError:
 
 def _joined(errors: list[ConfigError]) -> ConfigError:
     first, *others = errors
-    return ConfigError(first.where, "\n".join([first.detail, *map(str, others)]))
+    further = [line for error in others for line in (error.sentence, *error.more)]
+    return ConfigError(first.where, first.detail, (*first.more, *further))
 
 
 def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> Config:

@@ -46,9 +46,9 @@ class Place:
         position = f"{self.file}:{self.line}:{self.column}" if self.line else self.file
         return f"{position}: {self.path}" if self.path else position
 
-    def error(self, detail: str) -> ConfigError:
-        """The error that says `detail` about this place."""
-        return ConfigError(str(self), detail)
+    def error(self, detail: str, more: tuple[str, ...] = ()) -> ConfigError:
+        """The error that says `detail` about this place, and further lines."""
+        return ConfigError(str(self), detail, more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
 from nri_plugin.process.http_connections import Certificates, Limits
-from nri_plugin.process.http_pages import PROMETHEUS_TEXT, Page, Post, Routes
+from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, Post, Routes
 from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 

@@ -145,12 +145,21 @@ class CheckpointError(_PathError):
 
 
 class ConfigError(NriPinError):
-    """A configuration value is wrong; `where` is file:line:column and the key path."""
+    """A configuration value is wrong.
 
-    def __init__(self, where: str, detail: str) -> None:
-        super().__init__(f"{where}: {detail}" if where else detail)
+    Attributes:
+        where: file:line:column and the key path; empty where the value has no place.
+        detail: the sentence without `where`.
+        sentence: `where` and `detail`.
+        more: further lines of the message: other errors, or lines to add to the file.
+    """
+
+    def __init__(self, where: str, detail: str, more: Sequence[str] = ()) -> None:
         self.where = where
         self.detail = detail
+        self.sentence = f"{where}: {detail}" if where else detail
+        self.more = tuple(more)
+        super().__init__("\n".join((self.sentence, *more)))
 
 
 class KubeObjectError(NriPinError):

@@ -1,30 +1,36 @@
 """The HTTP server of agent, exporter and extender: pages by GET, answers by POST, TLS where there are certificates.
 
-Each connection has a thread, and `Connections` bounds how many there are and how long a client may take. One more
-thread accepts connections and closes those that are late; it sleeps while nobody is connected.
+Each connection has a thread; `Connections` bounds their number and the time that a client may take. One more thread
+accepts connections and closes late ones; it sleeps while no client is connected.
 
-The agent serves containers from the same process. So the server takes a bounded number of descriptors and threads
-whatever its clients do, and a port that another program has does not end the process.
+The agent serves containers from the same process. So the server uses a bounded number of descriptors and threads, and a
+port that another program has does not end the process.
 """
 
 import errno
 import logging
 import os
-import re
 import socket
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedReader
-from pathlib import Path
 from threading import BoundedSemaphore, Event, Thread
 from typing import TYPE_CHECKING
 
 from nri_plugin.model.errors import ConfigError, NriPinError
-from nri_plugin.process.http_connections import Connection, Connections, Limits
-from nri_plugin.process.http_pages import JSON, Page, Post, Routes, send_page
+from nri_plugin.process.http_connections import Connection, Connections, Limits, OwnNode, plain
+from nri_plugin.process.http_messages import (
+    HEAD_BYTES,
+    JSON,
+    Head,
+    Page,
+    Post,
+    RequestError,
+    Routes,
+    parse_head,
+    send_page,
+)
 from nri_plugin.process.logs import say, say_trace
 
 if TYPE_CHECKING:
@@ -33,176 +39,23 @@ if TYPE_CHECKING:
     from nri_plugin.process.http_connections import Certificates
 
 
-# The head of a request: its first line and the headers that the server acts on.
-#
-# Source: RFC 9110 and RFC 9112; the sections are named at each step. Bodies come with a length only: no client of ours
-# sends chunks, and a length is what a server can bound.
-
-
-HEAD_BYTES = 16 << 10
-"""Longest head that is read. kube-scheduler, kubelet and Prometheus send less than 1 KiB."""
-
-_FIRST_LINE = re.compile(rb"([A-Z]{1,16}) (\S{1,8192}) HTTP/1\.([01])\Z")
-_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+\Z")  # RFC 9110, 5.6.2: a token
-_LENGTH = re.compile(rb"[0-9]{1,15}\Z")
-
-
-class RequestError(Exception):
-    """A request that is not answered.
-
-    Attributes:
-        status: of the answer that says why.
-    """
-
-    def __init__(self, status: int, detail: str) -> None:
-        super().__init__(detail)
-        self.status = status
-
-
-@dataclass(frozen=True, slots=True)
-class Head:
-    """What a server acts on.
-
-    Attributes:
-        path: without the query.
-        body_bytes: length of the body; None where the client does not say that there is one.
-        keeps_alive: the client may send another request on this connection.
-        expects_continue: the client waits for `100 Continue` before it sends the body.
-    """
-
-    method: str
-    path: str
-    body_bytes: int | None = None
-    keeps_alive: bool = True
-    expects_continue: bool = False
-
-
-def parse_head(lines: Sequence[bytes]) -> Head:
-    """The head made of `lines`, which carry no line ends.
-
-    Raises:
-        RequestError: the lines are no head that this server takes.
-    """
-    first = _FIRST_LINE.match(lines[0])
-    if first is None:
-        raise RequestError(400, "the first line is not METHOD PATH HTTP/1.1")
-    headers = _headers(lines[1:])
-    if b"transfer-encoding" in headers:
-        raise RequestError(411, "a body needs a Content-Length")
-    options = {option.strip().lower() for option in headers.get(b"connection", b"").split(b",")}
-    is_new = first[3] == b"1"
-    return Head(
-        method=first[1].decode("ascii"),
-        path=first[2].partition(b"?")[0].decode("latin-1"),
-        body_bytes=_body_bytes(headers.get(b"content-length")),
-        # RFC 9112, 9.3: HTTP/1.0 closes unless told otherwise, HTTP/1.1 the other way round.
-        keeps_alive=b"close" not in options and (is_new or b"keep-alive" in options),
-        expects_continue=is_new and headers.get(b"expect", b"").lower() == b"100-continue",
-    )
-
-
-def _headers(lines: Sequence[bytes]) -> dict[bytes, bytes]:
-    found: dict[bytes, bytes] = {}
-    for line in lines:
-        name, colon, value = line.partition(b":")
-        # RFC 9112, 5.1 and 5.2: no space before the colon, no folded lines.
-        if not colon or not _NAME.match(name):
-            raise RequestError(400, "a header is not NAME: VALUE")
-        key, text = name.lower(), value.strip(b" \t")
-        if key == b"content-length" and found.get(key, text) != text:
-            raise RequestError(400, "two lengths of one body")  # RFC 9112, 6.3
-        found[key] = text
-    return found
-
-
-def _body_bytes(text: bytes | None) -> int | None:
-    if text is None:
-        return None
-    if not _LENGTH.match(text):
-        raise RequestError(400, "Content-Length is no number of bytes")
-    return int(text)
-
-
-# Clients on the node itself: the kubelet that probes, a person on the node. The kubelet connects to a pod from an address
-# of the node. The network plugin decides which one: the node's own (Calico, cloud networks), or that of the bridge or
-# router in front of the pod, which is the pod's default gateway (bridge, flannel, Cilium). Another pod has neither.
-
-
-HOST_IP = "HOST_IP"
-"""Environment variable with the node's address, which a pod gets from `status.hostIP`."""
-
-_MAPPED = "::ffff:"
-_GATEWAY_FLAG = 0x2  # Source: linux/route.h, RTF_GATEWAY
-
-
-@dataclass(frozen=True, slots=True)
-class OwnNode:
-    """The node's addresses, as a process in a pod sees them.
-
-    Attributes:
-        host_ip: of the node; empty outside of a pod.
-        gateways: default gateways of our network.
-    """
-
-    host_ip: str = ""
-    gateways: frozenset[str] = frozenset()
-
-    @classmethod
-    def read(cls, environment: Mapping[str, str], root: str = "/") -> "OwnNode":
-        """What environment and kernel say."""
-        found: set[str] = set()
-        for file, gateways in (("proc/net/route", _gateways), ("proc/net/ipv6_route", _gateways_of_six)):
-            with suppress(OSError, ValueError, struct.error):
-                found.update(gateways(Path(root, file).read_text(encoding="ascii")))
-        return cls(plain(environment.get(HOST_IP, "")), frozenset(found))
-
-    def is_client(self, client: str, own: str) -> bool:
-        """Whether `client`, connected to our address `own`, is the node or this pod.
-
-        In the node's own network the gateway is a router, from which anybody's traffic may come.
-        """
-        if client == own or client.startswith("127.") or client == "::1":
-            return True
-        in_pod_network = bool(self.host_ip) and own != self.host_ip
-        return in_pod_network and (client == self.host_ip or client in self.gateways)
-
-
-def plain(address: str) -> str:
-    """An address without the marks that sockets add: IPv4 seen through IPv6, the interface of a link-local one."""
-    return address.removeprefix(_MAPPED).partition("%")[0]
-
-
-def _gateways(text: str) -> Iterator[str]:
-    for line in text.splitlines()[1:]:
-        _, destination, gateway, flags, *_ = line.split()
-        if int(destination, 16) == 0 and int(flags, 16) & _GATEWAY_FLAG:
-            yield socket.inet_ntoa(struct.pack("=L", int(gateway, 16)))
-
-
-def _gateways_of_six(text: str) -> Iterator[str]:
-    for line in text.splitlines():
-        destination, bits, _, _, gateway, _, _, _, flags, *_ = line.split()
-        if int(bits, 16) == 0 and int(destination, 16) == 0 and int(flags, 16) & _GATEWAY_FLAG:
-            yield socket.inet_ntop(socket.AF_INET6, bytes.fromhex(gateway))
-
-
 RETRY_S = 5.0
-"""A port that another program has is tried again so often."""
+"""Seconds between two attempts at a port that another program has."""
 
 LOOK_S = 1.0
-"""Late connections are looked for so often, while there are any."""
+"""Seconds between two checks for late connections, while any are open."""
 
 BACKLOG = 128
-"""Connections that the kernel keeps until they are accepted."""
+"""The most connections that wait in the kernel until they are accepted."""
 
 DISCARD_BYTES = 8 << 20
-"""So much of a refused body is read and dropped, so that its client sees the answer and not a reset connection."""
+"""The most bytes of a refused body that are read and dropped, so that its client sees the answer and not a reset."""
 
 SAID_AGAIN_S = 60.0
-"""A refused request is logged once in this time for each reason: anybody can send one."""
+"""Seconds between two log lines about refused requests with the same status: any client can send one."""
 
 _PASSING = {errno.EADDRINUSE, errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
-"""Troubles that end by themselves. An address that this machine does not have is a wrong setting."""
+"""Errors that pass. An address that this machine does not have is a wrong setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,9 +63,9 @@ class ListenAddress:
     """Where a server listens.
 
     Attributes:
-        setting: what an administrator sets it by.
-        address: (host, port); an empty host is every address of the machine, port 0 any free one.
-        what: that is served there, for the log.
+        setting: the name of the key or flag.
+        address: (host, port); an empty host is every address of the machine, port 0 any free port.
+        what: the content, for the log.
     """
 
     setting: str
@@ -228,10 +81,10 @@ class Server:
     """Serves from the moment it is made until `close`.
 
     Args:
-        place: where.
-        routes: what.
-        log: says when it listens, and why not.
-        limits: what all clients together may take.
+        place: the address.
+        routes: the pages and posts.
+        log: takes a line when the server listens, and why it cannot.
+        limits: the bounds on all clients together.
         certificates: for TLS.
         keeps_trying: while another program has the port, wait for it rather than fail.
 
@@ -272,12 +125,12 @@ class Server:
 
     @property
     def port(self) -> int:
-        """Where it listens; 0 while it cannot."""
+        """Return the port; 0 while the server cannot listen."""
         listener = self._listener
         return int(listener.getsockname()[1]) if listener else 0
 
     def close(self, wait_s: float = 0.0) -> None:
-        """Accept no further connection, let requests be answered for `wait_s`, end."""
+        """Accept no further connection, wait up to `wait_s` seconds for answers, and end."""
         self._closing.set()
         if self._listener is not None:
             with suppress(OSError):
@@ -294,7 +147,7 @@ class Server:
         is_any = not host and socket.has_dualstack_ipv6()
         listener = socket.socket(socket.AF_INET6 if ":" in host or is_any else socket.AF_INET)
         try:
-            # Connections of a former life that are in TIME_WAIT do not keep the port. One that listens does.
+            # The port is free although connections of a former process are in TIME_WAIT. A listening one keeps it.
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if listener.family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -312,7 +165,7 @@ class Server:
                 return
             with suppress(OSError):
                 self._listener = self._listening()
-        if self._closing.is_set():  # meanwhile
+        if self._closing.is_set():  # `close` has not seen this listener
             self._listener.close()
         while not self._closing.is_set():
             self._listener_turn(self._listener)
@@ -328,18 +181,18 @@ class Server:
             self._receive(client, plain(address[0]))
         except TimeoutError:
             pass
-        except (OSError, RuntimeError):  # no descriptor, no thread
+        except (OSError, RuntimeError):  # no descriptor or no thread is available
             if client is not None:
                 client.close()
             self._closing.wait(LOOK_S)
         self.connections.close_late()
 
     def _receive(self, client: socket.socket, address: str) -> None:
-        """Start a thread for `client` where there is a place; the thread gives back what was acquired."""
+        """Start a thread for `client` where there is a place; the thread releases the semaphore."""
         is_received = False
         try:
             one = Connection(client, address, self._node.is_client(address, plain(client.getsockname()[0])))
-            client.settimeout(None)  # `Connections` ends what takes too long
+            client.settimeout(None)  # `Connections` closes late ones
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self.connections.admit(one):
                 if self.certificates is None and _is_complete(client):
@@ -357,7 +210,11 @@ class Server:
             with one.socket.makefile("rb") as reader:
                 while self._exchange(one, reader):
                     pass
-        except (OSError, ValueError, AttributeError):  # closed by the client, or by us under its thread
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+        ):  # closed by the client, or by another thread of the server
             pass
         finally:
             self.connections.left(one)
@@ -365,7 +222,7 @@ class Server:
             self._threads.release()
 
     def _secure(self, one: Connection) -> None:
-        """Speak TLS first where there are certificates; a client that shows one is known from then on."""
+        """Do the TLS handshake where the server has certificates; a client with a certificate counts as known."""
         if self.certificates is None:
             return
         secured: ssl.SSLSocket = self.certificates.context().wrap_socket(
@@ -377,7 +234,7 @@ class Server:
             raise ConnectionError
 
     def _exchange(self, one: Connection, reader: BufferedReader) -> bool:
-        """Read a request and answer it; whether another may follow."""
+        """Read a request and answer it; return whether another may follow."""
         try:
             head = self._head(one, reader)
             page = self._answer(one, reader, head) if head else None
@@ -394,7 +251,7 @@ class Server:
         return keeps_alive
 
     def _head(self, one: Connection, reader: BufferedReader) -> Head | None:
-        """The next head; None where the client has gone."""
+        """Return the next head; None where the client has closed the connection."""
         if not reader.peek(1):
             return None
         self.connections.request_begins(one)
@@ -408,15 +265,15 @@ class Server:
                     return None
             elif line.strip(b"\r\n"):
                 lines.append(line.rstrip(b"\r\n"))
-            elif lines:  # RFC 9112, 2.2: empty lines before the first are passed over
+            elif lines:  # RFC 9112, 2.2: empty lines before the first are ignored
                 return parse_head(lines)
         raise RequestError(431, f"the head is longer than {HEAD_BYTES} bytes")
 
     def _answer(self, one: Connection, reader: BufferedReader, head: Head) -> Page | None:
-        """The answer; None where the connection was closed meanwhile.
+        """Return the answer; None where the connection was closed meanwhile.
 
         Raises:
-            RequestError: there is none.
+            RequestError: the request is refused.
         """
         if head.method == "POST":
             return self._posted(one, reader, head)
@@ -429,7 +286,7 @@ class Server:
             return None
         try:
             return make()
-        except Exception:  # noqa: BLE001 - a fault of ours must not look like a broken network
+        except Exception:  # noqa: BLE001 - a bug must not look like a broken network
             return self._fault(head)
 
     def _posted(self, one: Connection, reader: BufferedReader, head: Head) -> Page | None:
@@ -456,7 +313,7 @@ class Server:
             return self._fault(head)
 
     def _accepted_size(self, one: Connection, post: Post, head: Head) -> int:
-        """The length of a body that may be read; nothing of it has been read yet."""
+        """Return the length of the body; called before any of it is read."""
         if self.certificates is not None and self.certificates.ask_clients and not one.has_certificate:
             raise RequestError(403, "show a certificate of the authorities in --tls-client-ca")
         size = head.body_bytes
@@ -470,14 +327,14 @@ class Server:
 
     def _fault(self, head: Head) -> Page:
         say_trace(self._log, "request not answered", path=head.path, body_bytes=head.body_bytes)
-        return Page(b"this failed; the log says more\n", 500)
+        return Page(b"internal error; see the log\n", 500)
 
     def _unknown(self) -> RequestError:
         known = " ".join(sorted([*self._routes.posts, *self._routes.pages]))
         return RequestError(404, f"not found; there are {known}")
 
     def _refuse(self, one: Connection, error: RequestError) -> None:
-        """Say why, and close after the client has had time to read it."""
+        """Send the reason, and close the connection after the client has had time to read it."""
         now = time.monotonic()
         if now - self._said_at.get(error.status, -SAID_AGAIN_S) >= SAID_AGAIN_S:
             self._said_at[error.status] = now
@@ -499,7 +356,7 @@ class Server:
 
 
 def _is_complete(client: socket.socket) -> bool:
-    """Whether all of a request without a body is here already, as of a probe that comes through a flood."""
+    """Return whether a whole request without a body has arrived: a probe must succeed during a flood of connections."""
     with suppress(OSError):
         data = client.recv(HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         return data.startswith((b"GET ", b"HEAD ")) and b"\r\n\r\n" in data

@@ -1,4 +1,4 @@
-"""Logging: the form of a line, where it goes, and how often a lasting trouble is repeated.
+"""Logging: the form of a line, its destination, and the rate of repeated lines.
 
 A line is a constant text plus fields, so that it can be searched for; `err` is last. As text:
 `2026-01-31T12:00:00.123Z INFO  decided op=1f00ba12 event=CreateContainer took_us=180`, or one JSON object.
@@ -25,10 +25,10 @@ from nri_plugin.model.bounds import visible
 Key = TypeVar("Key", bound=Hashable)
 
 AGAIN_S = 600.0
-"""Often enough to be among the last lines, seldom enough to leave others in sight."""
+"""Seconds until an unchanged line is logged again: often enough to be among the last lines, and not to crowd others out."""
 
 MOST_REMEMBERED = 1024
-"""Keys; a key that is forgotten beyond that is logged once more."""
+"""The most keys; a key that was dropped is logged once more."""
 
 
 class LogRateLimit:
@@ -51,14 +51,14 @@ class LogRateLimit:
         return True
 
     def forget(self) -> None:
-        """The trouble is over."""
+        """Let the next line be due: the trouble is over."""
         self._due_at = None
 
 
 class Repeats(Generic[Key]):
-    """Tells the first of many equal happenings from its repetitions, for each of many keys.
+    """Tells the first of many equal events from its repetitions, for each of many keys.
 
-    A happening is new when its text differs from the last one of its key, or when none came for `calm_s`.
+    An event is new when its text differs from the last one of its key, or when none came for `calm_s`.
 
     Args:
         calm_s: seconds without a repetition after which the next is new.
@@ -69,7 +69,7 @@ class Repeats(Generic[Key]):
         self._latest: dict[Key, tuple[str, float]] = {}
 
     def is_first(self, key: Key, text: str, now: float) -> bool:
-        """Whether this is new; in both cases it counts as the latest of its key."""
+        """Return whether this event is new; it becomes the latest of its key in any case."""
         former, at = self._latest.pop(key, ("", float("-inf")))
         self._latest[key] = (text, now)
         if len(self._latest) > MOST_REMEMBERED:
@@ -77,7 +77,7 @@ class Repeats(Generic[Key]):
         return former != text or now - at > self._calm_s
 
     def forget(self, key: Key) -> None:
-        """The next happening of this key is new."""
+        """Let the next event of this key be new."""
         self._latest.pop(key, None)
 
 
@@ -91,18 +91,18 @@ class Outlet(Protocol):
     """A stream that is written to without waiting."""
 
     def send(self, data: bytes) -> int:
-        """Take what there is room for at once; returns how much.
+        """Take as many bytes as there is room for; returns their number.
 
         Raises:
-            OSError: there is no room at all, or the reader is gone.
+            OSError: there is no room, or the reader has closed the stream.
         """
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the stream."""
 
 
 class PipeOutlet:
-    """The writing end of a pipe, opened anew: other processes that share the given one must not see a change."""
+    """The writing end of a pipe, opened again: `O_NONBLOCK` must not change for processes that share the given one."""
 
     def __init__(self, descriptor: int) -> None:
         self._own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -141,10 +141,10 @@ class LineSink(logging.Handler):
         self._is_cut = False
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line now or never."""
+        """Write the line, or count it as lost."""
         line = f"{self.format(record)}\n"
         if self._lost:
-            line = f"({self._lost} log lines lost, nobody read them)\n{line}"
+            line = f"({self._lost} log lines lost, the reader was too slow)\n{line}"
         data = line.encode("utf-8", "backslashreplace")
         if self._is_cut:
             data = b"\n" + data
@@ -157,7 +157,7 @@ class LineSink(logging.Handler):
             self._is_cut = sent < len(data)
 
     def close(self) -> None:
-        """Give the stream back."""
+        """Close the stream."""
         self._outlet.close()
         super().close()
 
@@ -166,7 +166,7 @@ class SyslogSink(logging.Handler):
     """Sends lines to the system log's socket, one datagram each.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
 
     def __init__(self, path: str) -> None:
@@ -175,7 +175,7 @@ class SyslogSink(logging.Handler):
         self._socket = connected(path)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Send the line now or never; a system log that was started anew is found again."""
+        """Send the line, or lose it; connects again to a system log that was restarted."""
         priority = SYSLOG_DAEMON | SYSLOG_SEVERITY.get(record.levelno, 6)
         data = f"<{priority}>nri-pin[{os.getpid()}]: {self.format(record)}".encode(
             "utf-8", "backslashreplace"
@@ -206,10 +206,10 @@ class SyslogSink(logging.Handler):
 
 
 def connected(path: str) -> socket.socket:
-    """A datagram socket to `path` that never waits.
+    """Return a non-blocking datagram socket that is connected to `path`.
 
     Raises:
-        OSError: nobody listens there.
+        OSError: no process listens there.
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
@@ -222,7 +222,7 @@ def connected(path: str) -> socket.socket:
 
 
 def without_waiting(descriptor: int) -> Outlet | None:
-    """How to write to a pipe or a socket; None for what always has room, such as a file or a terminal."""
+    """Return a non-blocking stream for a pipe or socket; None for files and terminals, which always have room."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
         return SocketOutlet(descriptor)
@@ -240,7 +240,7 @@ FORMATS = ("text", "json")
 SYSLOG_SOCKET = "/dev/log"
 FILE_NAME = "agent.log"
 MAX_FILE_BYTES = 8 << 20
-"""A log file longer than this is set aside at the next start; nobody rotates it for a plugin that is fork-started."""
+"""A longer log file is renamed at the next start: no log rotation knows the file of a plugin that the runtime starts."""
 
 _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.,:/+@%")
 
@@ -248,7 +248,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 def say(log: logging.Logger, level: int, text: str, /, **fields: object) -> None:
     """Log a constant `text` with `fields`; fields that are None or empty strings are left out."""
     if log.isEnabledFor(level):
-        # Made here, for the library would first walk the stack to find a file and a line that no line shows.
+        # `Logger.log` would walk the stack to find a file and a line number that no log line shows.
         log.handle(log.makeRecord(log.name, level, "", 0, text, (), None, extra={"fields": fields}))
 
 
@@ -258,12 +258,12 @@ def say_trace(log: logging.Logger, text: str, /, **fields: object) -> None:
 
 
 def new_op() -> str:
-    """A fresh 8-hex name that ties the lines of one flow together."""
+    """Return a new 8-hex name, which connects the log lines of one request."""
     return f"{random.getrandbits(32):08x}"
 
 
 def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
-    """The record's fields that say something, `err` moved to the end."""
+    """Return the record's fields without empty ones, `err` last."""
     given: Mapping[str, object] = getattr(record, "fields", None) or {}
     kept = {key: value for key, value in given.items() if value is not None and value != ""}
     if "err" in kept:
@@ -272,13 +272,13 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def timestamp(record: logging.LogRecord) -> str:
-    """UTC, milliseconds."""
+    """Return the record's time in UTC, with milliseconds."""
     seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
     return f"{seconds}.{int(record.msecs):03d}Z"
 
 
 def quoted(value: object) -> str:
-    """The value as it stands in a text line: never a line break or an unpaired quote, whatever a peer sent."""
+    """Return the value for a text line: without line breaks or unpaired quotes, whatever a peer sent."""
     text = str(value)
     return text if text and _PLAIN.issuperset(text) else visible(json.dumps(text))
 
@@ -287,7 +287,7 @@ class TextFormatter(logging.Formatter):
     """One line for people; a traceback follows on its own lines."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         pairs = "".join(f" {key}={quoted(value)}" for key, value in fields_of(record).items())
         line = f"{timestamp(record)} {record.levelname:<7} {record.getMessage()}{pairs}"
         return f"{line}\n{visible(self.formatException(record.exc_info))}" if record.exc_info else line
@@ -297,7 +297,7 @@ class JSONFormatter(logging.Formatter):
     """One JSON object per line; a traceback is its `trace`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
+        """Return the line."""
         line: dict[str, object] = {"time": timestamp(record), "level": record.levelname.lower()}
         line["msg"] = record.getMessage()
         line.update(fields_of(record))
@@ -307,15 +307,15 @@ class JSONFormatter(logging.Formatter):
 
 
 def set_up(level: str, form: str, state_dir: Path) -> logging.Logger:
-    """Direct this process's log lines and return the logger.
+    """Set up the logger of this process and return it.
 
-    Standard error where somebody reads it, else the system log, else a file in `state_dir`.
+    Lines go to standard error unless it is closed or `/dev/null`, then to the system log, then to a file in `state_dir`.
     """
     return _directed(pick_handler(state_dir), level, form)
 
 
 def to_stderr(level: str, form: str = "text") -> logging.Logger:
-    """Direct this process's log lines to standard error, for programs that a cluster runs; returns the logger."""
+    """Set up the logger to write to standard error, for programs that a cluster runs; returns the logger."""
     return _directed(logging.StreamHandler(), level, form)
 
 
@@ -333,7 +333,7 @@ def _directed(handler: logging.Handler, level: str, form: str) -> logging.Logger
 
 
 def pick_handler(state_dir: Path, syslog: str = SYSLOG_SOCKET) -> logging.Handler:
-    """The first of standard error, system log and log file that can be written to."""
+    """Return the first of standard error, system log and log file that can be written to."""
     if is_read(2) and sys.stderr is not None:
         outlet = without_waiting(2)
         return LineSink(outlet) if outlet else logging.StreamHandler(sys.stderr)
@@ -353,7 +353,7 @@ def is_read(descriptor: int) -> bool:
 
 
 def file_handler(state_dir: Path) -> logging.Handler:
-    """Append to the log file in `state_dir`; a null handler where even that is impossible."""
+    """Return a handler for the log file in `state_dir`; one that drops all lines where the file cannot be written."""
     path = state_dir / FILE_NAME
     try:
         set_aside_when_long(path)
@@ -363,6 +363,6 @@ def file_handler(state_dir: Path) -> logging.Handler:
 
 
 def set_aside_when_long(path: Path) -> None:
-    """Keep one old log file and begin a new one."""
+    """Rename a long log file; the one that was renamed before is replaced."""
     if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
         path.replace(path.with_suffix(".log.old"))

@@ -1,7 +1,7 @@
 """The event loop of the agent: one thread, one selector, sockets, signals, timers and calls posted by other threads.
 
-Everything runs in the thread that calls `run`; only `post` may be called from elsewhere. There are no locks:
-a deque's append and popleft are atomic, and a byte in the wake-up socketpair ends the wait.
+Everything runs in the thread that calls `run`. Only `post` may be called from other threads. There are no locks: append
+and popleft of a deque are atomic, and a byte in the wake-up socket pair ends the wait.
 """
 
 import faulthandler
@@ -28,17 +28,17 @@ DRAIN_BYTES = 4096
 
 
 class Source(Protocol):
-    """Something with a descriptor to wait on: a socket, an inotify."""
+    """An object with a descriptor to wait for: a socket, an inotify instance."""
 
     def fileno(self) -> int:
         """The descriptor."""
 
 
 class Loop:
-    """Waits for the first event and runs its callback.
+    """Waits for events and runs their callbacks, one at a time.
 
     Args:
-        clock: seconds, monotonic; timers are in its terms.
+        clock: seconds, monotonic; the times of timers are on this clock.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
@@ -53,7 +53,7 @@ class Loop:
         self._selector.register(self._wake_in, selectors.EVENT_READ, (self._drain, None))
 
     def watch(self, source: Source, on_readable: Action, on_writable: Action | None = None) -> None:
-        """Run `on_readable` whenever `source` is readable or closed, and `on_writable` while it is given.
+        """Run `on_readable` whenever `source` is readable or closed, and `on_writable`, if given, while it is writable.
 
         A second call for the same source replaces the first.
         """
@@ -65,35 +65,44 @@ class Loop:
             self._selector.register(source, events, data)
 
     def forget(self, source: Source) -> None:
-        """Stop watching; to be called before the source is closed."""
+        """Stop watching; call it before the source is closed."""
         if source in self._selector.get_map():
             self._selector.unregister(source)
 
     def set_timer(self, name: str, when: float | None, action: Action) -> None:
-        """Run `action` once at `when`; replaces the timer of that name, None only removes it."""
+        """Run `action` once at `when`; replaces the timer of that name, and with None only removes it."""
         if when is None:
             self._timers.pop(name, None)
         else:
             self._timers[name] = (when, action)
 
+    def repeat(self, name: str, pause_s: float, action: Callable[[], object]) -> None:
+        """Run `action` every `pause_s` seconds, from one pause on; each pause begins when the action has ended."""
+
+        def again() -> None:
+            action()
+            self.set_timer(name, self.clock() + pause_s, again)
+
+        self.set_timer(name, self.clock() + pause_s, again)
+
     def post(self, action: Action) -> None:
-        """Run `action` soon, in the loop's thread; safe from any thread and from signal handlers."""
+        """Run `action` soon in the loop's thread; safe in any thread and in signal handlers."""
         self._posted.append(action)
-        with suppress(BlockingIOError):  # full: it is awake already
+        with suppress(BlockingIOError):  # full: the loop wakes up anyway
             self._wake_out.send(b"\0")
 
     def stop(self, exit_code: int) -> None:
-        """Let `run` return `exit_code`; the first call counts."""
+        """Let `run` return `exit_code`; only the first call counts."""
         if self._exit_code is None:
             self._exit_code = exit_code
 
     def handle_signals(self, actions: Mapping[signal.Signals, Action]) -> None:
-        """Run the actions as ordinary work of the loop when the signals come. Main thread only."""
+        """Run the actions as ordinary work of the loop when signals arrive. Main thread only."""
 
         def hand_over(number: int, _frame: FrameType | None) -> None:
             self._posted.append(actions[signal.Signals(number)])
 
-        # The descriptor closes the gap between the interpreter's last look for signals and the wait.
+        # A signal between the interpreter's last check for signals and the wait would be noticed late without this.
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
         for number in actions:
             signal.signal(number, hand_over)
@@ -105,7 +114,7 @@ class Loop:
         return self._exit_code
 
     def run_once(self) -> None:
-        """Wait for the next thing and run everything that is due."""
+        """Wait for the next event, then run everything that is due."""
         for key, mask in self._selector.select(self._timeout()):
             on_readable, on_writable = key.data
             if mask & selectors.EVENT_WRITE and on_writable:
@@ -116,13 +125,13 @@ class Loop:
         self._run_due_timers()
 
     def close(self) -> None:
-        """Give the descriptors back."""
+        """Close the descriptors."""
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()
 
     def _watches(self, key: selectors.SelectorKey) -> bool:
-        """Whether the source is still watched; an action that ran just before may have dropped it."""
+        """Return whether the source is still watched; the action before may have dropped it."""
         return self._selector.get_map().get(key.fd) is not None
 
     def _timeout(self) -> float | None:
@@ -149,28 +158,28 @@ class Loop:
             self._wake_in.recv(DRAIN_BYTES)
 
 
-# The watchdog ends a process whose loop is stuck, so that it is started again: by the kubelet, by systemd, or by the
-# supervisor of an agent that the runtime started. A restart moves no container. Without it, a deadlock or a file that
-# never answers would leave a node without an agent.
+# The watchdog ends a process whose loop is stuck. The kubelet, systemd, or the supervisor of an agent that the runtime
+# started then starts it again. A restart moves no container. Without the watchdog, a deadlock or a file that never answers
+# would leave the node without an agent.
 
 
 LOOK_PAUSE_S = 10.0
 LIMIT_S = 30.0
-"""Fifteen times what runtimes wait for an answer: by then they have closed the connection long ago."""
+"""Fifteen times the time limit of the runtimes for an answer: by then they have closed the connection."""
 
 EXIT_STUCK = 70
 """EX_SOFTWARE of sysexits.h."""
 
 
 class LoopWatchdog:
-    """Asks the loop for a sign of life from a thread of its own, until `close`.
+    """Posts calls to the loop from another thread, and ends the process when one is not run in time.
 
     Args:
-        loop: is asked.
-        log: says why the process ended.
-        pause_s: between two looks.
-        limit_s: how long a sign may take.
-        give_up: ends the process with a code, and not by way of a thread that is stuck.
+        loop: the loop.
+        log: takes the reason for the end.
+        pause_s: seconds between two calls.
+        limit_s: seconds that a call may take.
+        give_up: ends the process with an exit code, without the help of a stuck thread.
     """
 
     def __init__(
@@ -189,7 +198,7 @@ class LoopWatchdog:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking; before the loop is closed."""
+        """Stop; call it before the loop is closed."""
         self._closed.set()
         self._seen.set()
         self._thread.join()
@@ -200,7 +209,7 @@ class LoopWatchdog:
             if self._closed.is_set():
                 return
             self._loop.post(seen.set)
-            # In two halves: a process that was frozen meanwhile gets the second one to come round.
+            # In two halves: a process that was frozen still has the second half to run the call.
             if (
                 not seen.wait(self._limit_s / 2)
                 and not seen.wait(self._limit_s / 2)
@@ -209,7 +218,7 @@ class LoopWatchdog:
                 say(
                     self._log,
                     logging.CRITICAL,
-                    "the event loop is stuck, the agent ends to be started again; where each thread is follows",
+                    "the event loop is stuck, the agent ends and must be started again; the stacks of all threads follow",
                     limit_s=self._limit_s,
                 )
                 faulthandler.dump_traceback(sys.__stderr__ or 2, all_threads=True)

@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, open_store
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
-from nri_plugin.agent.startup import load_state, open_store
+from nri_plugin.agent.startup import load_state
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets

@@ -633,7 +633,7 @@ class Life:
         return (
             handler is not None
             and not self.runtime.behaviour.stores_updates
-            and handler.checkpoint.is_unknown
+            and not handler.checkpoint.is_saved(handler.state)
         )
 
     def _runtime_knows_all(self) -> bool:

@@ -13,7 +13,7 @@ from nri_plugin.config.loading import EXPORTER_SOCKET, load_text
 from nri_plugin.exporter.process import FACTS_SOCKET, FOLDER
 from nri_plugin.extender.process import ExtenderOptions
 from nri_plugin.model.quantity import parse_quantity
-from nri_plugin.process.http_server import HOST_IP
+from nri_plugin.process.http_connections import HOST_IP
 from tests.deploy.conftest import DEPLOY
 from tests.kube_api_server import KubeAPI
 

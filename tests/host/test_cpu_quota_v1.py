@@ -86,7 +86,7 @@ class Scene:
         keeper = reconcile_kernel_settings(config, log, handler, self.loop, self.noticed.append)  # type: ignore[arg-type]
         assert keeper is not None
         self.keeper = keeper
-        keeper.look_again()
+        keeper.reconcile_soon()
 
     def quotas(self) -> list[str]:
         return [file.read_text().strip() for file in self.files]
@@ -120,7 +120,7 @@ def test_quota_of_the_pod_that_is_written_again_and_again_is_lifted_each_time(sc
         assert scene.quotas()[0] == "50000"
         scene.until(lambda: scene.quotas()[0] == "-1")
         assert scene.noticed == ["watch"] * (number + 1)
-    assert scene.lines.texts("INFO").count("somebody wrote a CPU quota back, it was lifted again") == 1
+    assert scene.lines.texts("INFO").count("CPU quota was written back and lifted again") == 1
 
 
 @needs_v1

@@ -418,7 +418,7 @@ def test_a_bug_in_the_session_costs_the_connection_and_not_the_agent(make):
     rig.settle()
     rig.settle()
     assert len(rig.peers) == 2
-    assert "internal error, connection given up" in rig.bench.lines.texts("ERROR")
+    assert "internal error, connection closed" in rig.bench.lines.texts("ERROR")
 
 
 def test_a_long_list_of_containers_is_synchronized_in_one_piece_and_in_parts(make):

@@ -125,7 +125,7 @@ def test_the_exporter_waits_for_an_agent_that_is_away(cluster: Cluster) -> None:
     agent.signal(signal.SIGTERM)
     assert agent.wait() == 0
     exporter = cluster.export()
-    exporter.wait_for_line("the agent is not there")
+    exporter.wait_for_line("no connection to the agent")
     cluster.processes.append(cluster.start("run", "--config", str(cluster.folder / "config.yaml")))
     cluster.reads([6, 8])
 
@@ -195,7 +195,7 @@ def test_an_exporter_shows_how_it_does_where_that_is_asked_for(cluster: Cluster)
     assert page(port, "/readyz") == (200, "ready ok\n")
     assert 'nri_pin_export_publish_total{result="written"} 1.0' in page(port, "/metrics")[1]
     cluster.processes[0].signal(signal.SIGTERM)
-    exporter.wait_for_line("the agent is not there")
+    exporter.wait_for_line("no connection to the agent")
     assert page(port, "/readyz")[0] == 503
     assert "nri_pin_export_agent_connected 0.0" in page(port, "/metrics")[1]
 

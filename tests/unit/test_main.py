@@ -40,7 +40,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> int:
 
 
 def test_a_wrong_configuration_ends_with_two_and_keeps_the_lines_to_add(monkeypatch, capsys) -> None:
-    assert run_with(monkeypatch, ConfigError("f:1:1", "wrong\nadd: this")) == 2
+    assert run_with(monkeypatch, ConfigError("f:1:1", "wrong", ("add: this",))) == 2
     assert capsys.readouterr().err == "nri-pin: f:1:1: wrong\n  add: this\n"
 
 

@@ -191,7 +191,9 @@ def _choices(
         try:
             return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
         except ConfigError as error:  # what the first one took without a word is not at fault
-            raise ConfigError(error.where.replace("--set ", "--compare ", 1), error.detail) from error
+            raise ConfigError(
+                error.where.replace("--set ", "--compare ", 1), error.detail, error.more
+            ) from error
     if not os.path.exists(compare):
         raise ConfigError(f"--compare {compare}", "there is no such file; name one, or give KEY=VALUE,...")
     return [*chosen, choose(machine.topology, compare)]

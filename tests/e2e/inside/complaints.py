@@ -10,14 +10,14 @@ from typing import Any
 _MACHINE = ("the machine changed", "a container lost exclusive CPUs; they stay allocated to it")
 _RUNTIME = ("connection to the container runtime ended", "no connection to the container runtime")
 _DRIFT = (
-    "cpuset drifted and was put right",
+    "cpuset drifted and was repaired",
     "cpusets drifted",
     "another CPU manager also gives CPUs to containers",
     "invalid (Cpu list in cpuset.cpus not exclusive)",  # a partition that was looked at before its drifted sibling
 )
 # systemd takes the controller from a slice in which nobody needs it any more: with the last pod, and it comes back
 _SYSTEMD_S = re.compile(
-    r" WARNING cpuset drifted and was put right name=kubepods\S* .*cause=(files-gone|never-set)"
+    r" WARNING cpuset drifted and was repaired name=kubepods\S* .*cause=(files-gone|never-set)"
 )
 _DIFFERS = "effective cpuset differs from the desired one"
 _BROUGHT_BY = {"online": (*_MACHINE, _DIFFERS), "drift": _DRIFT, "foreign": (_DIFFERS,)}

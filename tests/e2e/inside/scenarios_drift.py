@@ -17,8 +17,8 @@ from .waiting import wait_for
 _LIMIT_S = 30
 _CPUS = Path("/sys/devices/system/cpu")
 _SAID = (
-    "cpuset drifted and was put right",
-    "fighting with somebody over a cpuset",
+    "cpuset drifted and was repaired",
+    "another writer changes a cpuset after every repair",
     "the machine changed",
     "a container lost exclusive CPUs",
     "effective cpuset differs from the desired one",

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent import agent
+from nri_plugin.__main__ import main
+from nri_plugin.agent import agent, assembly
 from nri_plugin.agent.agent import PluginIdentity, checked_identity
 from nri_plugin.agent.arguments import HELP
 from nri_plugin.agent.cpusets import CpusetWriter
@@ -39,7 +40,7 @@ def test_help_is_printed_and_nothing_else_happens(capsys: pytest.CaptureFixture[
 def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    assert agent.main(["--config", str(tmp_path / "none.yaml")]) == 2
+    assert main(["run", "--config", str(tmp_path / "none.yaml")]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert [line.startswith("nri-pin: ") for line in lines] == [True, False, False, False]
     assert lines[-3:] == [
@@ -52,9 +53,10 @@ def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
 def test_every_wrong_value_is_a_line_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     path = tmp_path / "config.yaml"
     path.write_text('reservedSystemCPUs: "0"\nlogLevel: loud\nnope: 1\n')
-    assert agent.main(["--config", str(path)]) == 2
+    assert main(["run", "--config", str(path)]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert [line.split(": ")[1] for line in lines] == [f"{path}:2:11", f"{path}:3:1"]
+    starts = (f"nri-pin: {path}:2:11: ", f"  {path}:3:1: ")
+    assert [line.startswith(start) for line, start in zip(lines, starts, strict=True)] == [True, True]
 
 
 def test_a_switch_of_threads_is_asked_for_ten_times_as_often_as_usual(capsys: pytest.CaptureFixture[str]):
@@ -62,12 +64,18 @@ def test_a_switch_of_threads_is_asked_for_ten_times_as_often_as_usual(capsys: py
     assert sys.getswitchinterval() == pytest.approx(0.0005)
 
 
-def test_errors_are_log_lines_once_there_is_a_log(capsys: pytest.CaptureFixture[str]):
+def test_errors_are_log_lines_once_there_is_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    def fails(_argv: list[str]) -> None:
+        raise HostError("/x", "unreadable")
+
     _, lines = recording_log()
     logger = logging.getLogger(LOGGER_NAME)
     logger.addHandler(lines)
     try:
-        agent.complain(HostError("/x", "unreadable"))
+        monkeypatch.setattr(agent, "parse", fails)
+        assert agent.main([]) == 1
     finally:
         logger.removeHandler(lines)
     assert str(lines.fields("cannot start")["err"]) == "/x: unreadable"
@@ -84,7 +92,7 @@ def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPa
     order: list[str] = []
     turn = SimpleNamespace(begin=lambda: order.append("connect"))
     monkeypatch.setattr(agent, "ServingLease", lambda *_args, **_options: turn)
-    monkeypatch.setattr(agent, "serve_http", lambda *_args: order.append("pages"))
+    monkeypatch.setattr(agent.Assembly, "serve_http", lambda _self: order.append("pages"))
 
     def run(
         loop: Loop, _link: object, _reload: object, _log: object, begin: Callable[[], None], *_rest: object
@@ -108,11 +116,11 @@ def test_garbage_is_collected_by_the_clock_and_again():
         collections.append(phase)
 
     try:
-        agent.collect_garbage_by_the_clock(loop)
+        assembly.collect_garbage_by_the_clock(loop)
         assert not gc.isenabled()
         gc.callbacks.append(note)
         for _ in range(2):
-            clock.now += agent.COLLECT_PAUSE_S
+            clock.now += assembly.COLLECT_PAUSE_S
             loop.run_once()
     finally:
         gc.callbacks.remove(note)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointSaver, look_by_the_clock
-from nri_plugin.agent.startup import MemoryStore, warn_of_state_directory
+from nri_plugin.agent.checkpoint_saver import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointSaver, DirectStore
+from nri_plugin.agent.startup import warn_of_state_directory
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.state import Allocation, State
 from nri_plugin.process.loop import Loop
@@ -158,7 +158,7 @@ def test_a_checkpoint_that_is_gone_is_written_by_the_clock(bench: Bench):
     bench.ask(create(BEST_EFFORT))
     bench.forget()
     loop = Loop(Clock())
-    look_by_the_clock(loop, lambda: bench.handler.checkpoint.look(bench.handler.state))
+    loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: bench.handler.checkpoint.look(bench.handler.state))
     loop.clock.now += LOOK_PAUSE_S  # type: ignore[attr-defined]
     loop.run_once()
     assert bench.journal == []
@@ -183,7 +183,7 @@ def test_a_directory_that_returns_holds_the_memory_and_nothing_of_what_lay_there
     here, away = tmp_path / "state", tmp_path / "away"
     file = CheckpointFile(str(here), durable=False)
     log, _ = recording_log()
-    saver = CheckpointSaver(MemoryStore(file), State(), log, directory=str(here))
+    saver = CheckpointSaver(DirectStore(file), State(), log, directory=str(here))
     for number in (1, 2):
         assert saver.save(state_of(number), 1.0) is None
     here.rename(away)
@@ -200,7 +200,7 @@ def test_a_file_in_place_of_the_directory_is_named_and_served_around(tmp_path: P
     log, lines = recording_log()
     file = CheckpointFile(str(tmp_path / "state"), durable=False)
     assert file.load().state is None
-    saver = CheckpointSaver(MemoryStore(file), State(), log, directory=file.directory)
+    saver = CheckpointSaver(DirectStore(file), State(), log, directory=file.directory)
     warn_of_state_directory(file.directory, saver, log)
     assert "is no directory" in saver.unready()
     assert lines.texts("ERROR") == ["the checkpoint cannot be saved"]

@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import cast
 
@@ -42,6 +43,15 @@ class StallingFile:
         self.saved.append(state)
 
 
+@contextmanager
+def opened(file: CheckpointFile, saved: State | None = None) -> Iterator[CheckpointWriter]:
+    writer = CheckpointWriter(file, saved)
+    try:
+        yield writer
+    finally:
+        writer.close(timeout_s=5)
+
+
 @pytest.fixture
 def disk() -> StallingFile:
     return StallingFile()
@@ -49,7 +59,7 @@ def disk() -> StallingFile:
 
 @pytest.fixture
 def writer(disk: StallingFile) -> Iterator[CheckpointWriter]:
-    with CheckpointWriter(cast("CheckpointFile", disk), state(0)) as open_writer:
+    with opened(cast("CheckpointFile", disk), state(0)) as open_writer:
         yield open_writer
         disk.answers.set()
 
@@ -118,14 +128,14 @@ def test_closing_says_when_the_disk_does_not_answer(disk: StallingFile, writer: 
 
 def test_real_file_holds_what_was_saved(tmp_path: Path) -> None:
     file = CheckpointFile(str(tmp_path / "nri-pin"), durable=True)
-    with CheckpointWriter(file) as writer:
+    with opened(file) as writer:
         writer.save(state(1), LONG)
         assert writer.path == file.path
         assert CheckpointFile(str(tmp_path / "nri-pin")).load().state == state(1)
 
 
 def test_a_mistake_in_a_save_is_an_error_of_that_save_and_not_the_end_of_all(disk: StallingFile):
-    with CheckpointWriter(cast("CheckpointFile", disk)) as writer:
+    with opened(cast("CheckpointFile", disk)) as writer:
         disk.failure = cast("CheckpointError", RuntimeError("a bug"))
         with pytest.raises(CheckpointError, match="internal error: RuntimeError: a bug"):
             writer.save(state(1), LONG)

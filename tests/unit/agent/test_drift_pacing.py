@@ -3,8 +3,8 @@
 from nri_plugin.agent.drift_watch import CALM_S, FIGHT_ROUNDS, LONGEST_PAUSE_S, Pacing
 
 
-def fought(rounds: int, draw: float = 0.5) -> tuple[Pacing[str], list[float], float]:
-    pacing: Pacing[str] = Pacing(lambda: draw)
+def fought(rounds: int, draw: float = 0.5) -> tuple[Pacing, list[float], float]:
+    pacing: Pacing = Pacing(lambda: draw)
     now, pauses = 100.0, []
     for _ in range(rounds):
         latest = pacing.took_place("a", now)

@@ -162,7 +162,7 @@ def test_written_value_is_put_right_as_soon_as_it_is_heard_of(scene: Scene) -> N
     assert (report.name, report.noticed_by, report.cause, report.error) == (
         "shop/web/own", "watch", Cause.ALL_CPUS, "",
     )  # fmt: skip
-    assert scene.bench.lines.texts("WARNING") == ["cpuset drifted and was put right"]
+    assert scene.bench.lines.texts("WARNING") == ["cpuset drifted and was repaired"]
 
 
 def test_our_own_write_is_no_drift(scene: Scene) -> None:
@@ -223,7 +223,7 @@ def test_who_fights_is_answered_ever_later_and_named(scene: Scene) -> None:
     gaps = [after - before for before, after in itertools.pairwise(times)]
     assert gaps == [0.5, 1.0, 2.0, 4.0, 8.0]
     assert scene.drift.fights == 1
-    assert "fighting with somebody over a cpuset" in scene.bench.lines.texts("WARNING")
+    assert "another writer changes a cpuset after every repair" in scene.bench.lines.texts("WARNING")
 
 
 def test_waiting_cgroup_is_neither_written_nor_told_again(scene: Scene) -> None:
@@ -364,6 +364,6 @@ def test_effective_set_that_nobody_can_widen_is_told(scene: Scene, monkeypatch: 
     scene.hear("own")
     scene.loop.advance(CONFIRM_S)
     assert scene.reports[0].error == (
-        "its processes run on 4 still, something above it that is not ours to widen holds less"
+        "its processes still run on 4: a cgroup above it, which the agent does not widen, has fewer CPUs"
     )
-    assert "cpuset drifted and could not be put right" in scene.bench.lines.texts("WARNING")
+    assert "cpuset drifted and could not be repaired" in scene.bench.lines.texts("WARNING")

@@ -149,7 +149,7 @@ def test_what_cannot_be_put_back_is_said(bench: Bench):
 
     bench.cgroups.write_cpus = refuse_to_grow  # type: ignore[method-assign]
     assert bench.ask(create_exclusive(bench)).refusal
-    assert "cpuset not put back" in bench.lines.texts("ERROR")
+    assert "cpuset not restored" in bench.lines.texts("ERROR")
 
 
 def test_a_failed_write_at_a_release_keeps_the_release_and_writes_the_rest():
@@ -384,7 +384,7 @@ def test_a_mistake_in_counting_costs_no_answer():
 
     bench = Bench(node(pool_floor=False), observe=observe)
     assert bench.ask(create_exclusive(bench)).refusal == ""
-    assert bench.lines.texts("ERROR") == ["a mistake in a counter; the outcome is not counted"]
+    assert bench.lines.texts("ERROR") == ["internal error, the outcome is not counted"]
 
 
 def test_the_line_of_a_decision_counts_what_was_written_and_what_was_right_already(bench: Bench):

@@ -184,7 +184,7 @@ def test_a_burst_of_events_is_looked_at_once_and_never_put_off(scene: Scene) -> 
     scene.live()
     scene.domains.made.clear()
     for _ in range(4):
-        scene.reconciler.look_again()
+        scene.reconciler.reconcile_soon()
         scene.loop.advance(FOLLOW_S / 3)
     assert scene.bench.journal.count(f"make {OWN}") == 2
 
@@ -302,7 +302,7 @@ def test_what_ended_while_no_agent_ran_is_known_by_the_checkpoint() -> None:
 def test_it_looks_again_when_asked(scene: Scene) -> None:
     scene.live()
     scene.domains.made.clear()
-    scene.reconciler.look_again()
+    scene.reconciler.reconcile_soon()
     scene.loop.advance(FOLLOW_S)
     assert scene.domains.made
 

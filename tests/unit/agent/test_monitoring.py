@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from nri_plugin.agent import runtime_link
-from nri_plugin.agent.metrics import Monitoring
+from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.runtime_link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import Allocation, State
-from nri_plugin.process.http_pages import Routes
+from nri_plugin.process.http_messages import Routes
 from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Bench, FakeCheckpoint
@@ -21,7 +21,7 @@ LOG = logging.getLogger("test-monitoring")
 
 
 def test_saves_are_timed_also_when_they_fail():
-    watch = Monitoring()
+    watch = Metrics()
     store = watch.timed(FakeCheckpoint([], failures=1))
     with pytest.raises(CheckpointError):
         store.save(State(), 1)
@@ -31,7 +31,7 @@ def test_saves_are_timed_also_when_they_fail():
 
 
 def test_the_pages_tell_of_the_handler_and_the_runtime():
-    loop, watch, handler = Loop(), Monitoring(), Bench(node()).handler
+    loop, watch, handler = Loop(), Metrics(), Bench(node()).handler
     link = SimpleNamespace(is_synchronized=False, waits_for="", handler=handler)
     watch.follow_state(handler, link)  # type: ignore[arg-type]
     pages = {"/metrics": watch.page(), **probe_pages(loop, link)}  # type: ignore[arg-type]
@@ -64,7 +64,7 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
 
 
 def test_what_is_looked_after_and_fought_over_is_shown():
-    watch = Monitoring()
+    watch = Metrics()
     watch.follow(SimpleNamespace(watches=3, fights=1, waiting=2))  # type: ignore[arg-type]
     watch.drifted(drift())
     read = watch.registry.get_sample_value
@@ -75,7 +75,7 @@ def test_what_is_looked_after_and_fought_over_is_shown():
 
 
 def test_what_is_kept_beside_cpusets_is_shown():
-    watch = Monitoring()
+    watch = Metrics()
     drift_watch = SimpleNamespace(watches=3, fights=0, waiting=0)
     reconciler = SimpleNamespace(watches=4, lifted=4, partitions=2, refused=1)
     watch.follow(drift_watch, reconciler)  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPa
 
 
 def test_how_containers_run_is_shown_only_by_who_observes():
-    watch = Monitoring()
+    watch = Metrics()
     name, labels = "nri_pin_observed_containers", {"would": "exclusive", "runs": "elsewhere"}
     assert watch.registry.get_sample_value(name, labels) is None
     watch.follow_observed(SimpleNamespace(count=lambda kind: 2 if kind == ("exclusive", "elsewhere") else 3))  # type: ignore[arg-type]
@@ -133,8 +133,8 @@ def test_an_agent_that_waits_for_another_is_alive_and_says_for_whom(monkeypatch:
 
 
 def test_allocations_that_only_the_memory_holds_are_counted() -> None:
-    bench, watch = Bench(node()), Monitoring()
-    watch.follow_checkpoint(bench.handler)
+    bench, watch = Bench(node()), Metrics()
+    watch.follow_state(bench.handler, SimpleNamespace(is_synchronized=True))  # type: ignore[arg-type]
     assert watch.registry.get_sample_value("nri_pin_unsaved_allocations") == 0
     bench.handler.checkpoint.doubt("/run/x: is full")
     bench.handler.state = State(allocations={"p/c": Allocation(cpus("2-3"))})

@@ -1,16 +1,17 @@
 """What is found out of a container before it is placed, and what that costs at most."""
 
 import time
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.agent import pod_facts
-from nri_plugin.agent.metrics import Monitoring
+from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
-from nri_plugin.agent.startup import build_handler, build_lookup
-from nri_plugin.agent.status_socket import StatusFeed, Watchers
+from nri_plugin.agent.startup import Watchers, build_handler, build_lookup
+from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
@@ -72,7 +73,14 @@ class Desk:
         self.client = FakeClient(**client)  # type: ignore[arg-type]
         self.locator = FakeLocator()
         self.log, self.lines = recording_log()
-        self.informant = PodFactsLookup(self.locator, self.client, self.log, self.clock)  # type: ignore[arg-type]
+        self.outcomes: Counter[str] = Counter()
+        self.informant = PodFactsLookup(
+            self.locator,  # type: ignore[arg-type]
+            self.client,  # type: ignore[arg-type]
+            self.log,
+            self.clock,
+            lambda result: self.outcomes.update([result]),
+        )
 
     def told(self, event: nri.NRIEvent = EVENT, *, left: float | None = 2.0, on=STRICT):
         deadline = None if left is None else self.clock.now + left
@@ -83,7 +91,7 @@ def test_what_the_exporter_knows_is_all_that_counts() -> None:
     desk = Desk()
     assert desk.told() == InformedCreate(EVENT, (GPU,))
     assert (desk.client.about_devices, desk.locator.asked) == ([True], 0)
-    assert desk.informant.outcomes == {"answered": 1}
+    assert desk.outcomes == {"answered": 1}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +104,7 @@ def test_what_the_exporter_knows_is_all_that_counts() -> None:
 def test_without_an_answer_the_runtimes_message_counts(client: dict[str, object], outcome: str) -> None:
     desk = Desk(**client)
     assert desk.told() == InformedCreate(EVENT, (NIC,))
-    assert desk.informant.outcomes == {outcome: 1}
+    assert desk.outcomes == {outcome: 1}
 
 
 def test_a_missing_answer_is_said_at_debug_level_only() -> None:
@@ -127,7 +135,7 @@ def test_an_exporter_that_was_late_is_left_alone_for_a_while() -> None:
     assert desk.told() == InformedCreate(EVENT, (NIC,))
     desk.clock.now += LATE_PAUSE_S
     assert desk.told() == InformedCreate(EVENT, (GPU,))
-    assert desk.informant.outcomes == {"failed": 1, "paused": 1, "answered": 1}
+    assert desk.outcomes == {"failed": 1, "paused": 1, "answered": 1}
 
 
 def test_one_that_is_not_there_is_asked_again_at_once() -> None:
@@ -141,7 +149,7 @@ def test_other_events_are_left_as_they_are() -> None:
     desk = Desk()
     event = nri.RunPodSandbox(pod())
     assert desk.told(event) is event
-    assert desk.informant.outcomes == {}
+    assert desk.outcomes == {}
 
 
 def create(qos: str, parent: str | None = None, **annotations: str) -> nri.CreateContainer:
@@ -184,14 +192,14 @@ def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() 
 def test_facts_are_handed_on_with_the_devices_of_the_runtimes_message() -> None:
     desk = Desk(known=ExporterAnswer(facts=FACTS))
     assert desk.told() == InformedCreate(EVENT, (NIC,), facts=FACTS)
-    assert desk.informant.outcomes == {"answered": 1}
+    assert desk.outcomes == {"answered": 1}
 
 
 def test_facts_that_cannot_be_used_are_said_at_debug_level_only() -> None:
     desk = Desk(known=ExporterAnswer((GPU,), unusable="not facts: 7"))
     assert desk.told() == InformedCreate(EVENT, (GPU,))
     assert [(level, text, fields["err"]) for level, text, fields in desk.lines.lines] == [
-        ("DEBUG", "facts of a pod passed over", "not facts: 7")
+        ("DEBUG", "facts of a pod ignored", "not facts: 7")
     ]
 
 
@@ -233,7 +241,7 @@ def test_device_hints_can_be_switched_off(tmp_path: Path, switch: str, cpus: str
 def test_what_became_of_questions_is_counted_where_somebody_counts(tmp_path: Path) -> None:
     machine_root(tmp_path)
     log, _ = recording_log()
-    monitoring = Monitoring()
+    monitoring = Metrics()
     text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
     watchers = Watchers(StatusFeed(), monitoring)
     handler = build_handler(load_text(text, "test"), log, time.monotonic, watchers)
@@ -271,7 +279,7 @@ def test_the_exporter_is_looked_for_in_the_state_directory_or_where_configured(t
         assert informant._client.path == str(path)
 
 
-CUT = "a pod has more than is looked at, the rest is left out"
+CUT = "a pod exceeds the bounds of its input, the rest is left out"
 
 
 def said(desk: Desk) -> list[tuple[object, object, object]]:

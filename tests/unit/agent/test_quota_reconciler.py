@@ -28,7 +28,7 @@ from tests.unit.agent.test_drift_watch import FakeLoop
 
 POD, OWN = CgroupRef("/kubepods/podp"), CgroupRef("/kubepods/podp", "/kubepods/podp/c")
 BOTH = [QuotaWrite(OWN, NO_QUOTA), QuotaWrite(POD, NO_QUOTA)]
-WRITTEN_BACK = "somebody wrote a CPU quota back, it was lifted again"
+WRITTEN_BACK = "CPU quota was written back and lifted again"
 
 
 class Files:
@@ -217,7 +217,7 @@ def test_what_is_over_is_neither_watched_nor_lifted(scene: Scene) -> None:
     scene.reconciler.updated(POD.parent)
     scene.loop.advance(UPDATE_S)
     assert scene.files.values[POD] == 200_000
-    assert scene.lines.texts("INFO")[-1] == "CPU quota put back"
+    assert scene.lines.texts("INFO")[-1] == "CPU quota restored"
 
 
 def test_without_watches_the_sweep_still_lifts_and_that_is_told_once() -> None:
@@ -226,7 +226,7 @@ def test_without_watches_the_sweep_still_lifts_and_that_is_told_once() -> None:
     scene.settle()
     assert scene.files.values == {OWN: NO_QUOTA, POD: NO_QUOTA}
     scene.files.write(POD, 50_000)
-    scene.reconciler.doubt_all()
+    scene.reconciler.verify_all()
     scene.keep()
     assert scene.files.values[POD] == NO_QUOTA
     assert scene.noticed == ["sweep"]

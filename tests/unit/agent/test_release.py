@@ -95,7 +95,7 @@ def test_what_somebody_narrowed_above_is_named_and_left(top: Path) -> None:
     fill(top / "kubepods", "0-5")
     fill(top / OWN, "4-5", effective="4-5")
     found = release(find_cpuset_tree(str(top)), STATE, ONLINE)
-    assert found.failures == [f"/{OWN} runs on 4-5 still, not on 0-7: something above it holds less"]
+    assert found.failures == [f"/{OWN} still runs on 4-5, not on 0-7: a cgroup above it has fewer CPUs"]
     assert value(top, "kubepods") == "0-5"
 
 

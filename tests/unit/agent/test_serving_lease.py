@@ -116,7 +116,7 @@ def test_a_state_directory_of_the_agent_of_another_runtime_is_waited_for(bench: 
     agent = bench.agent()
     agent.turn.begin()
     assert agent.served == 0
-    assert "works on this state directory" in agent.waits_for
+    assert "uses this state directory" in agent.waits_for
     os.close(held)
     bench.pass_time()
     assert agent.served == 1
@@ -135,7 +135,7 @@ def test_an_agent_that_serves_locks_the_state_directory_that_is_there_now(bench:
         assert not state.exists(), "only the checkpoint makes it anew"
         state.mkdir()
     bench.wait_for_lock()
-    with pytest.raises(StateDirInUseError, match="works on this state directory"):
+    with pytest.raises(StateDirInUseError, match="uses this state directory"):
         lock_state_dir(str(state))
     assert agent.served == 1
 
@@ -241,7 +241,7 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
     (bench.folder / "nri").chmod(0o755)
     agent = bench.agent()
     agent.turn.begin()
-    assert agent.lines.texts("WARNING") == ["any user can keep the agent from serving"]
+    assert agent.lines.texts("WARNING") == ["any user can prevent the agent from serving"]
 
 
 @pytest.fixture

@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter, DirectStore, open_store
 from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
 from nri_plugin.agent.startup import (
-    MemoryStore,
     build_handler,
     build_node,
     find_tree,
     load_state,
-    open_store,
     warn_of_surprises,
 )
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
@@ -67,7 +65,7 @@ def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path)
     made = config(folder, cgroupRoot=str(folder / "none"))
     assert find_tree(made.cgroup_root, log) is None
     assert build_node(made, None).options.effect is Effect.UPDATE
-    assert any("no cgroup tree to write to" in text for text in lines.texts("WARNING"))
+    assert any("no cgroup tree: running containers are changed" in text for text in lines.texts("WARNING"))
 
 
 def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
@@ -115,15 +113,15 @@ def test_a_first_start_says_nothing_of_a_checkpoint(tmp_path: Path):
 
 def test_a_state_directory_in_memory_is_saved_at_once_and_one_on_disk_by_a_thread(tmp_path: Path):
     in_memory = CheckpointFile(str(tmp_path), durable=False)
-    assert isinstance(open_store(in_memory, State()), MemoryStore)
+    assert isinstance(open_store(in_memory, State()), DirectStore)
     on_disk = open_store(CheckpointFile(str(tmp_path), durable=True), State())
     assert isinstance(on_disk, CheckpointWriter)
     assert on_disk.close(5)
 
 
-def test_memory_store_saves(tmp_path: Path):
+def test_direct_store_saves(tmp_path: Path):
     file = CheckpointFile(str(tmp_path), durable=False)
-    store = MemoryStore(file)
+    store = DirectStore(file)
     store.save(STATE, 0.0)
     assert store.close(0.0)
     assert file.load().state == STATE
@@ -152,7 +150,7 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
 
 def test_the_lock_is_exclusive_and_names_its_holder(tmp_path: Path):
     held = lock_state_dir(str(tmp_path / "state"))
-    with pytest.raises(CheckpointError, match=rf"another agent \(process {os.getpid()}\) works on this"):
+    with pytest.raises(CheckpointError, match=rf"another agent \(process {os.getpid()}\) uses this"):
         lock_state_dir(str(tmp_path / "state"))
     os.close(held)
     os.close(lock_state_dir(str(tmp_path / "state")))
@@ -164,7 +162,9 @@ def test_nobody_is_led_to_a_second_agent_by_another_state_directory(tmp_path: Pa
         lock_state_dir(str(tmp_path))
     os.close(held)
     assert str(caught.value).startswith(f"{tmp_path}/lock: another agent (process {os.getpid()})")
-    assert str(caught.value).endswith("stop it first: two agents on one node would hand out the same CPUs")
+    assert str(caught.value).endswith(
+        "stop it first: two agents on one node would give the same CPUs to two containers"
+    )
 
 
 def test_the_state_directory_is_made_for_its_owner_alone(tmp_path: Path):

@@ -48,7 +48,7 @@ class Scene:
         self.feed = StatusFeed()
         self.feed.wake = self.wake
 
-    def look_again(self) -> None:
+    def reconcile_soon(self) -> None:
         self.looks += 1
 
     def wake(self) -> None:

@@ -9,6 +9,7 @@ import pytest
 from nri_plugin import __version__
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.main import COMMANDS, CommandEntry, run_command_line
+from nri_plugin.model.errors import ConfigError
 from nri_plugin.process.logs import LOGGER_NAME
 
 
@@ -150,10 +151,10 @@ def test_an_abort_ends_as_an_interrupt(failing) -> None:
     assert run_command_line(["odd"]) == cli.EXIT_INTERRUPTED
 
 
-def test_run_reaches_the_agent_on_the_long_way_too(capsys, monkeypatch) -> None:
+def test_run_reaches_the_agent_on_the_long_way_too(monkeypatch) -> None:
     monkeypatch.setattr(logging.getLogger(LOGGER_NAME), "handlers", [])  # whatever ran before in this process
-    assert run_command_line(["run", "--config", "/nonexistent/config.yaml"]) == 2
-    assert "/nonexistent/config.yaml: no configuration" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=r"/nonexistent/config\.yaml: no configuration"):
+        run_command_line(["run", "--config", "/nonexistent/config.yaml"])
 
 
 def test_the_format_option_has_one_name_and_a_default(capsys) -> None:

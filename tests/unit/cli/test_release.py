@@ -120,7 +120,8 @@ def test_what_could_not_be_given_back_is_said(place: Path) -> None:
     result = run(place)
     assert result.exit_code == 1
     assert (
-        result.output.splitlines()[0] == f"/{OWN} runs on 1 still, not on 0-1: something above it holds less"
+        result.output.splitlines()[0]
+        == f"/{OWN} still runs on 1, not on 0-1: a cgroup above it has fewer CPUs"
     )
 
 

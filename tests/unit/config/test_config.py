@@ -121,7 +121,7 @@ def test_a_missing_file_is_refused_with_the_three_lines_to_add(tmp_path: Path) -
     path = str(tmp_path / "config.yaml")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    assert str(caught.value) == f"{path}: {loading.nothing_configured('').detail}"
+    assert str(caught.value) == str(loading.nothing_configured(path))
 
 
 def test_a_file_is_read_with_its_name_in_errors(tmp_path: Path) -> None:

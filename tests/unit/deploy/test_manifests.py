@@ -10,8 +10,7 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import Metrics
-from nri_plugin.agent.metrics_state import StateGauges
+from nri_plugin.agent.metrics import Metrics, StateGauges
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.state import State

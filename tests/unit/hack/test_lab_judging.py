@@ -19,7 +19,7 @@ steps:
   - run: a/db
     containers: {c: {cpu: 2, memory: 1Gi}}
 """
-DRIFT = "2026-01-01T00:00:00.000Z WARNING cpuset drifted and was put right name=a/db/c cause=all-cpus"
+DRIFT = "2026-01-01T00:00:00.000Z WARNING cpuset drifted and was repaired name=a/db/c cause=all-cpus"
 REFUSED = '2026-01-01T00:00:00.000Z WARNING refused op=1 event=CreateContainer pod=a/db container=c steps="x"'
 
 
@@ -75,7 +75,7 @@ def test_a_refusal_is_explained_by_the_container_that_was_refused() -> None:
 
 
 def test_a_slice_that_systemd_took_the_controller_from_is_no_complaint_but_a_container_is() -> None:
-    gone = "x WARNING cpuset drifted and was put right name={} desired=0-3 cause=files-gone noticed_by=watch"
+    gone = "x WARNING cpuset drifted and was repaired name={} desired=0-3 cause=files-gone noticed_by=watch"
     assert complaints([gone.format("kubepods-burstable.slice")], [], []) == []
     assert complaints([gone.format("a/db/c")], [], []) == [gone.format("a/db/c")]
 

@@ -18,9 +18,9 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError, KubeObjectError
 from nri_plugin.process import http_connections, http_server
-from nri_plugin.process.http_connections import Certificates, Limits
-from nri_plugin.process.http_pages import Page, Post, Routes, one_at_a_time, probe
-from nri_plugin.process.http_server import BACKLOG, HEAD_BYTES, ListenAddress, OwnNode, Server
+from nri_plugin.process.http_connections import Certificates, Limits, OwnNode
+from nri_plugin.process.http_messages import HEAD_BYTES, Page, Post, Routes, one_at_a_time, probe
+from nri_plugin.process.http_server import BACKLOG, ListenAddress, Server
 from tests.certificates import client_context, made_certificate, needs_openssl
 
 LOG = logging.getLogger("test-http")
@@ -139,8 +139,8 @@ def test_a_client_that_waits_before_it_sends_its_body_is_told_to_go_on(serve: Se
         ("POST", "/nothing", 404, b"not found"),
         ("DELETE", "/metrics", 501, b"DELETE is not served"),
         ("POST", "/refuse", 400, b"no pod\n"),
-        ("POST", "/fail", 500, b"this failed; the log says more\n"),
-        ("GET", "/broken", 500, b"this failed; the log says more\n"),
+        ("POST", "/fail", 500, b"internal error; see the log\n"),
+        ("GET", "/broken", 500, b"internal error; see the log\n"),
     ],
 )
 def test_what_is_not_answered_says_why(serve: Serve, method: str, path: str, status: int, text: bytes):

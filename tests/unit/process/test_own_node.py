@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.process.http_server import OwnNode, plain
+from nri_plugin.process.http_connections import OwnNode, plain
 
 ROUTES = """\
 Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\t\tMTU\tWindow\tIRTT

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.process.http_server import Head, RequestError, parse_head
+from nri_plugin.process.http_messages import Head, RequestError, parse_head
 
 
 def head(text: str) -> Head:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent import transport
-from nri_plugin.agent.transport import ReconnectBackoff, RuntimeAbsentError, Transport, adopt, connect
+from nri_plugin.agent import connection
+from nri_plugin.agent.connection import ReconnectBackoff, RuntimeAbsentError, Transport, adopt, connect
 from nri_plugin.model.errors import HostError, RemoteProtocolError
 
 
@@ -59,7 +59,7 @@ def test_an_adopted_socket_is_not_passed_on_to_programs_we_start():
 def test_a_file_is_not_adopted(tmp_path: Path):
     with (
         open(tmp_path / "f", "w") as file,
-        pytest.raises(HostError, match="not the socket the runtime promised"),
+        pytest.raises(HostError, match="not the socket that the runtime announced"),
     ):
         adopt(file.fileno())
 
@@ -100,7 +100,7 @@ def test_send_keeps_what_the_socket_does_not_take(pair):
 
 def test_a_peer_that_never_reads_is_an_error_before_memory_is(pair, monkeypatch: pytest.MonkeyPatch):
     ours, _ = pair
-    monkeypatch.setattr(transport, "MAX_UNSENT_BYTES", 1 << 20)
+    monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 20)
     with pytest.raises(RemoteProtocolError, match="bytes of answers unread, more than 1048576"):
         ours.send(bytes(4 << 20))
 

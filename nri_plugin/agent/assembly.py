@@ -1,0 +1,143 @@
+"""Puts the parts of the agent together: handler, history, watches, metrics, HTTP pages and status socket.
+
+`startup.py` builds the handler itself, from configuration, machine and checkpoint; `watches.py` builds the watches. All
+parts share one loop and one state, which only the handler changes.
+"""
+
+import gc
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nri_plugin.agent.checkpoint_saver import LOOK_PAUSE_S
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
+from nri_plugin.agent.outcome import Observer
+from nri_plugin.agent.recorder import build_recorder
+from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
+from nri_plugin.agent.startup import Watchers, build_handler
+from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket
+from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
+from nri_plugin.config.loading import Config
+from nri_plugin.process.loop import Loop
+
+if TYPE_CHECKING:
+    from nri_plugin.agent import metrics
+
+COLLECT_PAUSE_S = 60.0
+"""Seconds between two garbage collections. Only failures leave cycles behind, and few in a minute."""
+
+
+class Assembly:
+    """The parts of one agent, built from its configuration.
+
+    Args:
+        config: the configuration.
+        log: the agent's log.
+        loop: runs all work.
+        link: to the runtime; `make_handler` gives it the handler.
+        record: the file of `--record`; empty for none.
+    """
+
+    def __init__(
+        self, config: Config, log: logging.Logger, loop: Loop, link: RuntimeLink, record: str = ""
+    ) -> None:
+        self._config, self._log, self._loop, self._link, self._record = config, log, loop, link, record
+        self._metrics: metrics.Metrics | None = None
+        if config.metrics_bind_address is not None:
+            # The metrics library is large, so it is loaded only where metrics are served.
+            from nri_plugin.agent.metrics import Metrics
+
+            self._metrics = Metrics()
+
+    def serve_http(self) -> None:
+        """Serve metrics, and probes on another port, where the configuration has addresses.
+
+        Separate ports keep clients of metrics from delaying probes. A port that another program has is tried again
+        later: containers are placed without it.
+
+        Raises:
+            ConfigError: an address is wrong.
+        """
+        config, metrics = self._config, self._metrics
+        if metrics is None and config.health_probe_bind_address is None:
+            return
+        from nri_plugin.process.http_messages import Routes
+        from nri_plugin.process.http_server import ListenAddress, Server
+
+        probes = probe_pages(self._loop, self._link)
+        if config.health_probe_bind_address is not None:
+            place = ListenAddress("healthProbeBindAddress", config.health_probe_bind_address, "probes")
+            Server(place, Routes(probes), self._log, keeps_trying=True)
+        if metrics is not None and config.metrics_bind_address is not None:
+            place = ListenAddress("metricsBindAddress", config.metrics_bind_address, "metrics")
+            Server(place, Routes({"/metrics": metrics.page(), **probes}), self._log, keeps_trying=True)
+
+    def wait(self, reason: str) -> None:
+        """Show in the readiness probe why the agent waits for its lease; empty when it does not."""
+        self._link.waits_for = reason and f"waiting: {reason}"
+
+    def make_handler(self) -> None:
+        """Make the handler, start its watches, and give it to the link.
+
+        Raises:
+            NriPinError: the agent cannot run with this configuration.
+        """
+        config, log, loop, link, metrics = self._config, self._log, self._loop, self._link, self._metrics
+        # The handler takes its observers at construction, and most observers take the handler. `Watchers` stands
+        # between them: those that need the handler are added below.
+        feed = StatusFeed()
+        watchers = Watchers(feed, metrics)
+        history = build_recorder(config, self._record, loop, log)
+        handler = build_handler(config, log, loop.clock, watchers, history)
+        loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: handler.checkpoint.look(handler.state))
+        if metrics is not None:
+            metrics.follow_state(handler, link)
+        ended = EndedPodsWatch(handler.release_ended, loop)
+        ended.start()
+        watches = self._observe_only if config.observe else self._watch_and_repair
+        watchers.also = (ended, *watches(handler, feed, watchers))
+        StatusSocket(
+            Path(config.state_dir, FILE_NAME),
+            lambda: (handler.node, handler.state),
+            feed,
+            lambda: link.runtime,
+            log=log,
+            observing=config.observe,
+        )
+        link.handler = handler
+
+    def _observe_only(self, handler: Handler, feed: StatusFeed, _: Watchers) -> tuple[Observer, ...]:
+        """Start the watches of an agent that changes nothing (`observe: true`)."""
+        watch = watch_observed(self._config, self._log, handler, self._loop, feed)
+        if self._metrics is not None:
+            self._metrics.follow_observed(watch)
+        return ()
+
+    def _watch_and_repair(
+        self, handler: Handler, feed: StatusFeed, watchers: Watchers
+    ) -> tuple[Observer, ...]:
+        """Start the watches that repair; return the observers among them."""
+        config, log, loop, metrics = self._config, self._log, self._loop, self._metrics
+        count = metrics.count_quota if metrics else lambda _noticed_by: None
+        settings = reconcile_kernel_settings(config, log, handler, loop, count)
+        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings)
+        failures = FailedCreations()
+        feed.failed_creations = lambda: failures.in_a_row
+        owners = OtherOwners(log, loop.clock, metrics.count_other_owner if metrics else None, failures)
+        warn_of_kubelet(log, kubelet_policy())
+        if metrics is not None:
+            metrics.follow(drift, settings)
+        return (drift, owners, settings) if settings else (drift, owners)
+
+
+def collect_garbage_by_the_clock(loop: Loop) -> None:
+    """Move garbage collection out of decisions.
+
+    Values of this program hold no cycles. A search for cycles among the containers of a full node takes longer than
+    most decisions. Everything that is alive at this moment stays until the end and is left out of later collections.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    loop.repeat("collect", COLLECT_PAUSE_S, gc.collect)
