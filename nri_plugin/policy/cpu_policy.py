@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nri_plugin.model import bits
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
+from nri_plugin.model.refusals import FoundInPart, GrowsBeside, PartialCore, WholeCoreShortage
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
 from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
@@ -53,18 +54,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
         return count
     if rule is SMTOddCounts.ROUND_UP:
         return count + threads - odd
-    what = "not a multiple of" if count > threads else "less than"
-    core = f"the {threads} cpus per core" if count > threads else f"the {threads} cpus of a core"
-    raise SMTAlignmentError(
-        f"requested {count} cpus is {what} {core} and smtOddCounts is reject; "
-        f"ask for {whole_cores_near(count, threads)}"
-    )
-
-
-def whole_cores_near(count: int, threads: int) -> str:
-    """The numbers of CPUs in whole cores below and above `count`, in words; never none."""
-    below = count - count % threads
-    return f"{below} or {below + threads}" if below else str(threads)
+    raise SMTAlignmentError(PartialCore(count, threads, by_odd_counts=True))
 
 
 def checks_multiple(rule: SMTOddCounts) -> bool:
@@ -257,7 +247,8 @@ def allocate_cpus(
     rest = count - len(aligned)
     left = on_offer - aligned
     if len(left) < rest:
-        raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
+        found = FoundInPart(count, len(aligned), str(affinity)) if affinity is not None and aligned else ""
+        raise InsufficientCPUsError(rest, len(left), found)
     if note and rest:
         note(AssignmentStage.ANYWHERE, left.mask)
     return aligned | take_cpus(tables, left, rest, options, note)
@@ -289,10 +280,6 @@ def _in_proportion(
     return cpus
 
 
-def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str:
-    return f"{count} wanted in all, {len(aligned)} found on NUMA nodes {affinity}" if aligned else ""
-
-
 def check_full_pcpus(
     tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet, *, allow_odd: bool = False
 ) -> None:
@@ -305,16 +292,10 @@ def check_full_pcpus(
     """
     threads = tables.cpus_per_core
     if count % threads and not allow_odd:
-        raise SMTAlignmentError(
-            f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
-            f"ask for {whole_cores_near(count, threads)}"
-        )
-    whole = available.mask & ~tables.siblings_of(reserved.mask)
-    if count > whole.bit_count():
-        raise SMTAlignmentError(
-            f"requested {count} cpus, but only {whole.bit_count()} are available outside cores with reserved "
-            f"cpus ({threads} cpus per core); ask for less or wait until others end"
-        )
+        raise SMTAlignmentError(PartialCore(count, threads))
+    whole = (available.mask & ~tables.siblings_of(reserved.mask)).bit_count()
+    if count > whole:
+        raise SMTAlignmentError(WholeCoreShortage(count, whole, threads))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -355,9 +336,7 @@ def nearest(
     if options.full_pcpus_only:
         left = tables.whole_cores_in(left)
     if left.bit_count() < count:
-        raise InsufficientCPUsError(
-            count, left.bit_count(), f"to grow beside {held}; end a container that holds some"
-        )
+        raise InsufficientCPUsError(count, left.bit_count(), GrowsBeside(str(held)))
     steps = []
     rings = _rings(tables, held.mask, distances)
     while count:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nri_plugin.model import bits
 from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.model.quantity import format_bytes, round_down
+from nri_plugin.model.refusals import MemoryAmount, MemoryNotPreferred, MemoryShortage, MixedMemory
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.hints import (
@@ -201,7 +202,7 @@ def allocate_memory(
         return MemoryGrant((), NodeMask(), state)
     nodes = _choose(state, request, hint, reuse)
     if nodes.bit_count() > 1 and is_barred(state, nodes):
-        raise AdmissionError(_barred(state, nodes))
+        raise AdmissionError(_mixed(state, nodes))
     blocks = tuple(MemoryBlock(NodeMask(nodes), name, request[name]) for name in sorted(request))
     taken = [(block, max(0, block.size_bytes - reuse.get((nodes, block.resource), 0))) for block in blocks]
     return MemoryGrant(blocks, NodeMask(nodes), state.with_blocks(taken))
@@ -213,14 +214,14 @@ def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, re
     if within is None:
         best = _best(state, request, reuse, 0)
         if preferred and not best.preferred:
-            raise AdmissionError(_not_preferred(state, request, best, "anywhere"))
+            raise AdmissionError(_not_preferred(state, request, best, 0))
         assert best.nodes is not None
         within, preferred = best.nodes, best.preferred
     if all(_free(state, name, within) >= size for name, size in request.items()):
         return within
     best = _best(state, request, reuse, within)
     if preferred and not best.preferred:
-        raise AdmissionError(_not_preferred(state, request, best, f"NUMA nodes {bits.format_list(within)}"))
+        raise AdmissionError(_not_preferred(state, request, best, within))
     assert best.nodes is not None
     return best.nodes
 
@@ -260,33 +261,29 @@ def _free(state: MemoryState, resource: str, nodes: int) -> int:
     return sum(free.get(node, 0) for node in bits.iterate(nodes))
 
 
-def _barred(state: MemoryState, nodes: int) -> str:
-    groups = {bits.format_list(state.group[n]) for n in bits.iterate(nodes) if state.assignments[n]}
-    return (
-        f"memory on NUMA nodes {bits.format_list(nodes)} together would mix with allocations on "
-        f"{' and '.join(sorted(groups))}; a node serves one group of nodes at a time"
+def _mixed(state: MemoryState, nodes: int) -> MixedMemory:
+    groups = {bits.format_list(state.group[node]) for node in bits.iterate(nodes) if state.assignments[node]}
+    return MixedMemory(bits.format_list(nodes), tuple(sorted(groups)))
+
+
+def _not_preferred(
+    state: MemoryState, request: Mapping[str, int], best: Hint, hinted: int
+) -> MemoryNotPreferred:
+    nodes = best.nodes or 0
+    return MemoryNotPreferred(
+        bits.format_list(hinted), bits.format_list(nodes), _amounts(state, request, nodes)
     )
 
 
-def _not_preferred(state: MemoryState, request: Mapping[str, int], best: Hint, asked: str) -> str:
-    return (
-        f"memory was promised a preferred place on {asked}, but only NUMA nodes "
-        f"{bits.format_list(best.nodes or 0)} have enough free: {_amounts(state, request, best.nodes or 0)}"
-    )
-
-
-def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> str:
-    where = f"that include {bits.format_list(within)} " if within else ""
+def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> MemoryShortage:
     every = bits.from_ids(state.machine.nodes)
-    text = f"no NUMA nodes {where}have enough free memory: {_amounts(state, request, every)}"
     has_enough = all(_free(state, name, every) >= size for name, size in request.items())
-    return f"{text}; {_barred(state, every)}" if has_enough else text
+    mixed = _mixed(state, every) if has_enough else None
+    return MemoryShortage(bits.format_list(within), _amounts(state, request, every), mixed)
 
 
-def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> str:
-    parts = (
-        f"{name}: {format_bytes(size)} wanted, {format_bytes(_free(state, name, nodes))} free on "
-        f"{bits.format_list(nodes)}"
+def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> tuple[MemoryAmount, ...]:
+    return tuple(
+        MemoryAmount(name, size, _free(state, name, nodes), bits.format_list(nodes))
         for name, size in sorted(request.items())
     )
-    return "; ".join(parts)

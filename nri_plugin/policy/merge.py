@@ -16,6 +16,7 @@ from operator import add, mul, sub
 from nri_plugin.model import bits
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.refusals import HintNotAdmitted
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import HintRule, HintSet, Provider
 from nri_plugin.policy.search import STEP_BUDGET, StepBudget
@@ -318,7 +319,11 @@ def admit(
     merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
         raise TopologyAffinityError(
-            f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, {_found(merged)}",
+            HintNotAdmitted(
+                policy,
+                policy is TopologyManagerPolicy.SINGLE_NUMA_NODE,
+                "" if merged.affinity is None else str(merged.affinity),
+            ),
             findings=_findings(providers),
             exact=merged.exact,
         )
@@ -329,15 +334,3 @@ def _findings(providers: Sequence[Provider]) -> tuple[str, ...]:
     """What each provider found, in its own words; one that says it for several resources is quoted once."""
     hint_sets = (hint_set for provider in providers for hint_set in provider or ())
     return tuple(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
-
-
-def _needed(policy: TopologyManagerPolicy) -> str:
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return "one NUMA node that holds everything"
-    return "the fewest NUMA nodes that could hold everything, the same for all resources"
-
-
-def _found(merged: MergedHint) -> str:
-    if merged.affinity is None:
-        return "and there is none"
-    return f"and the best there is now is NUMA nodes {merged.affinity}"
