@@ -78,16 +78,18 @@ def take_cpus(
     """
     if options.uncore_cache_fit is UncoreCacheFit.BEST:
         return take_best_fit(tables, available, count, note=note)
+    spread = options.distribute_cpus_across_cores
     if options.distribute_cpus_across_numa:
+        # The kubelet hands the sorting on here as well, although it refuses both options together.
         group = tables.cpus_per_core if options.full_pcpus_only else 1
-        return take_distributed(tables, available, count, group=group, note=note)
+        return take_distributed(tables, available, count, group=group, spread=spread, note=note)
     return take_packed(
         tables,
         available,
         count,
         prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
         cache_rule=options.uncore_cache_rule,
-        spread=options.distribute_cpus_across_cores,
+        spread=spread,
         note=note,
     )
 

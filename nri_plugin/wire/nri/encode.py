@@ -32,7 +32,7 @@ def adjustment_fields(values: Adjustment) -> dict[str, Any]:
     """Returns what is set of one plugin's adjustment, as the message's constructor takes it.
 
     Raises:
-        LocalProtocolError: as `adjustment.check`.
+        LocalProtocolError: as `events.check`.
     """
     check(values)
     return tables.ADJUSTMENT.write(values)
