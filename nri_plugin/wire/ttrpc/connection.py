@@ -559,16 +559,3 @@ class ServerConnection(End):
 
     def _send_status(self, stream_id: int, status: RPCStatus) -> None:
         self._queue(stream_id, MessageType.RESPONSE, encode_response(ResponseEnvelope(status)))
-
-
-__all__ = [
-    "Call",
-    "CallRefused",
-    "ClientConnection",
-    "ClientEvent",
-    "Reply",
-    "ServerConnection",
-    "ServerEvent",
-    "StreamEnd",
-    "StreamMessage",
-]
