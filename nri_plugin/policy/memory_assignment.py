@@ -1,8 +1,8 @@
 """The Memory Manager's static policy: where memory fits, and the nodes on which it is allocated.
 
-Invariant: a NUMA node holds either allocations of its own or allocations over one group of nodes, never both. All
-resources of a request go to the same nodes. The first part makes hints, the second allocates under the
-merged hint, and words the refusal where it does not fit.
+Invariant: a NUMA node holds either allocations on this node alone or allocations over one group of nodes, never both. All
+resources of a request go to the same nodes. The first part makes hints. The second part allocates under the merged hint,
+and refuses a request that does not fit.
 
 Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints, Allocate).
 """
@@ -59,6 +59,7 @@ def memory_hint_sets(
         return _held_hint_sets(request, held)
     if not request:
         return None
+    # All resources go to the same nodes, so one search serves all hint sets.
     budget = StepBudget()
     hints, rule = memory_hints(state, request, reuse, budget)
     listed = hints if hints or rule else None
@@ -79,14 +80,15 @@ def memory_hints(
 ) -> tuple[tuple[Hint, ...], HintRule | None]:
     """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
-    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not; past the budget, when none is
-    known that has.
+    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not. Past the budget it is
+    preferred when no smaller mask is known to have enough.
     """
     nodes = state.machine.nodes
     narrowest = _narrowest(state, request, budget)
     if len(nodes) <= LISTED_NODES:
         masks, in_use = _with_room(state, request, masks_in_order(nodes), reuse), state.in_use
-        groups = frozenset(state.group.values())  # any other mask with a node in use is barred
+        # A mask with a node in use is barred unless it is a group, so only groups are checked node by node.
+        groups = frozenset(state.group.values())
         allowed = [
             pair
             for pair in masks
@@ -117,6 +119,7 @@ def _with_room(
     """Those of `masks` that have enough of each resource, free or reusable; for few nodes only."""
     for name, size in request.items():
         free = sums_by_mask(state.free(name))
+        # Reusable memory counts only on exactly the nodes where the init container had it, as in the kubelet.
         reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
         if reusable:
             total = sums_by_mask(state.machine.allocatable_of(name))
@@ -169,12 +172,12 @@ def _why(state: MemoryState, resource: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrant:
-    """Memory promised to one container.
+    """Memory allocated to one container.
 
     Attributes:
         blocks: one for each resource, sorted by resource, all on the same nodes.
-        nodes: where its memory is bound.
-        state: what is promised now.
+        nodes: NUMA nodes to which its memory is bound.
+        state: allocations with this one.
     """
 
     blocks: tuple[MemoryBlock, ...]
@@ -185,18 +188,18 @@ class MemoryGrant:
 def allocate_memory(
     state: MemoryState, request: Mapping[str, int], hint: MergedHint, *, reuse: Reuse = NO_REUSE
 ) -> MemoryGrant:
-    """Promise the requested memory on the hinted nodes, or on the best nodes that include them.
+    """Allocate the requested memory on the hinted nodes, or on the best nodes that include them.
 
     Args:
-        state: what is promised so far.
-        request: bytes by resource; an empty request promises nothing.
-        hint: the merged hint; a preferred one is never stretched to nodes that are not.
-        reuse: what the pod's init containers left; that much is not taken again.
+        state: allocations so far.
+        request: bytes by resource; an empty request allocates nothing.
+        hint: the merged hint; a preferred one is never extended to nodes that are not preferred.
+        reuse: memory that the pod's init containers left; it is not taken again.
 
     Raises:
         InsufficientMemoryError: no nodes have enough free memory.
-        AdmissionError: those that have are not preferred although the hint was, or are in use
-            with other nodes.
+        AdmissionError: the nodes with enough are not preferred although the hint was, or are in use with other
+            nodes.
     """
     if not request:
         return MemoryGrant((), NodeMask(), state)
@@ -211,6 +214,7 @@ def allocate_memory(
 def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, reuse: Reuse) -> int:
     """The hinted nodes if they have the memory free, else the best hint that contains them."""
     within, preferred = (None if hint.affinity is None else hint.affinity.mask), hint.preferred
+    # A hint for anywhere names no nodes: the best hint of memory alone takes its place.
     if within is None:
         best = _best(state, request, reuse, 0)
         if preferred and not best.preferred:
@@ -219,6 +223,7 @@ def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, re
         within, preferred = best.nodes, best.preferred
     if all(_free(state, name, within) >= size for name, size in request.items()):
         return within
+    # The merged hint may be narrower than what memory needs, because other resources fit there. Extend it.
     best = _best(state, request, reuse, within)
     if preferred and not best.preferred:
         raise AdmissionError(_not_preferred(state, request, best, within))
