@@ -49,7 +49,8 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
         LocalProtocolError: an update without container id, one of `created_id`, or two updates of one
             container that want different values.
     """
-    # NRI counts two updates of one container in a reply as a conflict of the plugin with itself.
+    # NRI compares names of plugins, and a second update of one container conflicts with the first of the same plugin.
+    # The whole request fails then, in every release.
     merged: dict[str, ContainerUpdate] = {}
     for value in values:
         _check_target(value, created_id)
@@ -60,8 +61,8 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
 
 def _check_target(value: ContainerUpdate, created_id: str) -> None:
     if not value.container_id:
-        raise LocalProtocolError("an update names no container; runtimes would skip it without a word")
-    # NRI fails the creation for this, with `ignore_failure` too.
+        raise LocalProtocolError("an update names no container; runtimes would skip it silently")
+    # NRI fails the creation for this, whether `ignore_failure` is set or not.
     if value.container_id == created_id:
         msg = f"container {created_id} is being created and cannot be updated too; put it into the adjustment"
         raise LocalProtocolError(msg)
@@ -69,6 +70,7 @@ def _check_target(value: ContainerUpdate, created_id: str) -> None:
 
 def _merge_update(one: ContainerUpdate, other: ContainerUpdate) -> ContainerUpdate:
     changes = {name: _merge_field(one, other, name) for name in _RESOURCE_FIELDS}
+    # A failure may be ignored only if both updates allow that.
     ignore_failure = one.ignore_failure and other.ignore_failure
     return ContainerUpdate(one.container_id, replace(one.resources, **changes), ignore_failure)
 
@@ -76,6 +78,7 @@ def _merge_update(one: ContainerUpdate, other: ContainerUpdate) -> ContainerUpda
 def _merge_field(one: ContainerUpdate, other: ContainerUpdate, name: str) -> Any:
     mine, theirs = getattr(one.resources, name), getattr(other.resources, name)
     unset = getattr(_UNSET, name)
+    # Zero is a value, and differs from the None of an unset field.
     if theirs in (unset, mine):
         return mine
     if mine == unset:
@@ -91,5 +94,6 @@ def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
     """
     message = pb.ContainerUpdate(container_id=value.container_id, ignore_failure=value.ignore_failure)
     message.linux.resources.CopyFrom(resources(value.resources))
+    # Present but empty: no field of it is set, so no runtime changes anything.
     message.linux.resources.memory.SetInParent()
     return message

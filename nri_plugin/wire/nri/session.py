@@ -265,6 +265,7 @@ class PluginSession:
     ) -> None:
         _check_identity(plugin_name, plugin_index)
         if not wanted:
+            # Mask 0 subscribes to everything: from NRI 0.10 on to validation too, where no answer fails the creation.
             raise LocalProtocolError("an empty subscription would mean every event; name at least one")
         self.plugin_name = plugin_name
         self.plugin_index = plugin_index
@@ -314,6 +315,8 @@ class PluginSession:
             raise LocalProtocolError(
                 f"containers can be updated when the session is ready; it is {self._stage.value}"
             )
+        # The runtime holds its lock until the handler has answered: the call would block, the answer would be late, and
+        # the runtime would drop the plugin.
         if self._waiting:
             msg = "the runtime takes no update while it waits for an answer; put the update into the answer"
             raise LocalProtocolError(msg)
@@ -376,6 +379,7 @@ class PluginSession:
 
     def _answered(self, call: int, now: float, step: SessionStep) -> None:
         waiting = self._waiting.pop(call)
+        # NRI drops a plugin whose answer is late, and starts the container without it.
         late = waiting.deadline is not None and now > waiting.deadline
         # Only Configure and Synchronize move the stage; events leave it READY however they are answered.
         if isinstance(waiting.event, Configure | Synchronize):
@@ -409,6 +413,7 @@ class PluginSession:
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
         if self._stage is SessionStage.CLOSED:
             raise RemoteProtocolError("bytes came after the end of the connection")
+        # Configure may arrive before the reply to RegisterPlugin, so both ends read whatever the trunk brings.
         events: list[SessionEvent] = []
         # Frames of other connection ids are dropped, as the runtime does with ours.
         for connection_id, part in self._mux.feed(data):
@@ -487,6 +492,7 @@ class PluginSession:
         self._pods += part.event.pods
         self._containers += part.event.containers
         self._synchronize_bytes += len(call.payload)
+        # NRI up to 0.6 sends one message of up to 16 MiB, later releases any number of parts: bound what is kept.
         listed = max(len(self._pods), len(self._containers))
         if listed > bounds.SYNCHRONIZED:
             msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"

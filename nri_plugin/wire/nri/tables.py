@@ -55,6 +55,8 @@ def _same(value: Any) -> Any:
     return value
 
 
+# Proto3 scalars have no presence: an empty text or list is the same as an absent one, and is not written. Wrappers
+# (`OptionalInt64`) do have presence: a wrapper that holds 0 claims the field and sets it to 0.
 PLAIN = FieldKind(_same, _same)
 TEXTS = FieldKind(list, tuple)
 TEXT_MAP = FieldKind(dict, lambda found: dict(found) if found else EMPTY)
@@ -85,6 +87,7 @@ def wrapped(inner: str = "value") -> FieldKind:
 
 def number_of(numbers: type[IntEnum]) -> FieldKind:
     """Returns the kind of an enumeration; a number it does not know stays one."""
+    # A later release may add a member. An unknown number is kept, so that nothing is lost between reading and writing.
     known = {member.value: member for member in numbers}
     return FieldKind(int, lambda found: known.get(found, found))
 
@@ -123,6 +126,7 @@ class Table:
         """Returns what is set of `value`, as the message's constructor takes it."""
         written: dict[str, Any] = {}
         for column, content in self.set_fields(value):
+            # Columns that share the start of a path, such as `cpu.shares` and `cpu.cpus`, share the dict.
             inner = written
             for step in column.path[:-1]:
                 inner = inner.setdefault(step, {})
@@ -161,6 +165,7 @@ class Table:
 
 
 def _read(message: Any, column: Column) -> Any:
+    # An absent message on the way reads as an empty one, so only the last field needs a test for presence.
     for step in column.path[:-1]:
         message = getattr(message, step)
     last = column.path[-1]
