@@ -297,7 +297,7 @@ class MemoryNotPreferred:
     Attributes:
         hinted: NUMA nodes of the hint; empty for any.
         nodes: the narrowest with enough free memory.
-        amounts: what is free on those.
+        amounts: wanted and free memory of these nodes.
     """
 
     hinted: str
@@ -318,7 +318,7 @@ class MemoryShortage:
 
     Attributes:
         within: NUMA nodes that must be among them; empty for any.
-        amounts: what is free on all NUMA nodes.
+        amounts: wanted and free memory of all NUMA nodes.
         mixed: why all NUMA nodes together do not do, where they have enough.
     """
 

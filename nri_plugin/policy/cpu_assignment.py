@@ -1,8 +1,8 @@
 """The kubelet's two ways to choose CPUs: packed, and distributed across NUMA nodes.
 
 Both take CPUs from `available` only, and exactly as many as asked for, or refuse the request. Both work on masks that are
-made once for a machine (`CPUTables`), and report each step to a `Note`, so that an explanation shows what really
-happened.
+made once for a machine (`CPUTables`), and report each step to a `Note`, so that an explanation shows the real
+steps.
 
 `take_packed` takes whole units first, and the fullest place first, so that free CPUs stay in large pieces:
 
@@ -63,7 +63,7 @@ PLACES = frozenset(
         AssignmentStage.ANYWHERE,
     }
 )
-"""Those that say where CPUs are taken from now on; the others say what was taken."""
+"""Stages that name the CPUs to take from next; the others name CPUs that were taken."""
 
 Note = Callable[[AssignmentStage, int], None]
 """Is called with a stage, and the mask of CPUs available or taken."""
@@ -225,7 +225,7 @@ def take_packed(
     taker = _Taker(tables, available.mask & tables.online, count, note)
     if taker.free.bit_count() < count:
         raise InsufficientCPUsError(count, len(available))
-    # from the largest unit to the smallest: each stage takes what fits in the rest of the need
+    # From the largest unit to the smallest: each stage takes the units that fit in the rest of the need.
     taker.take_whole_nodes_and_sockets()
     if prefer_uncore_cache and cache_rule is UncoreCacheRule.KEP_4800:
         taker.take_caches_by_number()
@@ -490,7 +490,7 @@ class _Candidate:
     """One division of the request among NUMA nodes.
 
     Attributes:
-        uneven: standard deviation of what stays free on the nodes.
+        uneven: standard deviation of the CPUs that stay free on the nodes.
         shares: CPUs of each node.
     """
 

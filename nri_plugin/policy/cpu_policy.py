@@ -41,7 +41,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
     """How many exclusive CPUs a container gets that asks for `count`.
 
     Args:
-        rule: `round-up` gives the rest of the last core too; `kubelet` and `allow` give what was asked
+        rule: `round-up` gives the rest of the last core too; `kubelet` and `allow` give the number that was asked
             for (whether full-pcpus-only refuses it then is decided with `checks_multiple`).
         count: exclusive CPUs asked for, 0 for none.
         threads: CPUs per core; 1 leaves every number as it is.
@@ -207,13 +207,13 @@ def allocate_cpus(
         affinity: the merged hint; None for anywhere.
         reserved: CPUs for the system, never in `available`.
         reusable: CPUs of the pod's init containers, available too but not preferred.
-        held: what the container already has; then that is the answer.
-        options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
+        held: CPUs that the container already has; then they are the answer.
+        options: how CPUs are chosen; full_pcpus_only refuses a count that does not fill cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
         note: told of each step.
 
     Raises:
-        SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
+        SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds the CPUs available
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
             rule whole-cores not then.
         InsufficientCPUsError: fewer CPUs are available than requested.
@@ -285,7 +285,7 @@ def _in_proportion(
 def check_full_pcpus(
     tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet, *, allow_odd: bool = False
 ) -> None:
-    """Refuse what full-pcpus-only does not allow.
+    """Refuse a count that full-pcpus-only does not allow.
 
     Raises:
         SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
@@ -306,8 +306,8 @@ def check_full_pcpus(
 # Invariant: the CPUs that it got at its start stay. It grows by the nearest CPUs and shrinks by those that it grew by last,
 # so that growing and shrinking again changes nothing.
 #
-# Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has. What the kubelet
-#     refuses is refused here too.
+# Source: KEP-5554 (the allocation at admission is kept), which no released kubelet has. A resize that the
+#     kubelet refuses is refused here too.
 
 
 def nearest(
@@ -325,8 +325,8 @@ def nearest(
 
     Args:
         tables: of the machine.
-        held: what the container has, not empty.
-        available: what it may get.
+        held: CPUs of the container, not empty.
+        available: CPUs that it may get.
         count: how many it needs, at least 1.
         options: which CPUs of a ring are taken, and whether only whole cores.
         distances: between NUMA nodes; None where all others are equally far.

@@ -49,7 +49,7 @@ def memory_hint_sets(
     as in the kubelet.
 
     Args:
-        state: what is allocated so far.
+        state: allocations so far.
         request: bytes by resource, zero amounts included; an empty request has no preference.
         held: blocks that the container already has: they are the only hint, and there is no preference when the
             request has changed.
@@ -129,7 +129,7 @@ def _with_room(
 
 
 def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks with room that no rule describes: ungrouped nodes, groups, and what can be reused."""
+    """Masks with room that no rule describes: ungrouped nodes, groups, and nodes with reusable memory."""
     masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
         masks = {mask for mask in masks if _room(state, name, mask, reuse) >= size}
@@ -223,7 +223,7 @@ def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, re
         within, preferred = best.nodes, best.preferred
     if all(_free(state, name, within) >= size for name, size in request.items()):
         return within
-    # The merged hint may be narrower than what memory needs, because other resources fit there. Extend it.
+    # The merged hint may be too narrow for the memory, because other resources fit there. Extend it.
     best = _best(state, request, reuse, within)
     if preferred and not best.preferred:
         raise AdmissionError(_not_preferred(state, request, best, within))

@@ -1,4 +1,4 @@
-"""The best set of one size: what can be excluded, branch and bound, and which search a machine gets.
+"""The best set of one size: nodes that can be excluded, branch and bound, and the choice of the search.
 
 The page of theory is in the docstring of the package. The first part says which nodes may be excluded from a set, as
 constraints. The second part is the search for machines with any distances. The third part turns the search for a set into
@@ -180,9 +180,9 @@ class BranchAndBound:
         Args:
             place: of the first undecided node.
             count: how many of the undecided nodes are selected.
-            cost: of what is decided.
+            cost: of the decided nodes.
             uses: of the same.
-            costs: of selecting each undecided node, with its distance to what is selected.
+            costs: of selecting each undecided node, with its distance to the selected ones.
         """
         undecided = len(self._choices) - place
         # A step handles lists as long as the rest of the nodes. The budget bounds time, so it is charged by that length.
@@ -325,9 +325,9 @@ class _BestSet:
         """Improve `best`; whether no set whose shares reach `goal` is better.
 
         Args:
-            constraints: on what is excluded.
-            goal: what the gains of the shares must reach; a constraint too, with signs reversed.
-            further: what is added to each rank.
+            constraints: on the excluded nodes.
+            goal: the least sum of the gains of the shares; a constraint too, with signs reversed.
+            further: added to each rank.
         """
         problem = Selection(
             {node: self._choices(node, constraints, goal) for node in bits.iterate(self._space.common)},

@@ -125,7 +125,7 @@ class _LowestSearch:
         self.best = _best_sums(amounts, needs)
 
     def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
-        """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
+        """`mask` with the lowest `size` of the first `upto` nodes that have the amounts `left`."""
         # Depth first without recursion, as 64 nodes make deep branches. `next_up` is the branch in hand, which leaves the
         # highest node out. `later` holds branches that put it in: they lead to higher masks, so they wait.
         next_up = [(upto, size, left, mask)]
@@ -136,7 +136,7 @@ class _LowestSearch:
             upto, size, left, mask = next_up.pop()
             self.budget.step()
             if not self.can(upto, size, left):
-                continue  # no selection of the first `upto` nodes meets what is left
+                continue  # no selection of the first `upto` nodes has the amounts left
             if size:
                 later.append((upto, size, left, mask))
                 next_up.append((upto - 1, size, left, mask))
@@ -152,7 +152,7 @@ class _LowestSearch:
         return upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1]
 
     def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
-        """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
+        """Whether `size` of the first `upto` nodes could have the amounts `left`, each need on its own."""
         return size <= upto and all(
             best[size] >= need for best, need in zip(self.best[upto], left, strict=True)
         )

@@ -32,5 +32,5 @@ gives bytes. Pods and containers are plain values (`messages`, `spec`). An answe
                     print(warning)  # too long, too late, or more than this runtime's release knows
         sock.sendall(session.data_to_send())
 
-A session made with `details=True` also reads what placement never needs: `Container.details`, `Pod.details`.
+A session made with `details=True` also reads the fields that placement never needs: `Container.details`, `Pod.details`.
 """

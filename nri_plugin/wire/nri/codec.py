@@ -71,7 +71,7 @@ def encode_response(event: events.NRIEvent, response: events.NRIResponse) -> byt
     """Writes the answer to `event`.
 
     Raises:
-        LocalProtocolError: the response is not one this event can have, or holds what the protocol or a
+        LocalProtocolError: this event cannot have that response, or it holds values that the protocol or a
             runtime does not take.
     """
     # Messages carry no type: the runtime would read a wrong response as another message, without an error.

@@ -246,7 +246,7 @@ def resources(message: pb.LinuxResources) -> Resources:
 
     A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
     """
-    # In UpdateContainer containerd sends absent values as wrappers with 0; what 0 means there is left to the core.
+    # In UpdateContainer containerd sends absent values as wrappers with 0: there 0 does not tell the two apart.
     cpu = message.cpu
     return Resources(
         cpu_shares=cpu.shares.value if cpu.HasField("shares") else None,
@@ -353,7 +353,7 @@ class Reading:
         resources: reads resources.
         messages: classes of the messages that these take.
         created: the same for a container that is about to be created, of which more is read.
-        is_bounded: whether what exceeds a bound is left out.
+        is_bounded: whether values beyond a bound are left out.
     """
 
     pod: Callable[[Any], Pod]

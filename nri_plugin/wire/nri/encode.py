@@ -1,6 +1,6 @@
 """Plain values to protobuf messages.
 
-Only what is set is written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
+Only fields that are set are written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
 claim one field fail the request. What a runtime would drop silently or fail for is refused here.
 """
 
@@ -19,17 +19,17 @@ _RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
 
 
 def resources(values: Resources) -> pb.LinuxResources:
-    """Writes what is set of `values`; sub-messages in which nothing is set stay absent."""
+    """Writes the fields that are set; sub-messages in which nothing is set stay absent."""
     return pb.LinuxResources(**tables.RESOURCES.write(values))
 
 
 def adjustment(values: Adjustment) -> pb.ContainerAdjustment:
-    """Writes what is set of an adjustment, several plugins' together: it is not checked."""
+    """Writes the fields that are set of an adjustment. It may be that of several plugins, so it is not checked."""
     return pb.ContainerAdjustment(**tables.ADJUSTMENT.write(values))
 
 
 def adjustment_fields(values: Adjustment) -> dict[str, Any]:
-    """Returns what is set of one plugin's adjustment, as the message's constructor takes it.
+    """Returns the fields that are set of one plugin's adjustment, as the message's constructor takes it.
 
     Raises:
         LocalProtocolError: as `events.check`.
@@ -42,7 +42,7 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
     """Writes updates, one per container: several for one container become one.
 
     Args:
-        values: what to change.
+        values: the updates.
         created_id: the container that is being created, which a reply must not update.
 
     Raises:

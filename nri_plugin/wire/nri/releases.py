@@ -3,8 +3,8 @@
 A runtime closes the connection silently if the subscription has one event that it does not know. It drops unknown
 fields of an answer silently. Releases before 0.12 do not send their version, so it is inferred from the runtime's.
 
-Source: NRI releases 0.2.0 to 0.12.2 and the versions of NRI that containerd and CRI-O carry; what updates
-lose was read in the code of containerd 1.7 to 2.4 and CRI-O 1.31 to 1.36.
+Source: NRI releases 0.2.0 to 0.12.2 and the versions of NRI that containerd and CRI-O carry. The fields that
+updates lose were found in the code of containerd 1.7 to 2.4 and CRI-O 1.31 to 1.36.
 """
 
 import re
@@ -151,7 +151,7 @@ def release_of(configure: Configure) -> Release:
 
 
 def unheeded(runtime: Configure, event: NRIEvent, response: NRIResponse) -> str:
-    """Returns "" if the runtime applies all of an answer, else one sentence that names what it drops."""
+    """Returns "" if the runtime applies all of an answer, else one sentence that names the dropped fields."""
     updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
     adjustment = response.whole() if isinstance(response, CreateContainerResponse) else NOTHING
     own_id = event.container.id if isinstance(event, UpdateContainer) else ""

@@ -32,7 +32,7 @@ class FieldKind:
     """How the value of one field looks on both sides.
 
     Attributes:
-        write: value -> what the message's constructor takes.
+        write: value -> argument of the message's constructor.
         read: the message's attribute -> value.
         has_presence: absent reads as None; "set to zero" is something else.
     """
@@ -123,7 +123,7 @@ class Table:
         object.__setattr__(self, "_contents", attrgetter(*names))
 
     def write(self, value: Any) -> dict[str, Any]:
-        """Returns what is set of `value`, as the message's constructor takes it."""
+        """Returns the fields of `value` that are set, as the message's constructor takes them."""
         written: dict[str, Any] = {}
         for column, content in self.set_fields(value):
             # Columns that share the start of a path, such as `cpu.shares` and `cpu.cpus`, share the dict.
@@ -134,7 +134,7 @@ class Table:
         return written
 
     def set_fields(self, value: Any) -> Iterator[tuple[Column, Any]]:
-        """Yields the columns in which `value` differs from what is absent, with the content."""
+        """Yields the columns in which `value` differs from the default, with the content."""
         for column, unset, content in zip(self.columns, self._unset, self._contents(value), strict=True):
             # Mostly nothing is set, and then the content is the default itself.
             if content is not unset and content != unset:

@@ -190,7 +190,7 @@ class RPCStatus:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnvelope:
-    """A call. `timeout_ns` is what was left of the caller's time when it sent, 0 = no limit."""
+    """A call. `timeout_ns` is the rest of the caller's time when it sent, 0 = no limit."""
 
     service: str
     method: str
