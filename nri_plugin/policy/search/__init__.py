@@ -45,7 +45,8 @@ nearest others.
 **Bounded time.** A search counts steps against a budget, never time, so the same question has the same answer on
 each machine. When the budget is spent, the best set found so far is the answer, and the merged hint says `exact=False`.
 The budget has been enough for every hint on machines built in levels up to 64 nodes. On 16 nodes with any distances it
-has been enough for every hint without best-fit, and for all but few with it; on two planes of 32 nodes, for most.
+has been enough for every hint without best-fit, and for all but few with it. On two planes (levels, and a longer way
+between the halves of the machine) it has been enough for most hints on 32 nodes, and for less than half on 64.
 """
 
 STEP_BUDGET = 6_000
