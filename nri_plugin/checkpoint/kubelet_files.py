@@ -152,7 +152,7 @@ def machine_state(
                     machine.total[name][node],
                     machine.reserved[name][node],
                     machine.allocatable[name][node],
-                    state.promised.get((node, name), 0),
+                    state.allocated.get((node, name), 0),
                     free[name][node],
                 )
                 for name in machine.total

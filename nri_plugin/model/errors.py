@@ -8,7 +8,14 @@ where, both sides of the comparison and, where an operator can act, what to do.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
+from nri_plugin.model.refusals import (
+    AdmissionRefusal,
+    CacheShortage,
+    CPUShortage,
+    RefusalDetail,
+    RefusalKind,
+    RefusalRemark,
+)
 
 
 class NriPinError(Exception):
@@ -36,7 +43,7 @@ class AdmissionError(NriPinError):
 
     kind = RefusalKind.OTHER
 
-    def __init__(self, detail: str) -> None:
+    def __init__(self, detail: RefusalDetail | str) -> None:
         self.refusal = AdmissionRefusal(self.kind, detail)
         super().__init__(detail)
 
@@ -60,14 +67,11 @@ class TopologyAffinityError(AdmissionError):
 
     kind = RefusalKind.TOPOLOGY_AFFINITY
 
-    def __init__(self, detail: str, *, findings: Sequence[str] = (), exact: bool = True) -> None:
+    def __init__(
+        self, detail: RefusalDetail | str, *, findings: Sequence[str] = (), exact: bool = True
+    ) -> None:
         super().__init__(detail)
-        remark = (
-            ""
-            if exact
-            else "the search ran out of steps, so there may be a better one: ask again or ask for less"
-        )
-        self.refusal = replace(self.refusal, findings=tuple(findings), remark=remark, exact=exact)
+        self.refusal = replace(self.refusal, findings=tuple(findings), exact=exact)
 
 
 class SMTAlignmentError(AdmissionError):
@@ -96,10 +100,8 @@ class InsufficientCPUsError(AdmissionError):
 
     kind = RefusalKind.CPUS
 
-    def __init__(self, requested: int, available: int, remark: str = "") -> None:
-        super().__init__(
-            f"not enough cpus available to satisfy request: requested={requested}, available={available}"
-        )
+    def __init__(self, requested: int, available: int, remark: RefusalRemark | str = "") -> None:
+        super().__init__(CPUShortage(requested, available))
         self.refusal = replace(self.refusal, remark=remark, requested=requested, available=available)
 
 
@@ -109,16 +111,11 @@ class UncoreCacheAlignmentError(AdmissionError):
     kind = RefusalKind.UNCORE_CACHE
 
     def __init__(self, requested: int, largest_hole: int, largest_cache: int) -> None:
-        remark = (
-            f"ask for {largest_cache} or fewer"
-            if requested > largest_cache
-            else "wait until others end" + (f", or ask for {largest_hole} or fewer" if largest_hole else "")
+        shortage = CacheShortage(requested, largest_hole, largest_cache)
+        super().__init__(shortage)
+        self.refusal = replace(
+            self.refusal, remark=shortage.remedy, requested=requested, available=largest_hole
         )
-        super().__init__(
-            f"strictUncoreCache: {requested} cpus requested, but the uncore cache with most available has "
-            f"{largest_hole} (the largest has {largest_cache} in all)"
-        )
-        self.refusal = replace(self.refusal, remark=remark, requested=requested, available=largest_hole)
 
 
 class InsufficientMemoryError(AdmissionError):

@@ -9,6 +9,7 @@ the `Advice` to a copy of the record and puts that copy into the decision. Both 
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeAlias
 
 from nri_plugin.model.quantity import format_bytes, round_down
 
@@ -151,15 +152,232 @@ _OBSTACLES = {
 }
 
 
+# Why a policy refuses: one record for each reason. `str()` makes its sentence, which only the refusal as a whole shows.
+#
+# CPUs and NUMA nodes are kernel lists here. The wire raises errors of the same tree, and must not know the machine.
+
+
+@dataclass(frozen=True, slots=True)
+class CPUShortage:
+    """Fewer CPUs are available than requested.
+
+    Source: the sentence is the kubelet's, pkg/kubelet/cm/cpumanager/cpu_assignment.go.
+    """
+
+    requested: int
+    available: int
+
+    def __str__(self) -> str:
+        return f"not enough cpus available to satisfy request: requested={self.requested}, available={self.available}"
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShortage:
+    """No uncore cache has as many CPUs available as requested (strictUncoreCache).
+
+    Attributes:
+        requested: CPUs.
+        largest_hole: CPUs available in the cache that has most of them available.
+        largest_cache: all CPUs of the largest cache.
+    """
+
+    requested: int
+    largest_hole: int
+    largest_cache: int
+
+    def __str__(self) -> str:
+        return (
+            f"strictUncoreCache: {self.requested} cpus requested, but the uncore cache with most available has "
+            f"{self.largest_hole} (the largest has {self.largest_cache} in all)"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do."""
+        if self.requested > self.largest_cache:
+            return f"ask for {self.largest_cache} or fewer"
+        fewer = f", or ask for {self.largest_hole} or fewer" if self.largest_hole else ""
+        return f"wait until others end{fewer}"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialCore:
+    """The requested CPUs do not fill their last core.
+
+    Attributes:
+        requested: CPUs.
+        threads: CPUs of a core.
+        by_odd_counts: smtOddCounts refuses it, not full-pcpus-only.
+    """
+
+    requested: int
+    threads: int
+    by_odd_counts: bool = False
+
+    def __str__(self) -> str:
+        below = self.requested - self.requested % self.threads
+        near = f"{below} or {below + self.threads}" if below else f"{self.threads}"
+        core = f"not a multiple of the {self.threads} cpus per core"
+        if self.by_odd_counts:
+            core = f"{core if below else f'less than the {self.threads} cpus of a core'} and smtOddCounts is reject"
+        return f"requested {self.requested} cpus is {core}; ask for {near}"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeCoreShortage:
+    """full-pcpus-only, and fewer CPUs are available outside of cores with reserved CPUs than requested."""
+
+    requested: int
+    available: int
+    threads: int
+
+    def __str__(self) -> str:
+        return (
+            f"requested {self.requested} cpus, but only {self.available} are available outside cores with reserved "
+            f"cpus ({self.threads} cpus per core); ask for less or wait until others end"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HintNotAdmitted:
+    """The topology policy does not admit the merged hint.
+
+    Attributes:
+        policy: `restricted` or `single-numa-node`.
+        is_single: the policy needs one NUMA node for all resources.
+        affinity: NUMA nodes of the merged hint, as a kernel list; empty where no NUMA nodes satisfy all requests.
+    """
+
+    policy: str
+    is_single: bool
+    affinity: str
+
+    def __str__(self) -> str:
+        needed = "the fewest NUMA nodes that could hold everything, the same for all resources"
+        if self.is_single:
+            needed = "one NUMA node that holds everything"
+        found = "there is none"
+        if self.affinity:
+            found = f"the best there is now is NUMA nodes {self.affinity}"
+        return f"resources cannot be allocated with topology locality: policy {self.policy} needs {needed}, and {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class MixedMemory:
+    """Memory over `nodes` would mix with allocations over other `groups` of NUMA nodes."""
+
+    nodes: str
+    groups: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return (
+            f"memory on NUMA nodes {self.nodes} together would mix with allocations on "
+            f"{' and '.join(self.groups)}; a node serves one group of nodes at a time"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryAmount:
+    """How much of a resource is wanted, and free on NUMA nodes together."""
+
+    resource: str
+    wanted_bytes: int
+    free_bytes: int
+    nodes: str
+
+    def __str__(self) -> str:
+        wanted, free = format_bytes(self.wanted_bytes), format_bytes(self.free_bytes)
+        return f"{self.resource}: {wanted} wanted, {free} free on {self.nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryNotPreferred:
+    """The hint was preferred, and the NUMA nodes with enough free memory are not.
+
+    Attributes:
+        hinted: NUMA nodes of the hint; empty for any.
+        nodes: the narrowest with enough free memory.
+        amounts: wanted and free memory of these nodes.
+    """
+
+    hinted: str
+    nodes: str
+    amounts: tuple[MemoryAmount, ...]
+
+    def __str__(self) -> str:
+        hinted = f"NUMA nodes {self.hinted}" if self.hinted else "any NUMA nodes"
+        return (
+            f"memory has a preferred hint for {hinted}, but only NUMA nodes {self.nodes} have enough free: "
+            f"{'; '.join(map(str, self.amounts))}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryShortage:
+    """No NUMA nodes have enough free memory.
+
+    Attributes:
+        within: NUMA nodes that must be among them; empty for any.
+        amounts: wanted and free memory of all NUMA nodes.
+        mixed: why all NUMA nodes together do not do, where they have enough.
+    """
+
+    within: str
+    amounts: tuple[MemoryAmount, ...]
+    mixed: MixedMemory | None
+
+    def __str__(self) -> str:
+        where = f"that include {self.within} " if self.within else ""
+        text = f"no NUMA nodes {where}have enough free memory: {'; '.join(map(str, self.amounts))}"
+        return f"{text}; {self.mixed}" if self.mixed else text
+
+
+RefusalDetail: TypeAlias = (
+    CPUShortage
+    | CacheShortage
+    | PartialCore
+    | WholeCoreShortage
+    | HintNotAdmitted
+    | MixedMemory
+    | MemoryNotPreferred
+    | MemoryShortage
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundInPart:
+    """Some of the CPUs were found on the NUMA nodes of the hint; the shortage is about the rest."""
+
+    wanted: int
+    found: int
+    nodes: str
+
+    def __str__(self) -> str:
+        return f"{self.wanted} wanted in all, {self.found} found on NUMA nodes {self.nodes}"
+
+
+@dataclass(frozen=True, slots=True)
+class GrowsBeside:
+    """The shortage is about CPUs to add to those that a running container holds."""
+
+    held: str
+
+    def __str__(self) -> str:
+        return f"to grow beside {self.held}; end a container that holds some"
+
+
+RefusalRemark: TypeAlias = FoundInPart | GrowsBeside
+
+
 @dataclass(frozen=True, slots=True)
 class AdmissionRefusal:
     """Why something is not admitted.
 
     Attributes:
         kind: what could not be had.
-        detail: the request and what there is, in words.
+        detail: the request and what there is; a record where a policy refuses.
         findings: what each hint provider found, in its own words.
-        remark: a doubt about the answer, or what an operator can do; follows the findings.
+        remark: more about the request, or what an operator can do; follows the findings.
         requested: how many CPUs were asked for; 0 where it was not about a number of CPUs.
         available: how many there were.
         exact: False where a search for a better hint was cut short.
@@ -167,9 +385,9 @@ class AdmissionRefusal:
     """
 
     kind: RefusalKind
-    detail: str
+    detail: RefusalDetail | str
     findings: tuple[str, ...] = ()
-    remark: str = ""
+    remark: RefusalRemark | str = ""
     requested: int = 0
     available: int = 0
     exact: bool = True
@@ -187,10 +405,14 @@ class AdmissionRefusal:
 
     def text_without(self, said: frozenset[str] = frozenset()) -> str:
         """The refusal without its advice, and without the findings that the reader has seen already."""
-        findings = (one for one in self.findings if one not in said)
-        return "; ".join(
-            [f"{self.reason}: {self.detail}", *findings, *([self.remark] if self.remark else [])]
-        )
+        parts = [f"{self.reason}: {self.detail}", *(one for one in self.findings if one not in said)]
+        if not self.exact:
+            parts.append(
+                "the search ran out of steps, so there may be a better one: ask again or ask for less"
+            )
+        if self.remark:
+            parts.append(str(self.remark))
+        return "; ".join(parts)
 
     def __str__(self) -> str:
         # The advice is never cut for the sake of the numbers: it tells the operator what to do.

@@ -1,6 +1,6 @@
 """Figures about placements: the alignment of a set of CPUs, and the fragmentation of the available CPUs.
 
-Alignment is what the alignment counters count. A set is aligned to a NUMA node when CPUs and memory are on one, to an
+The alignment counters count placements by these levels. A set is aligned to a NUMA node when CPUs and memory are on one, to an
 uncore cache when all CPUs share it, and to cores when it has all online CPUs of each core. Fragmentation is what
 the gauges `nri_pin_*_fragmentation_ratio` show.
 """

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from nri_plugin.model import bits
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
+from nri_plugin.model.refusals import FoundInPart, GrowsBeside, PartialCore, WholeCoreShortage
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
 from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
@@ -40,7 +41,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
     """How many exclusive CPUs a container gets that asks for `count`.
 
     Args:
-        rule: `round-up` gives the rest of the last core too; `kubelet` and `allow` give what was asked
+        rule: `round-up` gives the rest of the last core too; `kubelet` and `allow` give the number that was asked
             for (whether full-pcpus-only refuses it then is decided with `checks_multiple`).
         count: exclusive CPUs asked for, 0 for none.
         threads: CPUs per core; 1 leaves every number as it is.
@@ -53,18 +54,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
         return count
     if rule is SMTOddCounts.ROUND_UP:
         return count + threads - odd
-    what = "not a multiple of" if count > threads else "less than"
-    core = f"the {threads} cpus per core" if count > threads else f"the {threads} cpus of a core"
-    raise SMTAlignmentError(
-        f"requested {count} cpus is {what} {core} and smtOddCounts is reject; "
-        f"ask for {whole_cores_near(count, threads)}"
-    )
-
-
-def whole_cores_near(count: int, threads: int) -> str:
-    """The numbers of CPUs in whole cores below and above `count`, in words; never none."""
-    below = count - count % threads
-    return f"{below} or {below + threads}" if below else str(threads)
+    raise SMTAlignmentError(PartialCore(count, threads, by_odd_counts=True))
 
 
 def checks_multiple(rule: SMTOddCounts) -> bool:
@@ -88,16 +78,18 @@ def take_cpus(
     """
     if options.uncore_cache_fit is UncoreCacheFit.BEST:
         return take_best_fit(tables, available, count, note=note)
+    spread = options.distribute_cpus_across_cores
     if options.distribute_cpus_across_numa:
+        # The kubelet hands the sorting on here as well, although it refuses both options together.
         group = tables.cpus_per_core if options.full_pcpus_only else 1
-        return take_distributed(tables, available, count, group=group, note=note)
+        return take_distributed(tables, available, count, group=group, spread=spread, note=note)
     return take_packed(
         tables,
         available,
         count,
         prefer_uncore_cache=options.prefer_align_cpus_by_uncore_cache,
         cache_rule=options.uncore_cache_rule,
-        spread=options.distribute_cpus_across_cores,
+        spread=spread,
         note=note,
     )
 
@@ -215,13 +207,13 @@ def allocate_cpus(
         affinity: the merged hint; None for anywhere.
         reserved: CPUs for the system, never in `available`.
         reusable: CPUs of the pod's init containers, available too but not preferred.
-        held: what the container already has; then that is the answer.
-        options: how CPUs are chosen; full_pcpus_only refuses what is no whole number of cores.
+        held: CPUs that the container already has; then they are the answer.
+        options: how CPUs are chosen; full_pcpus_only refuses a count that does not fill cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
         note: told of each step.
 
     Raises:
-        SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds what is free
+        SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds the CPUs available
             beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
             rule whole-cores not then.
         InsufficientCPUsError: fewer CPUs are available than requested.
@@ -257,7 +249,8 @@ def allocate_cpus(
     rest = count - len(aligned)
     left = on_offer - aligned
     if len(left) < rest:
-        raise InsufficientCPUsError(rest, len(left), _found_so_far(count, aligned, affinity))
+        found = FoundInPart(count, len(aligned), str(affinity)) if affinity is not None and aligned else ""
+        raise InsufficientCPUsError(rest, len(left), found)
     if note and rest:
         note(AssignmentStage.ANYWHERE, left.mask)
     return aligned | take_cpus(tables, left, rest, options, note)
@@ -289,14 +282,10 @@ def _in_proportion(
     return cpus
 
 
-def _found_so_far(count: int, aligned: CPUSet, affinity: NodeMask | None) -> str:
-    return f"{count} wanted in all, {len(aligned)} found on NUMA nodes {affinity}" if aligned else ""
-
-
 def check_full_pcpus(
     tables: CPUTables, count: int, available: CPUSet, reserved: CPUSet, *, allow_odd: bool = False
 ) -> None:
-    """Refuse what full-pcpus-only does not allow.
+    """Refuse a count that full-pcpus-only does not allow.
 
     Raises:
         SMTAlignmentError: `count` is no multiple of the threads of a core, or larger than the number
@@ -305,16 +294,10 @@ def check_full_pcpus(
     """
     threads = tables.cpus_per_core
     if count % threads and not allow_odd:
-        raise SMTAlignmentError(
-            f"requested {count} cpus is not a multiple of the {threads} cpus per core; "
-            f"ask for {whole_cores_near(count, threads)}"
-        )
-    whole = available.mask & ~tables.siblings_of(reserved.mask)
-    if count > whole.bit_count():
-        raise SMTAlignmentError(
-            f"requested {count} cpus, but only {whole.bit_count()} are available outside cores with reserved "
-            f"cpus ({threads} cpus per core); ask for less or wait until others end"
-        )
+        raise SMTAlignmentError(PartialCore(count, threads))
+    whole = (available.mask & ~tables.siblings_of(reserved.mask)).bit_count()
+    if count > whole:
+        raise SMTAlignmentError(WholeCoreShortage(count, whole, threads))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -323,8 +306,8 @@ def check_full_pcpus(
 # Invariant: the CPUs that it got at its start stay. It grows by the nearest CPUs and shrinks by those that it grew by last,
 # so that growing and shrinking again changes nothing.
 #
-# Source: KEP-5554 (what was allocated at admission is kept), which no released kubelet has. What the kubelet
-#     refuses is refused here too.
+# Source: KEP-5554 (the allocation at admission is kept), which no released kubelet has. A resize that the
+#     kubelet refuses is refused here too.
 
 
 def nearest(
@@ -342,8 +325,8 @@ def nearest(
 
     Args:
         tables: of the machine.
-        held: what the container has, not empty.
-        available: what it may get.
+        held: CPUs of the container, not empty.
+        available: CPUs that it may get.
         count: how many it needs, at least 1.
         options: which CPUs of a ring are taken, and whether only whole cores.
         distances: between NUMA nodes; None where all others are equally far.
@@ -355,9 +338,7 @@ def nearest(
     if options.full_pcpus_only:
         left = tables.whole_cores_in(left)
     if left.bit_count() < count:
-        raise InsufficientCPUsError(
-            count, left.bit_count(), f"to grow beside {held}; end a container that holds some"
-        )
+        raise InsufficientCPUsError(count, left.bit_count(), GrowsBeside(str(held)))
     steps = []
     rings = _rings(tables, held.mask, distances)
     while count:

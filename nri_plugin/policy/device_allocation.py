@@ -97,7 +97,7 @@ def _narrowest(
     anywhere = sum(not nodes[number] for number in everyone)
     order = sorted(count_by_node, key=lambda node: (-count_by_node[node], node))
     for width in range(len(order)):
-        # the nodes with the most devices bound what any so many nodes have
+        # No set of so many nodes has more devices than the nodes with the most devices.
         if anywhere + sum(count_by_node[node] for node in order[:width]) < size:
             continue
         found = [
@@ -235,7 +235,7 @@ class _DeviceSearch:
     def _is_hopeless(self, chosen: Sequence[int], optional: Sequence[int], missing: int) -> bool:
         """Whether no completion ranks before the best set.
 
-        Every link counts at both of its ends, so half of what the members can have at most bounds the
+        Every link counts at both of its ends, so half of the most that the members can have bounds the
         links inside; and the next devices in order make the lexicographically first completion.
         """
         if self.rank is None:

@@ -54,7 +54,7 @@ class DeviceResource:
 
     Attributes:
         name: the resource, `nvidia.com/gpu`.
-        devices: what was given.
+        devices: those that the container was given.
         totals: (NUMA nodes, how many devices of the resource are attached to exactly these, given or not);
             empty when that is not known.
     """
@@ -78,7 +78,7 @@ def device_hint_sets(nodes: Sequence[int], resources: Iterable[DeviceResource]) 
 
     Args:
         nodes: all NUMA nodes of the machine, ascending.
-        resources: what the container has been given, in the order of the kubelet's providers.
+        resources: devices of the container, in the order of the kubelet's providers.
     """
     of_machine = NodeMask.from_ids(nodes)
     hint_sets = [_hint_set(of_machine, resource) for resource in resources if resource.devices]

@@ -1,7 +1,7 @@
 """Hints: the NUMA node masks on which a request for one resource fits.
 
 On machines of up to eight NUMA nodes a hint set lists its hints in the kubelet's order: by size, then by ascending node
-ids. That are at most 255. With each further node the list would double, so a hint set of a larger machine carries a
+ids. There are at most 255 hints. Each further node would double the list, so a hint set of a larger machine carries a
 `HintRule` instead: the amount on each node and the amount needed, by which any mask can be judged.
 """
 

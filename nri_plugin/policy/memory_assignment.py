@@ -1,8 +1,8 @@
 """The Memory Manager's static policy: where memory fits, and the nodes on which it is allocated.
 
-Invariant: a NUMA node holds either allocations of its own or allocations over one group of nodes, never both. All
-resources of a request go to the same nodes. The first part makes hints, the second allocates under the
-merged hint, and words the refusal where it does not fit.
+Invariant: a NUMA node holds either allocations on this node alone or allocations over one group of nodes, never both. All
+resources of a request go to the same nodes. The first part makes hints. The second part allocates under the merged hint,
+and refuses a request that does not fit.
 
 Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (calculateHints, regenerateHints, Allocate).
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from nri_plugin.model import bits
 from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.model.quantity import format_bytes, round_down
+from nri_plugin.model.refusals import MemoryAmount, MemoryNotPreferred, MemoryShortage, MixedMemory
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.hints import (
@@ -48,7 +49,7 @@ def memory_hint_sets(
     as in the kubelet.
 
     Args:
-        state: what is allocated so far.
+        state: allocations so far.
         request: bytes by resource, zero amounts included; an empty request has no preference.
         held: blocks that the container already has: they are the only hint, and there is no preference when the
             request has changed.
@@ -58,6 +59,7 @@ def memory_hint_sets(
         return _held_hint_sets(request, held)
     if not request:
         return None
+    # All resources go to the same nodes, so one search serves all hint sets.
     budget = StepBudget()
     hints, rule = memory_hints(state, request, reuse, budget)
     listed = hints if hints or rule else None
@@ -78,14 +80,15 @@ def memory_hints(
 ) -> tuple[tuple[Hint, ...], HintRule | None]:
     """The masks with enough free memory: listed, and beyond eight NUMA nodes partly as a rule.
 
-    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not; past the budget, when none is
-    known that has.
+    A hint is preferred when no smaller mask has enough allocatable memory, allocated or not. Past the budget it is
+    preferred when no smaller mask is known to have enough.
     """
     nodes = state.machine.nodes
     narrowest = _narrowest(state, request, budget)
     if len(nodes) <= LISTED_NODES:
         masks, in_use = _with_room(state, request, masks_in_order(nodes), reuse), state.in_use
-        groups = frozenset(state.group.values())  # any other mask with a node in use is barred
+        # A mask with a node in use is barred unless it is a group, so only groups are checked node by node.
+        groups = frozenset(state.group.values())
         allowed = [
             pair
             for pair in masks
@@ -116,6 +119,7 @@ def _with_room(
     """Those of `masks` that have enough of each resource, free or reusable; for few nodes only."""
     for name, size in request.items():
         free = sums_by_mask(state.free(name))
+        # Reusable memory counts only on exactly the nodes where the init container had it, as in the kubelet.
         reusable = {mask: amount for (mask, resource), amount in reuse.items() if resource == name}
         if reusable:
             total = sums_by_mask(state.machine.allocatable_of(name))
@@ -125,7 +129,7 @@ def _with_room(
 
 
 def _special_masks(state: MemoryState, request: Mapping[str, int], reuse: Reuse) -> list[tuple[int, int]]:
-    """Masks with room that no rule describes: ungrouped nodes, groups, and what can be reused."""
+    """Masks with room that no rule describes: ungrouped nodes, groups, and nodes with reusable memory."""
     masks = set(state.group.values()) | {mask for mask, _ in reuse}
     for name, size in request.items():
         masks = {mask for mask in masks if _room(state, name, mask, reuse) >= size}
@@ -168,12 +172,12 @@ def _why(state: MemoryState, resource: str, size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MemoryGrant:
-    """Memory promised to one container.
+    """Memory allocated to one container.
 
     Attributes:
         blocks: one for each resource, sorted by resource, all on the same nodes.
-        nodes: where its memory is bound.
-        state: what is promised now.
+        nodes: NUMA nodes to which its memory is bound.
+        state: allocations with this one.
     """
 
     blocks: tuple[MemoryBlock, ...]
@@ -184,24 +188,24 @@ class MemoryGrant:
 def allocate_memory(
     state: MemoryState, request: Mapping[str, int], hint: MergedHint, *, reuse: Reuse = NO_REUSE
 ) -> MemoryGrant:
-    """Promise the requested memory on the hinted nodes, or on the best nodes that include them.
+    """Allocate the requested memory on the hinted nodes, or on the best nodes that include them.
 
     Args:
-        state: what is promised so far.
-        request: bytes by resource; an empty request promises nothing.
-        hint: the merged hint; a preferred one is never stretched to nodes that are not.
-        reuse: what the pod's init containers left; that much is not taken again.
+        state: allocations so far.
+        request: bytes by resource; an empty request allocates nothing.
+        hint: the merged hint; a preferred one is never extended to nodes that are not preferred.
+        reuse: memory that the pod's init containers left; it is not taken again.
 
     Raises:
         InsufficientMemoryError: no nodes have enough free memory.
-        AdmissionError: those that have are not preferred although the hint was, or are in use
-            with other nodes.
+        AdmissionError: the nodes with enough are not preferred although the hint was, or are in use with other
+            nodes.
     """
     if not request:
         return MemoryGrant((), NodeMask(), state)
     nodes = _choose(state, request, hint, reuse)
     if nodes.bit_count() > 1 and is_barred(state, nodes):
-        raise AdmissionError(_barred(state, nodes))
+        raise AdmissionError(_mixed(state, nodes))
     blocks = tuple(MemoryBlock(NodeMask(nodes), name, request[name]) for name in sorted(request))
     taken = [(block, max(0, block.size_bytes - reuse.get((nodes, block.resource), 0))) for block in blocks]
     return MemoryGrant(blocks, NodeMask(nodes), state.with_blocks(taken))
@@ -210,17 +214,19 @@ def allocate_memory(
 def _choose(state: MemoryState, request: Mapping[str, int], hint: MergedHint, reuse: Reuse) -> int:
     """The hinted nodes if they have the memory free, else the best hint that contains them."""
     within, preferred = (None if hint.affinity is None else hint.affinity.mask), hint.preferred
+    # A hint for anywhere names no nodes: the best hint of memory alone takes its place.
     if within is None:
         best = _best(state, request, reuse, 0)
         if preferred and not best.preferred:
-            raise AdmissionError(_not_preferred(state, request, best, "anywhere"))
+            raise AdmissionError(_not_preferred(state, request, best, 0))
         assert best.nodes is not None
         within, preferred = best.nodes, best.preferred
     if all(_free(state, name, within) >= size for name, size in request.items()):
         return within
+    # The merged hint may be too narrow for the memory, because other resources fit there. Extend it.
     best = _best(state, request, reuse, within)
     if preferred and not best.preferred:
-        raise AdmissionError(_not_preferred(state, request, best, f"NUMA nodes {bits.format_list(within)}"))
+        raise AdmissionError(_not_preferred(state, request, best, within))
     assert best.nodes is not None
     return best.nodes
 
@@ -260,33 +266,29 @@ def _free(state: MemoryState, resource: str, nodes: int) -> int:
     return sum(free.get(node, 0) for node in bits.iterate(nodes))
 
 
-def _barred(state: MemoryState, nodes: int) -> str:
-    groups = {bits.format_list(state.group[n]) for n in bits.iterate(nodes) if state.assignments[n]}
-    return (
-        f"memory on NUMA nodes {bits.format_list(nodes)} together would mix with allocations on "
-        f"{' and '.join(sorted(groups))}; a node serves one group of nodes at a time"
+def _mixed(state: MemoryState, nodes: int) -> MixedMemory:
+    groups = {bits.format_list(state.group[node]) for node in bits.iterate(nodes) if state.assignments[node]}
+    return MixedMemory(bits.format_list(nodes), tuple(sorted(groups)))
+
+
+def _not_preferred(
+    state: MemoryState, request: Mapping[str, int], best: Hint, hinted: int
+) -> MemoryNotPreferred:
+    nodes = best.nodes or 0
+    return MemoryNotPreferred(
+        bits.format_list(hinted), bits.format_list(nodes), _amounts(state, request, nodes)
     )
 
 
-def _not_preferred(state: MemoryState, request: Mapping[str, int], best: Hint, asked: str) -> str:
-    return (
-        f"memory was promised a preferred place on {asked}, but only NUMA nodes "
-        f"{bits.format_list(best.nodes or 0)} have enough free: {_amounts(state, request, best.nodes or 0)}"
-    )
-
-
-def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> str:
-    where = f"that include {bits.format_list(within)} " if within else ""
+def _shortfall(state: MemoryState, request: Mapping[str, int], within: int) -> MemoryShortage:
     every = bits.from_ids(state.machine.nodes)
-    text = f"no NUMA nodes {where}have enough free memory: {_amounts(state, request, every)}"
     has_enough = all(_free(state, name, every) >= size for name, size in request.items())
-    return f"{text}; {_barred(state, every)}" if has_enough else text
+    mixed = _mixed(state, every) if has_enough else None
+    return MemoryShortage(bits.format_list(within), _amounts(state, request, every), mixed)
 
 
-def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> str:
-    parts = (
-        f"{name}: {format_bytes(size)} wanted, {format_bytes(_free(state, name, nodes))} free on "
-        f"{bits.format_list(nodes)}"
+def _amounts(state: MemoryState, request: Mapping[str, int], nodes: int) -> tuple[MemoryAmount, ...]:
+    return tuple(
+        MemoryAmount(name, size, _free(state, name, nodes), bits.format_list(nodes))
         for name, size in sorted(request.items())
     )
-    return "; ".join(parts)

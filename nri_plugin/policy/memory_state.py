@@ -23,7 +23,7 @@ MEMORY = "memory"
 
 @dataclass(frozen=True)
 class MemoryMachine:
-    """What each NUMA node could promise if nothing had been promised.
+    """The memory of each NUMA node, without allocations.
 
     Attributes:
         nodes: ids of all NUMA nodes, ascending.
@@ -44,7 +44,7 @@ class MemoryMachine:
 
 
 def memory_machine(topology: Topology, reserved: Iterable[ReservedMemory] = ()) -> MemoryMachine:
-    """The memory of a machine; a node whose size was not recorded has none to promise.
+    """The memory of a machine; a node whose size was not recorded has no allocatable memory.
 
     Differs: where more is reserved and set aside than a node has, the kubelet's unsigned difference
         wraps to nearly 2**64; here nothing is allocatable.
@@ -77,17 +77,17 @@ def _hugepages(node: NUMANode) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True)
 class MemoryState:
-    """What has been promised of a machine's memory.
+    """The allocated memory of a machine.
 
     Attributes:
-        machine: what there is.
-        promised: bytes by (node, resource).
+        machine: the memory of its nodes.
+        allocated: allocated bytes by (node, resource).
         assignments: by node, how many blocks lie on it.
         group: by node, the mask of nodes of the last block put on it; itself when it has none.
     """
 
     machine: MemoryMachine
-    promised: Mapping[tuple[int, str], int]
+    allocated: Mapping[tuple[int, str], int]
     assignments: Mapping[int, int]
     group: Mapping[int, int]
 
@@ -97,15 +97,15 @@ class MemoryState:
         return bits.from_ids(node for node, number in self.assignments.items() if number)
 
     def free(self, resource: str) -> dict[int, int]:
-        """Bytes by node that are not promised."""
-        promised = self.promised
+        """Bytes by node that are not allocated."""
+        allocated = self.allocated
         allocatable = self.machine.allocatable_of(resource)
-        return {node: size - promised.get((node, resource), 0) for node, size in allocatable.items()}
+        return {node: size - allocated.get((node, resource), 0) for node, size in allocatable.items()}
 
     def has_room_for(self, blocks: Sequence[MemoryBlock]) -> bool:
-        """Whether the blocks fit beside what is promised, all of them."""
+        """Whether all blocks fit beside the allocated ones."""
         after = self.with_blocks((block, block.size_bytes) for block in blocks)
-        taken = sum(after.promised.values()) - sum(self.promised.values())
+        taken = sum(after.allocated.values()) - sum(self.allocated.values())
         return taken == sum(block.size_bytes for block in blocks)
 
     def with_blocks(self, blocks: Iterable[tuple[MemoryBlock, int]]) -> "MemoryState":
@@ -113,22 +113,23 @@ class MemoryState:
 
         Fewer bytes are taken than the block has where the rest is reused.
         """
-        promised, assignments, group = dict(self.promised), dict(self.assignments), dict(self.group)
+        allocated, assignments, group = dict(self.allocated), dict(self.assignments), dict(self.group)
         for block, to_take in blocks:
             left = to_take
+            # The kubelet fills the lowest node first too: figures for each node agree with it.
             for node in bits.iterate(block.nodes.mask):
                 allocatable = self.machine.allocatable_of(block.resource).get(node, 0)
-                had = promised.get((node, block.resource), 0)
+                had = allocated.get((node, block.resource), 0)
                 taken = min(left, max(0, allocatable - had))
-                promised[node, block.resource] = had + taken
+                allocated[node, block.resource] = had + taken
                 left -= taken
                 assignments[node] = assignments.get(node, 0) + 1
                 group[node] = block.nodes.mask
-        return MemoryState(self.machine, promised, assignments, group)
+        return MemoryState(self.machine, allocated, assignments, group)
 
 
 def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlock]] = ()) -> MemoryState:
-    """What the blocks of all containers, in the order they were made, leave of the machine."""
+    """The state after the blocks of all containers, in the order in which they were allocated."""
     empty = MemoryState(
         machine, {}, dict.fromkeys(machine.nodes, 0), {node: 1 << node for node in machine.nodes}
     )
@@ -148,6 +149,7 @@ def shrink_reused(
 
     So the blocks of a pod add up to its allocation. A block that shrinks to nothing stays.
     """
+    # The kubelet takes the memory over from the first init container first.
     left = {(block.nodes, block.resource): block.size_bytes for block in blocks}
     shrunk = []
     for container in earlier:

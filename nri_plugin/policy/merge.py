@@ -1,9 +1,9 @@
 """The Topology Manager: merge the hint sets of all providers into one hint, and admit it or reject it.
 
-The kubelet takes each combination of one hint of each hint set and intersects the masks. The outcome is preferred when
-all these hints are preferred and all their masks are equal. So the preferred outcomes are the masks that every hint set
-prefers, and the possible intersections matter only when there is none. Both depend on the set of masks of each hint
-set alone, so the merge is exact and never goes through the combinations.
+The kubelet takes each combination of one hint of each hint set and intersects the masks. The result is preferred when
+all these hints are preferred and all their masks are equal. So the preferred results are the masks that every hint set
+prefers, and other intersections matter only when there is none. Both follow from the set of masks of each hint set, so
+the merge is exact without listing the combinations.
 
 Source: kubelet v1.36 pkg/kubelet/cm/topologymanager/policy.go and policy_*.go.
 """
@@ -16,6 +16,7 @@ from operator import add, mul, sub
 from nri_plugin.model import bits
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.refusals import HintNotAdmitted
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import HintRule, HintSet, Provider
 from nri_plugin.policy.search import STEP_BUDGET, StepBudget
@@ -76,10 +77,12 @@ def merge(
 
 
 def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
-    """All hint sets are lists: what all prefer, else the best of all intersections."""
+    """The merge of hint sets that are lists: a mask that all prefer, else the best of all intersections."""
     agreed = _agreed_in_lists(all_nodes, hint_sets)
     if agreed:
         return MergedHint(NodeMask(_narrowest_best(agreed, order)), preferred=True)
+    # The narrowest mask of a hint set is the least that its resource needs, so no useful size is below their maximum. The
+    # kubelet compares intersections by their distance from that size.
     target = max(map(_narrowest, hint_sets))
     masks = possible_intersections(all_nodes, hint_sets)
     size = min({mask.bit_count() for mask in masks}, key=lambda size: band(size, target), default=0)
@@ -89,6 +92,7 @@ def _merge_listed(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder
 
 def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
     """Masks that every hint set prefers, all nodes if all prefer anywhere."""
+    # A hint set that prefers "anywhere" agrees with each mask that another one prefers.
     choosy = [hint_set.preferred for hint_set in hint_sets if True not in hint_set.anywhere]
     if choosy:
         return {mask & all_nodes for mask in choosy[0].intersection(*choosy[1:])} - {0}
@@ -96,7 +100,7 @@ def _agreed_in_lists(all_nodes: int, hint_sets: Sequence[HintSet]) -> set[int]:
 
 
 def _merge_searching(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
-    """The same where some hint sets are rules."""
+    """The merge of hint sets of which some are rules."""
     # When no set is preferred by all, a second search follows: a quarter of the steps is kept for it.
     first = StepBudget(STEP_BUDGET * 3 // 4)
     first.reserve = STEP_BUDGET // 4
@@ -126,7 +130,7 @@ def _is_exact(hint_sets: Sequence[HintSet], mask: int, order: MaskOrder, budget:
 
 
 def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder) -> MergedHint:
-    """Only preferred hints of one node, or of none in particular, count; all nodes means "anywhere"."""
+    """The merge under single-numa-node: only preferred hints of one node, or for anywhere, count."""
     agreed = [
         mask
         for mask in _agreed_nodes(all_nodes, hint_sets)
@@ -134,6 +138,7 @@ def _merge_single(all_nodes: int, hint_sets: Sequence[HintSet], order: MaskOrder
     ]
     if agreed:
         mask = min(agreed, key=order.of)
+        # On a machine of one node the kubelet reports no affinity instead of that node.
         return MergedHint(NodeMask(mask) if mask != all_nodes else None, preferred=True)
     return MergedHint(None, preferred=all(True in hint_set.anywhere for hint_set in hint_sets))
 
@@ -179,7 +184,12 @@ def _narrowest(hint_set: HintSet, budget: StepBudget | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A hint that the merge can come to."""
+    """A hint that the merge can give.
+
+    Attributes:
+        nodes: mask of NUMA nodes.
+        preferred: whether all hint sets prefer it.
+    """
 
     nodes: int
     preferred: bool
@@ -231,7 +241,8 @@ COUNT_NODES = 12
 def possible_intersections(all_nodes: int, hint_sets: Iterable[HintSet]) -> set[int]:
     """The non-empty intersections of one listed mask of each hint set; "anywhere" stands for all nodes."""
     choices = [_choices(all_nodes, hint_set) for hint_set in hint_sets]
-    choices = [choice for choice in choices if choice != {all_nodes}]  # these change no intersection
+    # A hint set with all nodes as its only mask changes no intersection.
+    choices = [choice for choice in choices if choice != {all_nodes}]
     if all_nodes.bit_count() <= COUNT_NODES and _pairs(choices) > FOLD_LIMIT:
         return _by_counting(all_nodes, choices)
     reached = {all_nodes}
@@ -318,7 +329,11 @@ def admit(
     merged = merge(policy, nodes, providers, distances=distances, tie_break=tie_break)
     if not admits(policy, merged):
         raise TopologyAffinityError(
-            f"resources cannot be allocated with topology locality: policy {policy} needs {_needed(policy)}, {_found(merged)}",
+            HintNotAdmitted(
+                policy,
+                policy is TopologyManagerPolicy.SINGLE_NUMA_NODE,
+                "" if merged.affinity is None else str(merged.affinity),
+            ),
             findings=_findings(providers),
             exact=merged.exact,
         )
@@ -329,15 +344,3 @@ def _findings(providers: Sequence[Provider]) -> tuple[str, ...]:
     """What each provider found, in its own words; one that says it for several resources is quoted once."""
     hint_sets = (hint_set for provider in providers for hint_set in provider or ())
     return tuple(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))
-
-
-def _needed(policy: TopologyManagerPolicy) -> str:
-    if policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        return "one NUMA node that holds everything"
-    return "the fewest NUMA nodes that could hold everything, the same for all resources"
-
-
-def _found(merged: MergedHint) -> str:
-    if merged.affinity is None:
-        return "and there is none"
-    return f"and the best there is now is NUMA nodes {merged.affinity}"

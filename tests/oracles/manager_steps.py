@@ -50,19 +50,19 @@ def reuse_without(reuse: Reuse, blocks: Sequence[MemoryBlock]) -> Reuse:
 def without_blocks(state: MemoryState, blocks: Iterable[MemoryBlock]) -> MemoryState:
     """The state after the blocks are given back.
 
-    Each node of a block gives back what it has promised, in ascending order, until the block's
+    Each node of a block gives back what it has allocated, in ascending order, until the block's
     size is reached: not always where it was taken, as the kubelet has it. A node without blocks
     is in no group.
     """
-    promised, assignments, group = dict(state.promised), dict(state.assignments), dict(state.group)
+    allocated, assignments, group = dict(state.allocated), dict(state.assignments), dict(state.group)
     for block in blocks:
         left = block.size_bytes
         for node in bits.iterate(block.nodes.mask):
-            had = promised.get((node, block.resource), 0)
+            had = allocated.get((node, block.resource), 0)
             given = min(left, had)
-            promised[node, block.resource] = had - given
+            allocated[node, block.resource] = had - given
             left -= given
             assignments[node] = assignments.get(node, 0) - 1
             if not assignments[node]:
                 group[node] = 1 << node
-    return MemoryState(state.machine, promised, assignments, group)
+    return MemoryState(state.machine, allocated, assignments, group)

@@ -47,10 +47,10 @@ def play(machine, steps):
 
 
 @given(machines(), STEPS)
-def test_what_is_promised_is_the_sum_of_the_blocks_and_never_more_than_there_is(machine, steps):
+def test_what_is_allocated_is_the_sum_of_the_blocks_and_never_more_than_there_is(machine, steps):
     for state, blocks in play(machine, steps):
         for name in RESOURCES:
-            promised = sum(state.promised.get((node, name), 0) for node in machine.nodes)
+            promised = sum(state.allocated.get((node, name), 0) for node in machine.nodes)
             assert promised == sum(block.size_bytes for block in blocks if block.resource == name)
             assert all(free >= 0 for free in state.free(name).values())
 

@@ -8,7 +8,7 @@ listing the sets. The words are those of integer programming: constraint, capaci
 **Two questions.** The merge first asks for a preferred hint: the smallest, then best set that every hint set
 prefers (`intersections.best_agreed`). Where there is none, it asks for the best intersection of one hint of
 each hint set (`intersections.best_intersection`). Both try sizes in the order in which the merge prefers them,
-so what remains is the search for the best set of exactly k nodes.
+so the rest of this page is about the best set of exactly k nodes.
 
 **What is possible.** Hints are closed upwards: adding a usable node to a hint gives a hint. So a set of nodes is
 an intersection if each other node can be *excluded* by one of the hint sets. Each hint set can exclude
@@ -30,21 +30,23 @@ of a group cost depends only on how many are taken of each part: k = i + j nodes
 the distance between the parts. From the leaves to the root this gives the cheapest cost for each number of
 nodes. As 2ij = (i+j)^2 - i^2 - j^2, joining two parts needs additions only.
 
-*Constraints* are what makes this hard. They are relaxed: instead of being kept, each unit of use costs something (a
-Lagrange multiplier), and the capacity is paid back. The cheapest set of the relaxed problem costs no more than
+*Constraints* make this hard. They are relaxed: a set may exceed a capacity, but each unit of use has a charge (a
+Lagrange multiplier), and the charge for the whole capacity is refunded. The cheapest set of the relaxed problem costs no more than
 the cheapest possible set, so its cost is a lower bound. Each multiplier is raised until sets that use too much are as
-dear as sets that do not. With the lower bound of what all nodes outside of a group cost, a search from the leaves
+dear as sets that do not. With a lower bound of the cost of all nodes outside of a group, a search from the leaves
 to the root keeps few partial sets (*labels*): those that can still lead to a set as cheap as the best known one, and
 that no other label matches in cost and in all uses. What remains at the root is the answer.
 
 **All other machines** (`closest.BranchAndBound`). Nodes are decided one after the other: selected or excluded. A
-branch ends when even its lower bound is no cheaper than the best set known: what is selected, plus for the
-cheapest undecided nodes their distance to what is selected and half of their distance to their nearest others.
+branch ends when even its lower bound is no cheaper than the best set known. The bound is the cost of the selected
+nodes, plus for the cheapest undecided nodes their distance to the selected ones and half of their distance to their
+nearest others.
 
 **Bounded time.** A search counts steps against a budget, never time, so the same question has the same answer on
 each machine. When the budget is spent, the best set found so far is the answer, and the merged hint says `exact=False`.
 The budget has been enough for every hint on machines built in levels up to 64 nodes. On 16 nodes with any distances it
-has been enough for every hint without best-fit, and for all but few with it; on two planes of 32 nodes, for most.
+has been enough for every hint without best-fit, and for all but few with it. On two planes (levels, and a longer way
+between the halves of the machine) it has been enough for most hints on 32 nodes, and for less than half on 64.
 """
 
 STEP_BUDGET = 6_000

@@ -1,8 +1,8 @@
-"""The best set of one size: what can be excluded, branch and bound, and which search a machine gets.
+"""The best set of one size: nodes that can be excluded, branch and bound, and the choice of the search.
 
-The page of theory is in the package's docstring. The first part says what may be excluded from a set, as constraints. The
-second is the search for machines with any distances. The last one puts a question into numbers, and gives it
-to `levels.LevelSearch` or to `BranchAndBound`.
+The page of theory is in the docstring of the package. The first part says which nodes may be excluded from a set, as
+constraints. The second part is the search for machines with any distances. The third part turns the search for a set into
+a `levels.Selection`, and gives it to `levels.LevelSearch` or to `BranchAndBound`.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,17 +21,17 @@ from nri_plugin.policy.search.mask_order import MaskOrder, Share, TieBreak
 # ----------------------------------------------------------------------------------------------------
 # Which nodes can be excluded.
 #
-# Several hint sets meet in a set of nodes when each has a hint around it, and each other node is missing from one
-# of these hints at least. So each other node is excluded by one of them, which has the less for its own needs.
+# A set of nodes is an intersection of hints when each hint set has a hint that contains it, and each other node is missing
+# from at least one of these hints. That hint set excludes the node, and the node's resources are lost for its needs.
 
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What may be excluded in all.
+    """A bound on the nodes that are excluded together.
 
     Attributes:
-        capacity: how much.
-        uses: by hint set, by node, what it takes to exclude the node from that hint set.
+        capacity: how much of a resource a hint set has beyond its need.
+        uses: by hint set, by node: how much of the capacity it takes to exclude the node from that hint set.
     """
 
     capacity: int
@@ -39,10 +39,10 @@ class Constraint:
 
 
 def constraints_of(common: int, size: int, rules: Sequence[HintRule]) -> list[Constraint]:
-    """What each hint set can spare of each need; needs that any `size` nodes of `common` meet are left out.
+    """One constraint for each need of each hint set; needs that any `size` nodes of `common` meet are left out.
 
-    What a node has beyond a need does not count. With several hint sets one more constraint follows from the others:
-    their sum, each weighted alike. It is the last one, and bounds what excluding a node takes at least.
+    With several hint sets one more constraint follows from the others: their sum, each weighted alike. It is the last
+    one, and bounds from below how much it takes to exclude a node, whichever hint set excludes it.
     """
     asked = [
         (number, need)
@@ -53,11 +53,15 @@ def constraints_of(common: int, size: int, rules: Sequence[HintRule]) -> list[Co
     nodes = list(bits.iterate(common))
     constraints = []
     for number, need in asked:
+        # Excluding a node from one hint set takes nothing from the others. More than the need does not count: a node
+        # with plenty of a resource must not look as if its loss cost more than the whole need.
         uses = [dict.fromkeys(nodes, 0)] * len(rules)
         uses[number] = {node: need.capped(node) for node in nodes}
         constraints.append(Constraint(_total(need, rules[number].nodes) - need.amount, tuple(uses)))
     if len(constraints) < 2 or len(rules) < 2:
         return constraints
+    # Amounts of different resources are added in proportion to their needs. Multiplying by the product of all needs keeps
+    # the weights integers.
     product = prod(need.amount for _, need in asked)
     return [*constraints, _weighted_sum(constraints, [product // need.amount for _, need in asked])]
 
@@ -83,7 +87,7 @@ def _weighted_sum(constraints: Sequence[Constraint], weights: Sequence[int]) -> 
 
 
 def uses_of_excluding(node: int, rules: Sequence[HintRule], constraints: Sequence[Constraint]) -> set[Uses]:
-    """What each hint set that can exclude the node takes for it, by constraint; empty when none can."""
+    """The uses of each way to exclude the node, one for each hint set that can; empty when none can."""
     return {
         tuple(constraint.uses[number][node] for constraint in constraints)
         for number, rule in enumerate(rules)
@@ -102,7 +106,8 @@ def can_exclude(
     choices = [uses_of_excluding(node, rules, constraints) for node in nodes]
     if not all(choices):
         return False
-    # nodes that cost nothing somewhere are excluded there; the heaviest of the others are tried first
+    # A node that some hint set excludes for nothing is excluded there. Of the others the heaviest go first, so that a
+    # dead end shows early.
     heavy = [sorted(of_node) for of_node in choices if all(map(any, of_node))]
     heavy.sort(key=lambda of_node: -min(uses[-1] for uses in of_node))
     return _fit_together(heavy, tuple(constraint.capacity for constraint in constraints), budget)
@@ -119,7 +124,7 @@ def _fit_together(choices: Sequence[Sequence[Uses]], capacities: Uses, budget: S
         if place == len(choices):
             return True
         budget.step()
-        # the last constraint bounds what all nodes from here on take, whoever excludes them
+        # The last constraint bounds the uses of all nodes from here on, whichever hint set excludes them.
         if rest[place] <= left[-1] and (place, left) not in seen:
             seen.add((place, left))
             further = [tuple(map(sub, left, uses)) for uses in reversed(choices[place])]
@@ -143,7 +148,7 @@ class BranchAndBound:
         self.best: int | None = None
         self._below = below
         self._problem = problem
-        # with 64 nodes the table of distances takes longer than many decisions
+        # With 64 nodes the table of distances takes longer than many decisions, so it counts as steps too.
         problem.budget.step(len(problem.choices) ** 2 // 4)
         far = {
             one: {
@@ -153,7 +158,7 @@ class BranchAndBound:
             }
             for one in problem.choices
         }
-        # central nodes first: good sets are found early, and cut more branches
+        # Central nodes first: cheap sets are found early, and a low best cost ends more branches.
         nodes = sorted(far, key=lambda one: sum(sorted(far[one].values())[: problem.count]))
         self._choices = [problem.choices[node] for node in nodes]
         self._far = [[far[one].get(other, 0) for other in nodes] for one in nodes]
@@ -175,24 +180,27 @@ class BranchAndBound:
         Args:
             place: of the first undecided node.
             count: how many of the undecided nodes are selected.
-            cost: of what is decided.
+            cost: of the decided nodes.
             uses: of the same.
-            costs: of selecting each undecided node, with its distance to what is selected.
+            costs: of selecting each undecided node, with its distance to the selected ones.
         """
         undecided = len(self._choices) - place
-        # steps are charged by what they take: lists as long as the rest, and below, sorted lists of all its pairs
+        # A step handles lists as long as the rest of the nodes. The budget bounds time, so it is charged by that length.
         self._problem.budget.step(1 + undecided // 3)
         if undecided < count or not self._can_fit(place, count, uses):
             return
-        # Each pair of undecided nodes is counted half at either end. At best each one's others are its nearest.
+        # Lower bound: each undecided node costs its distances to the selected nodes, and to `count - 1` others. At best
+        # these are its nearest. A pair is counted at both ends, so each end counts half of it.
         near = self._nearest(place, max(0, count - 1))
         if cost + sum(sorted(map(add, costs, near))[:count]) >= self._below:
             return
         if not undecided:
             self.best = self._below = cost
             return
+        # Select the node before excluding it: a whole set is found sooner.
         choices = self._choices[place]
         if count:
+            # from now on each other node also costs its distance to this one
             further = list(map(add, costs[1:], self._far[place][place + 1 :]))
             to_selected = costs[0] - self._own[place]
             for own, used in choices.selected:
@@ -210,13 +218,14 @@ class BranchAndBound:
         )
 
     def _least_uses_from(self, place: int) -> list[list[int]]:
-        """By constraint, by number of selected nodes: what the nodes from `place` on use at least."""
+        """By constraint, by number of selected nodes: the least that the nodes from `place` on use."""
+        # Exclude all nodes, then select those for which that saves most: the running sums are exact for one constraint.
         found = []
         for number in range(len(self._problem.capacities)):
             total, differences = 0, []
             for choices in self._choices[place:]:
                 selected = min(uses[number] for _, uses in choices.selected)
-                # a node that cannot be excluded counts as selected either way, which keeps this a bound
+                # A node that cannot be excluded counts as selected either way: the sum stays a lower bound.
                 excluded = min((uses[number] for uses in choices.excluded), default=selected)
                 total += excluded
                 differences.append(selected - excluded)
@@ -259,7 +268,7 @@ def closest(space: SearchSpace, order: MaskOrder, known: int, budget: StepBudget
         return known
     search = _BestSet(space, order, known, budget)
     try:
-        # Where there is room, the best set of all is possible. It is found faster without constraints.
+        # On a machine with room the best set of all nodes is possible. It is found faster without constraints.
         if not search.is_settled([]):
             search.is_settled(constraints_of(space.common, space.size, space.rules))
     except BudgetSpentError:
@@ -280,12 +289,13 @@ class _BestSet:
         self._order = order
         self._budget = budget
         self._tree = order.distance_tree(space.common)
-        # a cost is distance, rank and mask in one number; no rank is as high as one unit of distance
+        # A cost is distance, rank and mask in one integer, from high bits to low: comparing costs compares all three in
+        # this order. No difference of ranks reaches one unit of distance, and no mask one unit of rank.
         self._width = space.common.bit_length()
         self._unit = order.span << self._width
 
     def is_settled(self, constraints: Sequence[Constraint]) -> bool:
-        """Improve `best`; whether it is the best set, given that the constraints need not be all there are.
+        """Improve `best`, and tell whether it is the best set. The constraints may be fewer than all there are.
 
         Raises:
             BudgetSpentError: the budget ran out.
@@ -293,7 +303,8 @@ class _BestSet:
         tie_break = self._order.tie_break
         if not tie_break or not tie_break.goal:
             return self._is_best_by_shares(constraints, 0, 0)
-        # A set with too few CPUs ranks behind all others: such sets are a problem of their own, without the goal.
+        # The rank of a set has two cases, with and without enough CPUs. The first has the goal as a constraint. The second
+        # ranks behind all others; it has no goal, and a constant in place of the number of caches.
         is_short = self._may_be_short(tie_break)
         found = [self._is_best_by_shares(constraints, 0, tie_break.short)] if is_short else []
         return all([*found, self._is_best_by_shares(constraints, tie_break.goal, 0)])
@@ -314,9 +325,9 @@ class _BestSet:
         """Improve `best`; whether no set whose shares reach `goal` is better.
 
         Args:
-            constraints: on what is excluded.
-            goal: what the gains of the shares must reach; a constraint too, with signs reversed.
-            further: what is added to each rank.
+            constraints: on the excluded nodes.
+            goal: the least sum of the gains of the shares; a constraint too, with signs reversed.
+            further: added to each rank.
         """
         problem = Selection(
             {node: self._choices(node, constraints, goal) for node in bits.iterate(self._space.common)},
@@ -334,7 +345,7 @@ class _BestSet:
         try:
             search.search()
         finally:
-            # what was found before the budget ran out counts too
+            # A set that was found before the budget ran out counts too.
             is_best = self._settles(search.best, further)
         return is_best
 
@@ -342,7 +353,7 @@ class _BestSet:
         if not search.multipliers:
             return search.lower_bound << self._width | search.relaxed.nodes
         search.improve(self._known(further), self._is_improved_by)
-        # sets that turned up on the way have lowered what is known
+        # `improve` may have found better sets on the way: compare with the best one again.
         known = self._known(further)
         return None if search.lower_bound > known else search.cheapest(known)
 
@@ -351,7 +362,7 @@ class _BestSet:
         return self._cost(self.best) - further >> self._width
 
     def _settles(self, cost: int | None, further: int) -> bool:
-        """Whether the best set is known once the cheapest selection is: it is no better, or it is possible."""
+        """Whether the cheapest selection settles the search: it is no better than `best`, or it is possible."""
         return cost is None or cost + further >= self._cost(self.best) or self._is_improved_by(cost)
 
     def _is_improved_by(self, cost: int) -> bool:
@@ -372,6 +383,7 @@ class _BestSet:
         shares = tie_break.shares(node) if tie_break else [Share(0, 0)]
         nothing = (0,) * len(constraints)
         excluded = uses_of_excluding(node, self._space.rules, constraints)
+        # The goal is "at least", capacities are "at most": a gain counts as a negative use.
         if not goal:
             return NodeChoices(((own + (shares[0].rank << self._width), nothing),), tuple(excluded))
         return NodeChoices(

@@ -1,8 +1,8 @@
-"""The two questions of the merge: the best set that all hint sets prefer, and the best intersection.
+"""The two searches of the merge: the best set that all hint sets prefer, and the best intersection.
 
-The page of theory is in the package's docstring. Both answers start with the lowest set of a size
-(`lowest_member`), which also tells that there is none, and leave the best one to `closest`. The narrowest size of a
-rule is found here too, because hint providers need it to say which of their hints are preferred.
+The page of theory is in the docstring of the package. Both searches go through sizes. For each size they look for the
+lowest set (`lowest_member`), which also shows whether there is any, and leave the best set to `closest`. The narrowest size
+of a rule is found here too: hint providers need it to tell which of their hints are preferred.
 """
 
 from bisect import insort
@@ -68,12 +68,14 @@ def lowest_member(
     if fixed & ~rule.nodes or fixed.bit_count() > size:
         return None
     nodes = list(bits.iterate(rule.nodes & ~fixed))
+    # The sum of all needs is one more need. Nodes may have enough of each resource alone, and too little of the sum: this
+    # ends branches that each need alone would keep.
     needs = _with_sum(rule.needs)
     amounts = [tuple(need.by_node.get(node, 0) for need in needs) for node in nodes]
     left = tuple(
         need.amount - sum(need.by_node.get(node, 0) for node in bits.iterate(fixed)) for need in needs
     )
-    # required nodes are in: the search is for the others, and for what they must add
+    # Required nodes are in from the start. The search is for the other nodes, and for the amounts still missing.
     search = _LowestSearch(nodes, amounts, len(needs), budget, accept)
     return search.lowest(len(nodes), size - fixed.bit_count(), left, fixed)
 
@@ -81,8 +83,8 @@ def lowest_member(
 def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
     """The needs, and one more that they imply: their sum, each weighted alike.
 
-    Nodes that are good for one need only look enough for each need on its own, but not for the sum.
-    What a node has beyond a need does not count in it.
+    Nodes that have much of one resource only may meet each need on its own, but not the sum. The amount of a node beyond
+    a need does not count.
     """
     asked = [need for need in needs if need.amount > 0]
     if len(asked) < 2:
@@ -97,7 +99,7 @@ def _with_sum(needs: Sequence[Need]) -> Sequence[Need]:
 
 
 def roomiest(rule: HintRule, size: int) -> int:
-    """The `size` nodes that have most, each need weighted alike; often a member of the rule, not always."""
+    """The `size` nodes with most of all needs, each weighted alike; often a member of the rule, not always."""
     needs = _with_sum(rule.needs)[-1:]
     rest = list(bits.iterate(rule.nodes & ~rule.required))
     rest.sort(key=lambda node: sum(-need.by_node.get(node, 0) for need in needs))
@@ -123,8 +125,9 @@ class _LowestSearch:
         self.best = _best_sums(amounts, needs)
 
     def lowest(self, upto: int, size: int, left: tuple[int, ...], mask: int) -> int | None:
-        """`mask` with the lowest `size` of the first `upto` nodes that meet what is `left`."""
-        # depth first without recursion: `next_up` is the branch in hand, `later` holds those that put a node in
+        """`mask` with the lowest `size` of the first `upto` nodes that have the amounts `left`."""
+        # Depth first without recursion, as 64 nodes make deep branches. `next_up` is the branch in hand, which leaves the
+        # highest node out. `later` holds branches that put it in: they lead to higher masks, so they wait.
         next_up = [(upto, size, left, mask)]
         later: list[tuple[int, int, tuple[int, ...], int]] = []
         while next_up or later:
@@ -133,7 +136,7 @@ class _LowestSearch:
             upto, size, left, mask = next_up.pop()
             self.budget.step()
             if not self.can(upto, size, left):
-                continue
+                continue  # no selection of the first `upto` nodes has the amounts left
             if size:
                 later.append((upto, size, left, mask))
                 next_up.append((upto - 1, size, left, mask))
@@ -149,7 +152,7 @@ class _LowestSearch:
         return upto - 1, size - 1, rest, mask | 1 << self.nodes[upto - 1]
 
     def can(self, upto: int, size: int, left: tuple[int, ...]) -> bool:
-        """Whether `size` of the first `upto` nodes could meet what is left, each need on its own."""
+        """Whether `size` of the first `upto` nodes could have the amounts `left`, each need on its own."""
         return size <= upto and all(
             best[size] >= need for best, need in zip(self.best[upto], left, strict=True)
         )
@@ -157,6 +160,7 @@ class _LowestSearch:
 
 def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list[int]]]:
     """By number of first nodes, by need: the largest total that 0, 1, 2... of those nodes have."""
+    # The lists hold negated amounts, because `insort` keeps them ascending.
     descending: list[list[int]] = [[] for _ in range(needs)]
     table = [[[0]] * needs]
     for of_node in amounts:
@@ -169,8 +173,9 @@ def _best_sums(amounts: Sequence[tuple[int, ...]], needs: int) -> list[list[list
 # ----------------------------------------------------------------------------------------------------
 # The best intersection of one mask of each hint set, where some hint sets are rules.
 #
-# Each way to pick listed masks leaves a set of nodes and the rules that are still to be intersected. For each such
-# pick a mask is an intersection when the rules can exclude all other nodes (`closest.can_exclude`).
+# A hint set may have listed masks and a rule (memory: groups of nodes are listed, unused nodes are a rule). A pick takes
+# from each hint set either one listed mask or the rule. The listed masks leave one set of nodes, `within`. A mask in it is
+# an intersection when the rules can exclude all other nodes (`closest.can_exclude`).
 
 
 def best_intersection(
@@ -184,7 +189,7 @@ def best_intersection(
     picks = [_Pick(within, rules, budget) for within, rules in _picks(all_nodes, hint_sets)]
     found = 0
     try:
-        # sizes in the order of the merge: the first size with an intersection has the answer
+        # Sizes in the order in which the merge prefers them: the first size with an intersection has the answer.
         for size in _sizes_by_band(target, all_nodes.bit_count()):
             for pick in picks:
                 found = min(filter(None, (found, pick.best(size, order))), key=order.of, default=0)
@@ -196,7 +201,7 @@ def best_intersection(
 
 
 def _quickly(picks: Sequence["_Pick"], target: int, order: MaskOrder) -> int:
-    """The best of a few sets that are possible: of each pick what all can use, and what does for one alone."""
+    """The best of a few possible sets, found without a search."""
     sets = [mask for pick in picks for mask in pick.some(target)]
     return min(sets, key=lambda mask: (band(mask.bit_count(), target), order.of(mask)))
 
@@ -207,6 +212,7 @@ def _sizes_by_band(target: int, largest: int) -> list[int]:
 
 def _picks(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[tuple[int, tuple[HintRule, ...]]]:
     """The distinct ways to pick listed masks: (their intersection, rules of the other hint sets)."""
+    # A dictionary instead of a set keeps the order, so equal input gives an equal answer after equal steps.
     picks: dict[tuple[int, tuple[int, ...]], None] = {(all_nodes, ()): None}
     rules: dict[int, HintRule] = {}
     for number, hint_set in enumerate(hint_sets):
@@ -215,7 +221,7 @@ def _picks(all_nodes: int, hint_sets: Sequence[HintSet]) -> list[tuple[int, tupl
         if hint_set.rule is not None:
             rules[number] = hint_set.rule
             grown |= {(within, (*chosen, number)): None for within, chosen in picks}
-        picks = {pick: None for pick in grown if pick[0]}
+        picks = {pick: None for pick in grown if pick[0]}  # an empty intersection stays empty
     return [(within, tuple(rules[number] for number in chosen)) for within, chosen in picks]
 
 
@@ -246,16 +252,17 @@ class _Pick:
         def is_possible(mask: int) -> bool:
             return self._is_possible(mask, constraints)
 
-        # the outline has few masks too many, so the check of each one is seldom made in vain
+        # The outline is a rule with all intersections among its members, and few other masks. So `lowest_member` can
+        # search it, and checks each member that it finds.
         lowest = lowest_member(self._outline(constraints), size, self.budget, is_possible)
         if lowest is None or order.is_by_mask:
             return lowest or 0
         return closest(SearchSpace(self.common, size, self.rules, is_possible), order, lowest, self.budget)
 
     def some(self, target: int) -> Iterator[int]:
-        """Intersections found without a search: `common`, and sets that do for one rule alone.
+        """Intersections found without a search: `common`, and members of one rule alone.
 
-        The other rules may have all nodes then.
+        A member of one rule is an intersection, because the other rules may keep all of their nodes.
         """
         if not self.common or not self._has_any:
             return
@@ -271,10 +278,10 @@ class _Pick:
         return all(rule.nodes in rule for rule in self.rules)
 
     def _outline(self, constraints: Sequence[Constraint]) -> HintRule:
-        """A rule with all intersections among its members, and more.
+        """A rule with all intersections among its members, and other masks.
 
-        The last constraint bounds the sum of what the excluded nodes take, each from the rule where it takes
-        least. So the nodes of a mask must have what is left of that sum.
+        By the last constraint the excluded nodes may use its capacity at most, each where it uses least. So the nodes
+        of an intersection must hold the rest of the sum over all nodes: that is a need.
         """
         takes = {node: uses_of_excluding(node, self.rules, constraints) for node in bits.iterate(self.common)}
         forced = bits.from_ids(node for node, choices in takes.items() if not choices)
@@ -295,9 +302,9 @@ class _Pick:
 # ----------------------------------------------------------------------------------------------------
 # The best set that all rules prefer.
 #
-# A rule prefers its members of one size; with align-by-socket also those that touch the fewest sockets, whatever their
-# size. Each choice of these sockets makes a smaller rule whose members are all preferred, so that the
-# question becomes one about members of several rules at once, and these are one rule again.
+# A rule prefers its members of one size. With align-by-socket it also prefers members that touch the fewest sockets,
+# whatever their size. Each choice of these sockets makes a smaller rule whose members are all preferred. A set that all
+# rules prefer is then a member of several rules at once, and their conjunction is one rule again.
 
 
 def best_agreed(rules: Sequence[HintRule], order: MaskOrder, budget: StepBudget) -> int | None:
@@ -310,6 +317,7 @@ def best_agreed(rules: Sequence[HintRule], order: MaskOrder, budget: StepBudget)
         try:
             for parts in product(*(list(_preferred(rule, size)) for rule in rules)):
                 budget.step()
+                # Of the sizes only the first with a set counts, but at one size each choice of sockets may have a set.
                 found += _best_in(_conjunction(parts), size, order, budget)
         except BudgetSpentError:
             pass  # the best found so far is the answer
@@ -355,5 +363,6 @@ def _best_in(rule: HintRule, size: int, order: MaskOrder, budget: StepBudget) ->
     lowest = lowest_member(rule, size, budget) if size >= rule.at_least else None
     if lowest is None or order.is_by_mask:
         return [] if lowest is None else [lowest]
+    # There is a set that all prefer, so no intersection will be searched: its share of the steps is free for this search.
     budget.release()
     return [closest(SearchSpace(rule.nodes, size, (rule,), rule.__contains__), order, lowest, budget)]

@@ -1,8 +1,8 @@
 """The order of NUMA node masks of one size: distance, then the tie break, then the lower mask.
 
-The merge compares masks by whether they are preferred, and by size. This module compares what is equal so far: by
-distance where prefer-closest-numa-nodes is on, then by a rank, where the smaller one wins. What is still equal goes to
-the lowest mask. The rank is that of a rule:
+The merge compares masks by whether they are preferred, and by size. This module compares masks that are equal so far: by
+distance where prefer-closest-numa-nodes is on, then by a rank, where the smaller one wins. Of masks that are still equal
+the lowest wins. The rank is that of a rule:
 
     packed      all masks rank alike: the kubelet's rule
     spread      the emptiest nodes, with the most CPUs available
@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from nri_plugin.model import bits
 from nri_plugin.model.options import TopologyTieBreak
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.search.levels import DistanceGroup, DistanceRows, distance_tree
@@ -50,17 +50,12 @@ class Distances:
         return distance_tree(self.rows)
 
     def total(self, nodes: int) -> int:
-        """Sum over all ordered pairs of the mask's nodes, a node with itself included."""
+        """Sum over all ordered pairs of the mask's nodes, a node with itself included.
+
+        The kubelet compares averages. Masks of one size compare alike by their sums, which are integers.
+        """
         members = list(bits.iterate(nodes))
         return sum(self.rows[one][other] for one in members for other in members)
-
-    def average(self, nodes: NodeMask) -> float:
-        """Mean over all ordered pairs; 0 for no nodes."""
-        return self.total(nodes.mask) / len(nodes) ** 2 if nodes else 0.0
-
-    def closest(self, one: NodeMask, other: NodeMask) -> NodeMask:
-        """The narrower of two sets; of equally wide ones the closer, of equally close ones the lower."""
-        return min(one, other, key=lambda nodes: (len(nodes), self.total(nodes.mask), nodes.mask))
 
 
 def distances_of(topology: Topology) -> Distances | None:
@@ -118,7 +113,7 @@ class TieBreak:
 
     @property
     def short(self) -> int:
-        """What a mask with too few CPUs ranks behind all others."""
+        """The rank of a mask with too few CPUs, without its CPUs: higher than with any number of caches."""
         return (len(self.tables.cores_in_cache) + 1) * self._weight
 
     @property
@@ -132,12 +127,13 @@ class TieBreak:
 
     @property
     def _wish(self) -> int:
-        """What the node `wished` takes off a rank: more than the rule can add."""
+        """The amount that the node `wished` takes off a rank: more than the rule can add."""
         return self._rules_span + 1
 
     @property
     def is_additive(self) -> bool:
-        """Whether shares tell the rank: not where a cache with available CPUs spans nodes."""
+        """Whether the shares of single nodes add up to the rank."""
+        # They do not where a cache with available CPUs spans nodes: it would count once for each node.
         if self.rule is not TopologyTieBreak.BEST_FIT:
             return True
         held = [
@@ -158,6 +154,7 @@ class TieBreak:
             return 0
         if self.rule is TopologyTieBreak.SPREAD:
             return -cpus.bit_count()
+        # Best fit: the number of caches decides, then the number of CPUs. So a cache weighs more than all CPUs together.
         held = enumerate(accumulate(self._held_by_caches(cpus), initial=0))
         caches = next((number * self._weight for number, enough in held if enough >= self.count), self.short)
         return caches + cpus.bit_count()
@@ -174,6 +171,8 @@ class TieBreak:
         return {node: self._shares_of(cpus) for node, cpus in self.tables.nodes}
 
     def _shares_of(self, node: int) -> list[Share]:
+        # The same rank as in `_rank_by_rule`, for one node. A node adds all its available CPUs to the rank, however many
+        # caches of it are used; its fullest caches go first, because they reach the goal with the fewest.
         cpus = node & self.available
         if self.rule is TopologyTieBreak.PACKED:
             return [Share(0, 0)]

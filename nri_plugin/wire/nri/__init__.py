@@ -1,8 +1,8 @@
 """The NRI protocol, plugin side: mux, messages, session. Knows nothing of allocations.
 
 `session.PluginSession` is a plugin without I/O: it takes bytes, gives events (`events`), takes answers and
-gives bytes. Pods and containers are plain values (`messages`, `spec`), an answer to `CreateContainer` holds
-an `adjustment.Adjustment`. A plugin that adds a mount and a limit to every container, and says so:
+gives bytes. Pods and containers are plain values (`messages`, `spec`). An answer to `CreateContainer` holds an
+`events.Adjustment`. A plugin that adds a mount and a limit to every container, and says so:
 
     from nri_plugin.wire.nri import events, spec
     from nri_plugin.wire.nri.events import Adjustment, removed
@@ -32,5 +32,5 @@ an `adjustment.Adjustment`. A plugin that adds a mount and a limit to every cont
                     print(warning)  # too long, too late, or more than this runtime's release knows
         sock.sendall(session.data_to_send())
 
-A session made with `details=True` also reads what placement never needs: `Container.details`, `Pod.details`.
+A session made with `details=True` also reads the fields that placement never needs: `Container.details`, `Pod.details`.
 """

@@ -58,6 +58,7 @@ def decode_request(method: str, payload: bytes, reading: Reading = PLACEMENT) ->
     reader = _READERS.get(method)
     if reader is None:
         return None
+    # A field that we do not know is stepped over: newer runtimes add fields, and never renumber one.
     try:
         return reader(payload, reading)
     except DecodeError as err:
@@ -70,9 +71,10 @@ def encode_response(event: events.NRIEvent, response: events.NRIResponse) -> byt
     """Writes the answer to `event`.
 
     Raises:
-        LocalProtocolError: the response is not one this event can have, or holds what the protocol or a
+        LocalProtocolError: this event cannot have that response, or it holds values that the protocol or a
             runtime does not take.
     """
+    # Messages carry no type: the runtime would read a wrong response as another message, without an error.
     # Every event but Configure may be answered with nothing; the empty message is the same for all of them.
     is_acknowledged = response == events.ACKNOWLEDGED and not isinstance(event, events.Configure)
     if not is_acknowledged and type(response) is not type(events.empty_response(event)):
@@ -153,6 +155,7 @@ def _update_container(payload: bytes, reading: Reading) -> events.UpdateContaine
 
 def _update_pod_sandbox(payload: bytes, reading: Reading) -> events.UpdatePodSandbox:
     message = reading.messages.UpdatePodSandboxRequest.FromString(payload)
+    # Presence matters: absent resources are no part of this request.
     overhead = message.overhead_linux_resources if message.HasField("overhead_linux_resources") else None
     resources = message.linux_resources if message.HasField("linux_resources") else None
     return events.UpdatePodSandbox(
@@ -177,6 +180,7 @@ def _validate(payload: bytes, reading: Reading) -> events.ValidateContainerAdjus
 def _of_pod(make: Callable[[Pod], events.NRIEvent]) -> Reader:
     """Returns a reader of the messages that carry a pod in field 1; they are all alike on the wire."""
 
+    # `reading.messages` has one class for all of them, so that fewer classes are made at import.
     def read(payload: bytes, reading: Reading) -> Decoded:
         return make(reading.pod(reading.messages.RunPodSandboxRequest.FromString(payload).pod))
 
@@ -194,7 +198,7 @@ def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
 
 
 def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
-    """Reads the environment only if it may list devices: reading it takes longer than all the rest."""
+    """Reads the environment only if it may list devices: reading it takes longer than all other fields."""
     # A search of the bytes decides. It may find the name in another field: then the environment is read for nothing.
     says_something = bounds.LISTS_DEVICES.encode() in payload
     is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
@@ -222,12 +226,13 @@ STATE_CHANGE_OF_CONTAINER: Final[dict[int, Callable[[Pod, Container], events.NRI
 
 
 def _state_change(payload: bytes, reading: Reading) -> Decoded:
-    # The method is known, only the event is not: acknowledge it, since an error could fail what the runtime does.
+    # NRI before 0.12 sends these events so. NRI 0.12 and later do when a plugin answers UNIMPLEMENTED to a method.
     message = reading.messages.StateChangeEvent.FromString(payload)
     if of_pod := STATE_CHANGE_OF_POD.get(message.event):
         return of_pod(reading.pod(message.pod))
     if of_container := STATE_CHANGE_OF_CONTAINER.get(message.event):
         return of_container(reading.pod(message.pod), reading.container(message.container))
+    # The method is known, only the event is not: acknowledge it, since an error could fail the runtime's operation.
     return UnknownEvent(message.event)
 
 
@@ -268,16 +273,9 @@ def _configured(_: events.Configure, response: events.ConfigureResponse) -> Mess
     return pb.ConfigureResponse(events=int(response.events))
 
 
-def _synchronized(_: events.Synchronize, response: events.SynchronizeResponse) -> Message:
-    return pb.SynchronizeResponse(update=encode.updates(response.updates))
-
-
-def _updated(_: events.UpdateContainer, response: events.UpdateContainerResponse) -> Message:
-    return pb.UpdateContainerResponse(update=encode.updates(response.updates))
-
-
-def _stopped(_: events.StopContainer, response: events.StopContainerResponse) -> Message:
-    return pb.StopContainerResponse(update=encode.updates(response.updates))
+def _updates_in(make: Callable[..., Message]) -> Callable[..., Message]:
+    """Returns a writer of the responses that hold updates of existing containers only."""
+    return lambda _, response: make(update=encode.updates(response.updates))
 
 
 def _validated(
@@ -293,9 +291,9 @@ def _acknowledged(_: events.NRIEvent, __: events.EmptyResponse) -> Message:
 _WRITERS: Final[dict[type, Callable[..., Message]]] = {
     events.EmptyResponse: _acknowledged,
     events.ConfigureResponse: _configured,
-    events.SynchronizeResponse: _synchronized,
+    events.SynchronizeResponse: _updates_in(pb.SynchronizeResponse),
     events.CreateContainerResponse: _created,
-    events.UpdateContainerResponse: _updated,
-    events.StopContainerResponse: _stopped,
+    events.UpdateContainerResponse: _updates_in(pb.UpdateContainerResponse),
+    events.StopContainerResponse: _updates_in(pb.StopContainerResponse),
     events.ValidateContainerAdjustmentResponse: _validated,
 }

@@ -64,6 +64,7 @@ class Messages:
     """
 
     def __init__(self, leaves_out: Collection[tuple[str, str]] = ()) -> None:
+        # A copy of the generated file in a pool of its own: two files of one name cannot share a pool.
         file = FileDescriptorProto.FromString(pb.DESCRIPTOR.serialized_pb)
         del file.service[:]
         for message in file.message_type:
@@ -94,6 +95,8 @@ def _thin(message: DescriptorProto, leaves_out: Collection[tuple[str, str]]) -> 
         each for each in message.field if each.name in read and (message.name, each.name) not in leaves_out
     ]
     for field in kept:
+        # On the wire a message, a string and bytes look alike, so the parser copies them as bytes without a look inside.
+        # Bytes need not be UTF-8: a variable in another encoding does not fail the request.
         if (message.name, field.name) in _AS_BYTES:
             field.type = FieldDescriptorProto.TYPE_BYTES
             field.ClearField("type_name")
@@ -105,7 +108,7 @@ WITH_ENVIRONMENT: Final = Messages()
 WITHOUT_ENVIRONMENT: Final = Messages({("Container", "env")})
 
 
-# What placement needs
+# Fields that placement needs
 
 
 NO_RESOURCES = Resources()
@@ -128,9 +131,10 @@ def deaf(_namespace: str) -> bool:
 
 
 def pod(message: Any, hears: Hears = deaf) -> Pod:
-    """Reads what placement needs of a pod; at the end of its life a runtime may send an empty one.
+    """Reads the fields of a pod that placement needs. Labels are not read.
 
-    Labels are not read. Annotations are read if `hears` says that the namespace is trusted.
+    Annotations are read if `hears` says that the namespace is trusted. At the end of a pod's life containerd may send a
+    nearly empty pod.
     """
     cut = _cut_amounts(message.linux.pod_resources, message.name, message.uid, message.namespace)
     if not message.annotations or not hears(message.namespace):
@@ -158,7 +162,7 @@ def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()
 
 
 def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
-    """What of names, and of sizes of huge pages, is left out."""
+    """The kinds of fields that exceed a bound: names, sizes of huge pages."""
     is_long = any(len(name) > bounds.NAME_CHARS for name in names)
     has_many = len(resources.hugepage_limits) > bounds.PAGE_SIZES
     if not is_long and not has_many:
@@ -171,15 +175,18 @@ def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
     entries = message.annotations
     if len(entries) > bounds.ANNOTATIONS_SEEN:
         return EMPTY, True
-    # Search the bytes before parsing: nearly all annotations are meant for other programs.
+    # Search the bytes before parsing: nearly all annotations are meant for other programs, and CRI-O adds large JSON.
     own = [pb.PodSandbox.AnnotationsEntry.FromString(entry) for entry in entries if _OWN in entry]
     return bounds.own_annotations({entry.key: entry.value for entry in own})
 
 
 def container(message: Any) -> Container:
-    """Reads what placement needs of a container; a state that we do not know counts as unknown.
+    """Reads the fields of a container that placement needs; a state that we do not know counts as unknown.
 
     Labels and annotations are not read, and of the environment only variables that list devices.
+
+    Runtimes send different fields: CDI devices come from containerd 2.3 on, a pid from CRI-O only from 1.36 on, net
+    devices from NRI 0.11 on. An absent field reads as empty, so no case depends on the runtime.
     """
     linux = message.linux
     devices, cdi, nets = linux.devices, message.CDI_devices, linux.net_devices
@@ -213,6 +220,7 @@ def container(message: Any) -> Container:
 
 def _is_privileged(devices: Sequence[Any]) -> bool:
     """Whether the list has devices that only a container with all devices of the host gets."""
+    # A privileged container lists all devices of the host, and so /dev/mem and /dev/kmsg.
     seen = devices[: bounds.DEVICE_LOOKUPS]
     return any((each.major, each.minor) in bounds.HOST_ONLY_DEVICES and each.type == "c" for each in seen)
 
@@ -224,6 +232,7 @@ def _device(message: Any) -> DeviceNode:
 def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
     """The variables that list devices, and whether some were left out; see `bounds`."""
     listing = [line for line in lines[: bounds.VARIABLES_SEEN] if line.startswith(_LISTS_DEVICES)]
+    # A variable that is too long is left out as a whole: half a list of devices would give a wrong hint.
     kept, room = [], bounds.ENVIRONMENT_CHARS
     for line in listing[: bounds.VARIABLES]:
         if len(line) <= room:
@@ -237,6 +246,7 @@ def resources(message: pb.LinuxResources) -> Resources:
 
     A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
     """
+    # In UpdateContainer containerd sends absent values as wrappers with 0: there 0 does not tell the two apart.
     cpu = message.cpu
     return Resources(
         cpu_shares=cpu.shares.value if cpu.HasField("shares") else None,
@@ -343,7 +353,7 @@ class Reading:
         resources: reads resources.
         messages: classes of the messages that these take.
         created: the same for a container that is about to be created, of which more is read.
-        is_bounded: whether what exceeds a bound is left out.
+        is_bounded: whether values beyond a bound are left out.
     """
 
     pod: Callable[[Any], Pod]

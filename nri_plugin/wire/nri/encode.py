@@ -1,6 +1,6 @@
 """Plain values to protobuf messages.
 
-Only what is set is written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
+Only fields that are set are written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
 claim one field fail the request. What a runtime would drop silently or fail for is refused here.
 """
 
@@ -19,20 +19,20 @@ _RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
 
 
 def resources(values: Resources) -> pb.LinuxResources:
-    """Writes what is set of `values`; sub-messages in which nothing is set stay absent."""
+    """Writes the fields that are set; sub-messages in which nothing is set stay absent."""
     return pb.LinuxResources(**tables.RESOURCES.write(values))
 
 
 def adjustment(values: Adjustment) -> pb.ContainerAdjustment:
-    """Writes what is set of an adjustment, several plugins' together: it is not checked."""
+    """Writes the fields that are set of an adjustment. It may be that of several plugins, so it is not checked."""
     return pb.ContainerAdjustment(**tables.ADJUSTMENT.write(values))
 
 
 def adjustment_fields(values: Adjustment) -> dict[str, Any]:
-    """Returns what is set of one plugin's adjustment, as the message's constructor takes it.
+    """Returns the fields that are set of one plugin's adjustment, as the message's constructor takes it.
 
     Raises:
-        LocalProtocolError: as `adjustment.check`.
+        LocalProtocolError: as `events.check`.
     """
     check(values)
     return tables.ADJUSTMENT.write(values)
@@ -42,14 +42,15 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
     """Writes updates, one per container: several for one container become one.
 
     Args:
-        values: what to change.
+        values: the updates.
         created_id: the container that is being created, which a reply must not update.
 
     Raises:
         LocalProtocolError: an update without container id, one of `created_id`, or two updates of one
             container that want different values.
     """
-    # NRI counts two updates of one container in a reply as a conflict of the plugin with itself.
+    # NRI compares names of plugins, and a second update of one container conflicts with the first of the same plugin.
+    # The whole request fails then, in every release.
     merged: dict[str, ContainerUpdate] = {}
     for value in values:
         _check_target(value, created_id)
@@ -60,8 +61,8 @@ def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.
 
 def _check_target(value: ContainerUpdate, created_id: str) -> None:
     if not value.container_id:
-        raise LocalProtocolError("an update names no container; runtimes would skip it without a word")
-    # NRI fails the creation for this, with `ignore_failure` too.
+        raise LocalProtocolError("an update names no container; runtimes would skip it silently")
+    # NRI fails the creation for this, whether `ignore_failure` is set or not.
     if value.container_id == created_id:
         msg = f"container {created_id} is being created and cannot be updated too; put it into the adjustment"
         raise LocalProtocolError(msg)
@@ -69,6 +70,7 @@ def _check_target(value: ContainerUpdate, created_id: str) -> None:
 
 def _merge_update(one: ContainerUpdate, other: ContainerUpdate) -> ContainerUpdate:
     changes = {name: _merge_field(one, other, name) for name in _RESOURCE_FIELDS}
+    # A failure may be ignored only if both updates allow that.
     ignore_failure = one.ignore_failure and other.ignore_failure
     return ContainerUpdate(one.container_id, replace(one.resources, **changes), ignore_failure)
 
@@ -76,6 +78,7 @@ def _merge_update(one: ContainerUpdate, other: ContainerUpdate) -> ContainerUpda
 def _merge_field(one: ContainerUpdate, other: ContainerUpdate, name: str) -> Any:
     mine, theirs = getattr(one.resources, name), getattr(other.resources, name)
     unset = getattr(_UNSET, name)
+    # Zero is a value, and differs from the None of an unset field.
     if theirs in (unset, mine):
         return mine
     if mine == unset:
@@ -91,5 +94,6 @@ def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
     """
     message = pb.ContainerUpdate(container_id=value.container_id, ignore_failure=value.ignore_failure)
     message.linux.resources.CopyFrom(resources(value.resources))
+    # Present but empty: no field of it is set, so no runtime changes anything.
     message.linux.resources.memory.SetInParent()
     return message

@@ -20,15 +20,15 @@ from nri_plugin.wire.nri.messages import (
     Resources,
 )
 
-# Adjustments: what a plugin may change about a container that is being created
+# Adjustments: changes by a plugin of a container that is being created
 #
-# * Only what is set changes anything; plugins called later see the changed container.
+# * Fields that are not set change nothing; plugins called later see the changed container.
 # * `removed(key)` removes: an annotation, variable, mount (by destination), device (by path), namespace (by
 #   type), sysctl or network device. Removing and setting one key in the same adjustment replaces it, which is
-#   how a plugin overwrites what an earlier one set.
+#   how a plugin overwrites the value of an earlier one.
 # * `args` replace the command once; `overriding(args)` does so even after another plugin did.
 # * Hooks accumulate. CDI devices, rlimits and device rules can only be added. `RDT(remove=True)` drops the class.
-# * Two plugins that set the same field or key fail the creation, with equal values too: state only what you own.
+# * Two plugins that set the same field or key fail the creation, with equal values too: set only fields that you own.
 #
 # Source: `nri.pkg.api.v1alpha1` ContainerAdjustment, NRI 0.12.2, and how NRI's library applies it.
 
@@ -141,7 +141,7 @@ def _check_keys(what: str, keys: Collection[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Configure:
-    """The runtime says what it is; times are milliseconds, 0 = not sent (NRI <= 0.6)."""
+    """The name, version and timeouts of the runtime; times are milliseconds, 0 = not sent (NRI <= 0.6)."""
 
     config: str = ""
     runtime_name: str = ""
@@ -272,8 +272,8 @@ class ValidateContainerAdjustment:
 
     Attributes:
         container: as it was before any plugin changed it.
-        adjustment: what all plugins together change about it.
-        updates: what they change about others.
+        adjustment: its changes by all plugins together.
+        updates: their changes of other containers.
         owners: container id -> which plugin set what.
         plugins: `NN-name` of every plugin consulted.
     """

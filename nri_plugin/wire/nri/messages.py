@@ -66,7 +66,7 @@ class DeviceRule:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """LinuxResources: in an adjustment or update only what is set changes anything.
+    """LinuxResources: in an adjustment or update fields that are not set change nothing.
 
     `cpus` and `mems` are kernel lists, empty = not set. Times are microseconds, sizes bytes. A container has
     a dozen `device_rules` that placement never reads: events bring them only to sessions that read details.
@@ -124,8 +124,8 @@ class PodDetails:
 class Pod:
     """A pod sandbox. `resources` is the sum of the pod's containers as the kubelet sent it.
 
-    Sessions that do not read details leave out labels, and annotations that nobody hears. `cut` names what exceeded a
-    bound and was left out besides; see `nri_plugin.model.bounds`.
+    Sessions that do not read details leave out labels, and annotations of namespaces that are not trusted. `cut` names fields that
+    exceeded a bound and were left out; see `nri_plugin.model.bounds`.
     """
 
     id: str
@@ -263,7 +263,7 @@ class OwnedField(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class FieldOwners:
-    """Which plugin (`NN-name`) set what of one container; numbers that `OwnedField` does not know stay numbers.
+    """The plugin (`NN-name`) that set each field of one container; numbers that `OwnedField` does not know stay numbers.
 
     Attributes:
         simple: field -> plugin.

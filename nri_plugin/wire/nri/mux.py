@@ -34,6 +34,7 @@ MAX_PAYLOAD_BYTES: Final = 16 << 20
 
 def mux_frames(connection_id: int, frame: bytes) -> list[bytes]:
     """Wraps one ttrpc frame so that every known peer can read it: one mux frame, or two."""
+    # A reply of 6000 bytes as one mux frame makes every release drop the plugin, and the container starts unpinned.
     # Parts of two ttrpc frames never share a mux frame: the peer's buffer is empty at the start of each ttrpc frame,
     # and only then does the first part fit.
     first, rest = frame[:FIRST_PART_BYTES], frame[FIRST_PART_BYTES:]

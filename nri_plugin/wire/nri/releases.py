@@ -3,8 +3,8 @@
 A runtime closes the connection silently if the subscription has one event that it does not know. It drops unknown
 fields of an answer silently. Releases before 0.12 do not send their version, so it is inferred from the runtime's.
 
-Source: NRI releases 0.2.0 to 0.12.2 and the versions of NRI that containerd and CRI-O carry; what updates
-lose was read in the code of containerd 1.7 to 2.4 and CRI-O 1.31 to 1.36.
+Source: NRI releases 0.2.0 to 0.12.2 and the versions of NRI that containerd and CRI-O carry. The fields that
+updates lose were found in the code of containerd 1.7 to 2.4 and CRI-O 1.31 to 1.36.
 """
 
 import re
@@ -42,10 +42,13 @@ def legal_mask(configure: Configure) -> EventMask:
     Source: NRI releases up to 0.6 tell no timeouts; from 0.12 the NRI version is told; between them only the
     runtime's version tells (containerd 2.2 and CRI-O 1.34 came with 0.10, CRI-O 1.33 without validation).
     """
+    # Only NRI 0.12 and later send their version. The text may be `(devel)`, so its presence decides, not its value.
     if configure.nri_version:
         return MASK_SINCE_0_10
     if is_before_0_7(configure):
         return MASK_BEFORE_0_10
+    # One bit too many closes the connection without an error; one bit too few loses an event. So in doubt the smaller
+    # mask is right: a runtime of another name, or a version that cannot be read.
     version = minor_version(configure.runtime_version)
     if configure.runtime_name == "containerd" and version >= (2, 2):
         return MASK_SINCE_0_10
@@ -56,12 +59,14 @@ def legal_mask(configure: Configure) -> EventMask:
 
 def is_before_0_7(configure: Configure) -> bool:
     """Whether the runtime's NRI is older than 0.7: it never synchronizes a plugin it launched."""
+    # NRI 0.7 added the timeouts to Configure, NRI 0.12 the version.
     told = configure.registration_timeout_ms or configure.request_timeout_ms or configure.nri_version
     return not told
 
 
 def minor_version(text: str) -> tuple[int, int]:
     """Returns (major, minor); a pre-release of X.Y.0 counts as below X.Y, nothing readable as (0, 0)."""
+    # Forms in use: `v2.1.9`, `1.36.0` (CRI-O), `1.7.24~ds1` (Debian), `1.7.24+unknown`.
     found = _VERSION.search(text)
     if found is None:
         return (0, 0)
@@ -133,6 +138,7 @@ _CARRIED: Final[Mapping[str, tuple[tuple[Release, Release], ...]]] = MappingProx
 
 def release_of(configure: Configure) -> Release:
     """Returns the NRI release of a runtime, the oldest it can be when that is in doubt."""
+    # A version that cannot be read, such as `(devel)`, is at least the first release that sends one.
     if configure.nri_version:
         return max(_release(configure.nri_version), (0, 12, 0))
     if is_before_0_7(configure):
@@ -145,7 +151,7 @@ def release_of(configure: Configure) -> Release:
 
 
 def unheeded(runtime: Configure, event: NRIEvent, response: NRIResponse) -> str:
-    """Returns "" if the runtime applies all of an answer, else one sentence that names what it drops."""
+    """Returns "" if the runtime applies all of an answer, else one sentence that names the dropped fields."""
     updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
     adjustment = response.whole() if isinstance(response, CreateContainerResponse) else NOTHING
     own_id = event.container.id if isinstance(event, UpdateContainer) else ""
@@ -162,6 +168,7 @@ def fields_since(adjustment: Adjustment) -> dict[str, Release]:
     found = {
         name: SINCE[name]
         for name, content, unset in zip(_NEWER, _contents(adjustment), _NO_CONTENTS, strict=True)
+        # Mostly nothing is set, and then the content is the default itself: comparing identities is enough.
         if content is not unset and content != unset
     }
     if resources.pids_limit is not None:
@@ -178,6 +185,8 @@ def _unknown(runtime: Configure, adjustment: Adjustment) -> Iterable[str]:
 
 def _lost(runtime_name: str, updates: Iterable[ContainerUpdate], own_id: str) -> Iterable[str]:
     for update in updates:
+        # The update of the container that the event is about is merged into the CRI request. So it loses other fields
+        # than the update of another container.
         is_own = update.container_id == own_id
         lost = LOST_IN_UPDATES.get((runtime_name, is_own), frozenset())
         names = [name for name in sorted(lost) if getattr(update.resources, name) != getattr(_UNSET, name)]

@@ -1,6 +1,6 @@
 """A plugin's side of one NRI connection, without I/O, clock or threads.
 
-Pass in what the socket gives, act on the events that come back, send what is queued. A connection that ended is
+Pass in the bytes from the socket, act on the events that come back, send the queued bytes. A connection that ended is
 replaced by a new session. One connection goes through these steps:
 
     plugin  -> runtime   RegisterPlugin (name, index)
@@ -8,7 +8,7 @@ replaced by a new session. One connection goes through these steps:
     runtime -> plugin    Synchronize, in one or more parts (all pods and containers); the answer may carry updates
     runtime -> plugin    events, one at a time
 
-The session itself does what needs no decision: it joins the parts of a Synchronize, chooses the subscription that the
+The session handles all that needs no decision: it joins the parts of a Synchronize, chooses the subscription that the
 runtime's version allows, and answers unknown methods. Every other request is reported as `Request` and waits for
 `respond` or `refuse`. The runtime waits too: it sends nothing else meanwhile, and closes the connection after about
 two seconds. A container is then created without this plugin.
@@ -265,6 +265,7 @@ class PluginSession:
     ) -> None:
         _check_identity(plugin_name, plugin_index)
         if not wanted:
+            # Mask 0 subscribes to everything: from NRI 0.10 on to validation too, where no answer fails the creation.
             raise LocalProtocolError("an empty subscription would mean every event; name at least one")
         self.plugin_name = plugin_name
         self.plugin_index = plugin_index
@@ -297,7 +298,7 @@ class PluginSession:
         self._stage = self._next(SessionStep.REGISTER)
         payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
         # No timeout of our own: runtimes accept one connection after the other, so the reply may take long. The
-        # watchdog waits for Configure instead, which is what shows that we are served.
+        # watchdog waits for Configure instead: it shows that the runtime serves us.
         self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
         self._watchdog.registering(now)
 
@@ -314,6 +315,8 @@ class PluginSession:
             raise LocalProtocolError(
                 f"containers can be updated when the session is ready; it is {self._stage.value}"
             )
+        # The runtime holds its lock until the handler has answered: the call would block, the answer would be late, and
+        # the runtime would drop the plugin.
         if self._waiting:
             msg = "the runtime takes no update while it waits for an answer; put the update into the answer"
             raise LocalProtocolError(msg)
@@ -376,6 +379,7 @@ class PluginSession:
 
     def _answered(self, call: int, now: float, step: SessionStep) -> None:
         waiting = self._waiting.pop(call)
+        # NRI drops a plugin whose answer is late, and starts the container without it.
         late = waiting.deadline is not None and now > waiting.deadline
         # Only Configure and Synchronize move the stage; events leave it READY however they are answered.
         if isinstance(waiting.event, Configure | Synchronize):
@@ -388,7 +392,7 @@ class PluginSession:
             self._watchdog.answered_late(now)
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
-        """Takes what the socket gave; b"" is the end of the connection.
+        """Takes bytes from the socket; b"" is the end of the connection.
 
         Returns:
             What happened, in order.
@@ -409,6 +413,7 @@ class PluginSession:
     def _receive(self, data: bytes | bytearray | memoryview, now: float) -> list[SessionEvent]:
         if self._stage is SessionStage.CLOSED:
             raise RemoteProtocolError("bytes came after the end of the connection")
+        # Configure may arrive before the reply to RegisterPlugin, so both ends read whatever the trunk brings.
         events: list[SessionEvent] = []
         # Frames of other connection ids are dropped, as the runtime does with ours.
         for connection_id, part in self._mux.feed(data):
@@ -487,6 +492,7 @@ class PluginSession:
         self._pods += part.event.pods
         self._containers += part.event.containers
         self._synchronize_bytes += len(call.payload)
+        # NRI up to 0.6 sends one message of up to 16 MiB, later releases any number of parts: bound the lists.
         listed = max(len(self._pods), len(self._containers))
         if listed > bounds.SYNCHRONIZED:
             msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"

@@ -185,7 +185,7 @@ class Scheduler:
 
 @dataclass(frozen=True, slots=True)
 class RDT:
-    """Cache and memory bandwidth class (resctrl); `remove` drops what was configured before."""
+    """Cache and memory bandwidth class (resctrl); `remove` drops the class that was configured before."""
 
     clos_id: str | None = None
     schemata: tuple[str, ...] | None = None

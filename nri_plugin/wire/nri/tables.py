@@ -32,7 +32,7 @@ class FieldKind:
     """How the value of one field looks on both sides.
 
     Attributes:
-        write: value -> what the message's constructor takes.
+        write: value -> argument of the message's constructor.
         read: the message's attribute -> value.
         has_presence: absent reads as None; "set to zero" is something else.
     """
@@ -55,6 +55,8 @@ def _same(value: Any) -> Any:
     return value
 
 
+# Proto3 scalars have no presence: an empty text or list is the same as an absent one, and is not written. Wrappers
+# (`OptionalInt64`) do have presence: a wrapper that holds 0 claims the field and sets it to 0.
 PLAIN = FieldKind(_same, _same)
 TEXTS = FieldKind(list, tuple)
 TEXT_MAP = FieldKind(dict, lambda found: dict(found) if found else EMPTY)
@@ -85,6 +87,7 @@ def wrapped(inner: str = "value") -> FieldKind:
 
 def number_of(numbers: type[IntEnum]) -> FieldKind:
     """Returns the kind of an enumeration; a number it does not know stays one."""
+    # A later release may add a member. An unknown number is kept, so that nothing is lost between reading and writing.
     known = {member.value: member for member in numbers}
     return FieldKind(int, lambda found: known.get(found, found))
 
@@ -120,9 +123,10 @@ class Table:
         object.__setattr__(self, "_contents", attrgetter(*names))
 
     def write(self, value: Any) -> dict[str, Any]:
-        """Returns what is set of `value`, as the message's constructor takes it."""
+        """Returns the fields of `value` that are set, as the message's constructor takes them."""
         written: dict[str, Any] = {}
         for column, content in self.set_fields(value):
+            # Columns that share the start of a path, such as `cpu.shares` and `cpu.cpus`, share the dict.
             inner = written
             for step in column.path[:-1]:
                 inner = inner.setdefault(step, {})
@@ -130,7 +134,7 @@ class Table:
         return written
 
     def set_fields(self, value: Any) -> Iterator[tuple[Column, Any]]:
-        """Yields the columns in which `value` differs from what is absent, with the content."""
+        """Yields the columns in which `value` differs from the default, with the content."""
         for column, unset, content in zip(self.columns, self._unset, self._contents(value), strict=True):
             # Mostly nothing is set, and then the content is the default itself.
             if content is not unset and content != unset:
@@ -161,6 +165,7 @@ class Table:
 
 
 def _read(message: Any, column: Column) -> Any:
+    # An absent message on the way reads as an empty one, so only the last field needs a test for presence.
     for step in column.path[:-1]:
         message = getattr(message, step)
     last = column.path[-1]

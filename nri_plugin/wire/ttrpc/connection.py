@@ -263,9 +263,11 @@ class ClientConnection(End):
         if self._next_stream_id > LAST_STREAM_ID:
             raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
         data = encode_request(request)
-        # The id is used up even if the request turns out too long: a server refuses ids that do not grow.
+        # The id is used up even if the request turns out too long: a server refuses ids that do not grow. Go peers skip
+        # ids too, where a request was too long for them.
         stream_id = self._next_stream_id
         self._next_stream_id += 2
+        # ttrpc before 1.2.6 sends any length, but every release refuses more than 4 MiB on receipt.
         if len(data) > self._max_send:
             msg = f"{request.method} request of {len(data)} bytes is over the limit of {self._max_send}"
             raise LocalProtocolError(f"{msg}; send less at once")
@@ -437,6 +439,7 @@ class ServerConnection(End):
         return self._accept(frame, now)
 
     def _accept(self, frame: Frame, now: float) -> Call | CallRefused:
+        # The frame is whole, so only this request is unreadable, and the connection goes on.
         try:
             request = decode_request(frame.data)
         except RemoteProtocolError as err:
@@ -511,6 +514,7 @@ class ServerConnection(End):
         Raises:
             LocalProtocolError: no such call waits, or the status says OK.
         """
+        # A status OK reads as success with an empty message: the client would take the failure for an answer.
         if status.code == Code.OK:
             raise LocalProtocolError(f"call {stream_id} cannot fail with status OK; use reply")
         self._forget(stream_id)
@@ -559,16 +563,3 @@ class ServerConnection(End):
 
     def _send_status(self, stream_id: int, status: RPCStatus) -> None:
         self._queue(stream_id, MessageType.RESPONSE, encode_response(ResponseEnvelope(status)))
-
-
-__all__ = [
-    "Call",
-    "CallRefused",
-    "ClientConnection",
-    "ClientEvent",
-    "Reply",
-    "ServerConnection",
-    "ServerEvent",
-    "StreamEnd",
-    "StreamMessage",
-]

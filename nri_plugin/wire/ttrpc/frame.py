@@ -112,7 +112,7 @@ class FrameReader:
         if len(self._buffer) < HEADER_BYTES:
             return None
         length, stream_id, message_type, flags = HEADER.unpack_from(self._buffer)
-        # Decide by the length alone, before the data is here: a bounded reader must not wait for 4 GiB.
+        # Decide by the length alone, before the data has arrived: a bounded reader must not wait for 4 GiB.
         if length > self._max_data:
             return self._begin_skip(length, stream_id, message_type)
         end = HEADER_BYTES + length
@@ -190,7 +190,7 @@ class RPCStatus:
 
 @dataclass(frozen=True, slots=True)
 class RequestEnvelope:
-    """A call. `timeout_ns` is what was left of the caller's time when it sent, 0 = no limit."""
+    """A call. `timeout_ns` is the rest of the caller's time when it sent, 0 = no limit."""
 
     service: str
     method: str
@@ -257,7 +257,8 @@ def decode_response(data: bytes) -> ResponseEnvelope:
     """
     message = pb.Response()
     _parse(message, data, "response")
-    # Go sends no status for success, other peers may send one with code 0: both have a payload.
+    # Go sends no status for success, other peers may send one with code 0: both have a payload. With an error Go throws
+    # the payload away, so an error never comes with a result.
     wire = message.status
     if not wire.code:
         return ResponseEnvelope(None, message.payload)

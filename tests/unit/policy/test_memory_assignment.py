@@ -127,7 +127,7 @@ def test_a_shortage_names_all_resources_in_order():
 
 def test_a_preferred_hint_is_not_stretched_to_one_that_is_not():
     narrow = memory_state(machine(3, 10, 10))
-    said = "memory was promised a preferred place on {}, but only NUMA nodes 0-1 have enough free: memory: "
+    said = "memory has a preferred hint for {}, but only NUMA nodes 0-1 have enough free: memory: "
     assert (
         refusal(AdmissionError, narrow, {"memory": 5}, hint(0b001, preferred=True))
         == said.format("NUMA nodes 0") + "5 wanted, 13 free on 0-1"
@@ -135,7 +135,7 @@ def test_a_preferred_hint_is_not_stretched_to_one_that_is_not():
     spread = memory_state(machine(10, 10), [[block(0b11, 12)]])
     assert (
         refusal(AdmissionError, spread, {"memory": 5}, hint(None, preferred=True))
-        == said.format("anywhere") + "5 wanted, 8 free on 0-1"
+        == said.format("any NUMA nodes") + "5 wanted, 8 free on 0-1"
     )
     assert allocate_memory(spread, {"memory": 5}, hint(None)).nodes == NodeMask(0b11)
 
@@ -179,7 +179,7 @@ def test_beyond_eight_nodes_too_few_nodes_become_the_lowest_that_hold_it():
     assert on_many([5] * 10, 12, 0b1000) == 0b1011
     assert on_many([5] * 8 + [10, 10], 15, 0b1000) == 1 << 8 | 0b1000
     assert on_many([1] + [5] * 9, 10, 0b1) == 0b111
-    with pytest.raises(AdmissionError, match="a preferred place on NUMA nodes 0, but only NUMA nodes 0-2"):
+    with pytest.raises(AdmissionError, match="a preferred hint for NUMA nodes 0, but only NUMA nodes 0-2"):
         on_many([1] + [5] * 9, 10, 0b1, preferred=True)
 
 

@@ -1,4 +1,4 @@
-"""Memory of each node: allocatable, promised, grouped."""
+"""Memory of each node: allocatable, allocated, grouped."""
 
 from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
@@ -79,7 +79,7 @@ def test_less_is_taken_where_the_rest_is_reused():
     assert state.free("memory") == {0: 7, 1: 10}
 
 
-def test_a_release_is_given_back_in_ascending_order_by_what_is_promised():
+def test_a_release_is_given_back_in_ascending_order_by_what_is_allocated():
     state = memory_state(TWO, [[block(0b11, 13)], [block(0b10, 2)]])
     after = without_blocks(state, [block(0b11, 13)])
     assert after.free("memory") == {0: 10, 1: 8}
@@ -99,15 +99,15 @@ def test_a_block_of_nothing_still_counts():
 
 def test_a_node_that_is_gone_can_promise_nothing_but_its_blocks_count():
     state = memory_state(TWO, [[block(0b101, 15)]])
-    assert dict(state.promised) == {(0, "memory"): 10, (2, "memory"): 0}
+    assert dict(state.allocated) == {(0, "memory"): 10, (2, "memory"): 0}
     assert state.assignments == {0: 1, 1: 0, 2: 1}
     assert without_blocks(state, [block(0b101, 15)]).assignments == {0: 0, 1: 0, 2: 0}
 
 
-def test_where_more_is_promised_than_there_is_any_more_nothing_further_is_taken():
+def test_where_more_is_allocated_than_there_is_any_more_nothing_further_is_taken():
     shrunk = memory_machine(machine(2, 1, memory_bytes={0: 4, 1: 10}))
     before = memory_state(TWO, [[block(0b01, 8)]])
-    state = MemoryState(shrunk, before.promised, before.assignments, before.group)
+    state = MemoryState(shrunk, before.allocated, before.assignments, before.group)
     after = state.with_blocks([(block(0b11, 5), 5)])
     assert after.free("memory") == {0: -4, 1: 5}
 

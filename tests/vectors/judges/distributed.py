@@ -34,7 +34,7 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
         )
     except InsufficientCPUsError as error:
         sound = case["n"] > len(available)
-        answer: tuple[str | None, str | None] = (None, error.refusal.detail)
+        answer: tuple[str | None, str | None] = (None, str(error.refusal.detail))
     else:
         sound = ours <= available and len(ours) == max(0, case["n"])
         answer = (str(ours), None)

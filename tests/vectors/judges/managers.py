@@ -338,7 +338,7 @@ class MemoryManager:
                 state.assignments[node],
                 [other for other in self.machine.nodes if state.group[node] >> other & 1],
                 {
-                    name: [state.promised.get((node, name), 0), state.free(name)[node]]
+                    name: [state.allocated.get((node, name), 0), state.free(name)[node]]
                     for name in self.machine.allocatable
                 },
             ]

@@ -8,7 +8,7 @@ from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.policy.search.mask_order import Distances
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder
 from tests.oracles.kubelet_start import topology_manager_refusals
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
@@ -68,13 +68,15 @@ def judge_misc(document: Document) -> Iterator[Judged]:
 
 
 def _average(case: Case) -> Judged:
-    ours = distances_of(case).average(NodeMask(case["mask"]))
+    nodes = NodeMask(case["mask"])
+    ours = distances_of(case).total(nodes.mask) / len(nodes) ** 2 if nodes else 0.0
     return compare(case["id"], round(ours, 9), round(case["result"], 9))
 
 
 def _closest(case: Case) -> Judged:
-    ours = distances_of(case).closest(NodeMask(case["m1"]), NodeMask(case["m2"]))
-    return compare(case["id"], ours.mask, case["result"])
+    order = MaskOrder(distances_of(case))
+    ours = min(case["m1"], case["m2"], key=lambda mask: (mask.bit_count(), order.of(mask)))
+    return compare(case["id"], ours, case["result"])
 
 
 def _new_manager(case: Case) -> Judged:

@@ -109,7 +109,7 @@ def as_at_first(manager: MemoryManager) -> Case:
                     "total": total[node],
                     "system_reserved": machine.reserved[name][node],
                     "allocatable": machine.allocatable[name][node],
-                    "reserved": state.promised.get((node, name), 0),
+                    "reserved": state.allocated.get((node, name), 0),
                     "free": state.free(name)[node],
                 }
                 for name, total in machine.total.items()

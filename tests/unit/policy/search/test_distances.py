@@ -7,7 +7,7 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
-from nri_plugin.policy.search.mask_order import Distances, distances_of
+from nri_plugin.policy.search.mask_order import Distances, MaskOrder, distances_of
 
 
 def table(*rows):
@@ -23,18 +23,18 @@ EIGHT = table(*[row + FAR for row in NEAR], *[FAR + row for row in NEAR])
 
 
 @pytest.mark.parametrize(
-    ("distances", "nodes", "average"),
+    ("distances", "nodes", "total"),
     [
-        (FOUR, (0, 1), 10.5),
-        (FOUR, (0, 2), 11),
+        (FOUR, (0, 1), 42),
+        (FOUR, (0, 2), 44),
         (FOUR, (3,), 10),
         (FOUR, (), 0),
-        (EIGHT, (0, 4), 20),
-        (EIGHT, (0, 1, 2), 100 / 9),
+        (EIGHT, (0, 4), 80),
+        (EIGHT, (0, 1, 2), 100),
     ],
 )
-def test_the_average_is_over_all_ordered_pairs(distances, nodes, average):
-    assert distances.average(NodeMask.of(*nodes)) == average
+def test_the_total_is_over_all_ordered_pairs(distances, nodes, total):
+    assert distances.total(NodeMask.of(*nodes).mask) == total
 
 
 @pytest.mark.parametrize(
@@ -53,8 +53,11 @@ def test_the_average_is_over_all_ordered_pairs(distances, nodes, average):
     ],
 )
 def test_fewer_nodes_come_before_closer_ones(one, other, closer):
-    one, other = NodeMask.of(*one), NodeMask.of(*other)
-    assert EIGHT.closest(one, other) == EIGHT.closest(other, one) == NodeMask.of(*closer)
+    order = MaskOrder(EIGHT)
+    masks = [NodeMask.of(*nodes).mask for nodes in (one, other)]
+    for pair in (masks, masks[::-1]):
+        best = min(pair, key=lambda mask: (mask.bit_count(), order.of(mask)))
+        assert best == NodeMask.of(*closer).mask
 
 
 def test_the_merge_prefers_closer_nodes_only_when_told():
