@@ -1,6 +1,6 @@
 """The checkpoint as text: one JSON document with one record a line.
 
-    {"format":"nri-pin checkpoint","version":2,"writer":"0.1.0","generation":7,
+    {"format":"nri-pin checkpoint","version":3,"writer":"0.1.0","generation":7,
     "node":{...},
     "pods":[
     {...}
@@ -14,8 +14,10 @@ strict: an unknown field, a missing one or a wrong type is an error. A record ha
 files, and a damaged file loses only the damaged lines.
 
 Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
-counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Both versions are
-read, and 2 is written; fields that version 1 lacks have defaults. An unknown version is an error that names both.
+counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Version 3 added the
+marks of pods that were admitted as a whole, of init containers, and of the shared pools of pods; the memory that init
+containers returned is read and ignored. Versions 1 to 3 are read, and 3 is written; fields that an older version lacks have
+defaults. An unknown version is an error that names those that are read.
 """
 
 import re
@@ -41,8 +43,8 @@ from nri_plugin.checkpoint.rows import (
 from nri_plugin.model.state import State
 
 FORMAT = "nri-pin checkpoint"
-VERSION = 2
-READABLE = (1, 2)
+VERSION = 3
+READABLE = (1, 2, 3)
 
 _HEAD = re.compile(rb'\{"format":"nri-pin checkpoint","version":([0-9]{1,9}),')
 _TAIL = re.compile(rb',\n"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')

@@ -80,6 +80,7 @@ def checkpoint_file(
 NEWER: Mapping[str, Sequence[tuple[str, object, str]]] = {
     "pods": (
         ("facts", None, "the facts of the cluster on pod {}"),
+        ("is_admitted", False, "that pod {} was admitted as a whole"),
         ("devices_counted", False, "that the hint of pod {} counts the devices of all its containers"),
         ("limit_milli", 0, "the CPU limit of pod {}"),
         ("sandbox_path", "", "the cgroup of the sandbox of pod {}"),
@@ -91,7 +92,7 @@ NEWER: Mapping[str, Sequence[tuple[str, object, str]]] = {
     ),
     "allocations": (
         ("grown", (), "which CPUs of {} came with a resize"),
-        ("returned", (), "which memory of {} later containers of its pod may still have"),
+        ("is_init", False, "that {} is an init container, whose CPUs later containers of its pod may hold"),
         ("resize", None, ""),
     ),
 }

@@ -221,6 +221,7 @@ class SavedPod(SavedRow, frozen=True):
     run_seen: bool = False
     facts: PodFactsRow | None = None
     devices_counted: bool = False
+    is_admitted: bool = False
 
 
 class SavedContainer(SavedRow, frozen=True):
@@ -279,7 +280,7 @@ class ResizeRow(SavedRow, frozen=True):
 
 
 class AllocationRow(SavedRow, frozen=True):
-    """An `Allocation` and the key it is kept under."""
+    """An `Allocation` and the key it is kept under; `returned` is of version 2 and ignored."""
 
     key: str
     cpus: str = ""
@@ -291,6 +292,8 @@ class AllocationRow(SavedRow, frozen=True):
     grown: tuple[str, ...] = ()
     resize: ResizeRow | None = None
     returned: tuple[SavedMemory, ...] = ()
+    is_init: bool = False
+    is_pod_shared: bool = False
 
 
 class SavedNode(SavedRow, frozen=True):
@@ -397,7 +400,6 @@ ALLOCATION = RowTable(
     affinity=NODES,
     grown=each(CPUS),
     resize=optional(RESIZE),
-    returned=each(MEMORY),
 )
 
 

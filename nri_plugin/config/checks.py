@@ -1,7 +1,7 @@
 """Checks that involve more than one key, and the amounts kept for the system, by the kubelet's rules."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -10,11 +10,12 @@ from typing import Any
 
 from nri_plugin.config import option_checks
 from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, Settings
+from nri_plugin.config.values import POD_LEVEL_GATE
 from nri_plugin.config.yaml_tree import Place
 from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, Manager
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, options_of
+from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, options_of
 from nri_plugin.model.quantity import format_bytes
 
 HOST_MOUNT = "/host"
@@ -66,6 +67,7 @@ def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
 
 
 def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+    yield from _gate_rules(settings.feature_gates, place_of)
     for name, one in options_of(None).items():
         if one.gate and one.is_changed(settings.options) and not settings.feature_gates.get(one.gate, True):
             yield place_of(name).error(
@@ -80,6 +82,16 @@ def _option_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError
             yield place_of(manager.key).error(error.detail)
     for key, detail in option_checks.refusals(options):
         yield place_of(key).error(detail)
+
+
+def _gate_rules(gates: Mapping[str, bool], place_of: PlaceOf) -> Iterator[ConfigError]:
+    """Source: kubelet, the dependencies of its feature gates; the first words are its own."""
+    needed, gate = POD_LEVEL_GATE, REGISTRY["pod_level_managers"].gate
+    if gates.get(gate, False) and not gates.get(needed, True):
+        yield place_of("featureGates").error(
+            f"{gate} is enabled, but depends on features that are disabled: [{needed}]; set {needed} to true, or {gate} to "
+            "false"
+        )
 
 
 def section_values(settings: Settings, manager: Manager) -> dict[str, Any]:

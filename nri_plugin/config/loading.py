@@ -39,6 +39,7 @@ EXPORTER_SOCKET = "exporter/exporter.sock"
 """Below the state directory, which both processes mount."""
 
 QUOTA_GATE = REGISTRY["lift_cpu_quota"].gate
+POD_MANAGERS_GATE = REGISTRY["pod_level_managers"].gate
 
 LINES_TO_ADD = """\
 cpuManagerPolicy: static
@@ -264,6 +265,7 @@ def _options(settings: Settings) -> Options:
     return replace(
         options,
         lift_cpu_quota=settings.feature_gates.get(QUOTA_GATE, True),
+        pod_level_managers=settings.feature_gates.get(POD_MANAGERS_GATE, False),
         kept_memory_bytes=kept_bytes(settings),
         # A Burstable container with exclusive CPUs would be bounded by a floor without them.
         pool_floor=options.pool_floor and not options.annotation_namespaces,

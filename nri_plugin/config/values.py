@@ -175,13 +175,12 @@ def namespaces(value: source.Value) -> frozenset[str]:
 
 # ---- sections of KubeletConfiguration
 
-# Source: the gates of kubelet 1.36 that concern these managers. True: may be set either way.
-FEATURE_GATES: Mapping[str, bool] = dict.fromkeys(GATES, True) | {
-    **{one.own_gate: True for one in REGISTRY.values() if one.own_gate},
-    "MemoryManager": True,
-    "PodLevelResources": True,
-    "PodLevelResourceManagers": False,
-}
+POD_LEVEL_GATE = "PodLevelResources"
+
+FEATURE_GATES = frozenset(
+    (*GATES, *(one.own_gate for one in REGISTRY.values() if one.own_gate), "MemoryManager", POD_LEVEL_GATE)
+)
+"""Source: the gates of kubelet 1.36 that concern these managers."""
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
 """Resources that kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""
@@ -260,10 +259,8 @@ def feature_gates(value: source.Value) -> Mapping[str, bool]:
     gates = {}
     for name, entry in found.entries.items():
         if name not in FEATURE_GATES:
-            raise unknown(found.keys[name], name, tuple(FEATURE_GATES))
+            raise unknown(found.keys[name], name, tuple(sorted(FEATURE_GATES)))
         gates[name] = source.flag(entry)
-        if gates[name] and not FEATURE_GATES[name]:
-            raise found.keys[name].error("not yet supported by this version; set it to false or remove it")
     return gates
 
 

@@ -1,6 +1,6 @@
 """The advice of a refusal: alternatives that would have fitted, and the obstacle.
 
-Every alternative was tried: by the same `place_new` on a changed request, state or policy. A runtime waits meanwhile,
+Every alternative was tried: by the same `admit` on a changed request, state or policy. A runtime waits meanwhile,
 so few alternatives are tried. An admitted container costs nothing, a refused one well below a millisecond.
 `nri_plugin.explain.fits` looks longer, with the same trials.
 """
@@ -10,7 +10,8 @@ from functools import lru_cache
 from itertools import islice
 
 from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
-from nri_plugin.core.placement import Placement, exclusive_count, place_new
+from nri_plugin.core.placement import Placement, exclusive_count
+from nri_plugin.core.pods import Unfit, admit
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
@@ -51,11 +52,9 @@ class Trial:
     request: ContainerRequest
 
     def placed(self) -> Placement | None:
-        """The placement of the request, None where it would be refused."""
-        try:
-            return place_new(self.node, self.state, self.pod, self.request)
-        except AdmissionError:
-            return None
+        """The placement of the request, with those containers of its pod that are not placed; None where one is refused."""
+        placed = admit(self.node, self.state, self.pod, self.request)
+        return None if isinstance(placed, Unfit) else placed
 
     @property
     def fits(self) -> bool:

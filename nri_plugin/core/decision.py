@@ -93,12 +93,14 @@ class InformedCreate:
         devices: where its devices are, by resource.
         pod_devices: the same of all containers of the pod, for pod scope; empty when they are not known.
         facts: from the pod's object; None when they are not known.
+        devices_by_container: the devices of the other containers of the pod, by name; empty when they are not known.
     """
 
     event: CreateContainer
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
     facts: PodFacts | None = None
+    devices_by_container: tuple[tuple[str, tuple[DeviceResource, ...]], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, repair_drift
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
-from nri_plugin.core.placement import Placement, place_new
+from nri_plugin.core.placement import Placement
+from nri_plugin.core.pods import Unfit, admit
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.core.requests import (
     ContainerRequest,
@@ -45,7 +46,7 @@ from nri_plugin.core.requests import (
     stored_mems,
 )
 from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
-from nri_plugin.core.reuse import init_memory_released
+from nri_plugin.core.reuse import init_memory_released, inits_ended
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
@@ -89,7 +90,9 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     # The records stay until the runtime removes the containers: a late event would adopt an unknown container again.
     after = state.released(pod.uid).with_containers(stopped)
     # A new sandbox of the pod gets a new hint: other pods may have taken the CPUs of the old one.
-    after = after.with_pod(replace(pod, affinity=None, affinity_preferred=True, devices_counted=False))
+    after = after.with_pod(
+        replace(pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False)
+    )
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
 
@@ -119,13 +122,12 @@ def _informed_create(
     # 1. The request: the runtime's message and the facts. Annotations come last and may refuse the container.
     state, pod, request = creation_context(node, before, known)
     overruled = None
-    try:
-        request = annotated(node.options, pod, request)
-        # 2. The placement: hints, merge, CPUs, memory. Its state is a trial until the decision is returned.
-        placed = place_new(node, state, pod, request)
-    except AdmissionError as error:
+    # 2. The placement of the container, and of the rest of its pod: hints, merge, CPUs, memory. Its state is a trial until
+    # the decision is returned.
+    placed = _admitted(node, state, pod, request, known)
+    if isinstance(placed, Unfit):
         # 3. Refused: advice is looked for now, because only now it is worth the time.
-        refusal = advised(node, state, pod, request, error.refusal)
+        refusal = advised(node, placed.state, pod, placed.request, placed.refusal)
         if may_refuse and pod.namespace not in node.options.never_refuse:
             return Decision(before, refusal=refusal, steps=("refused", *refusal.steps))
         # In a namespace that is never refused, the container runs in the shared pool and holds nothing.
@@ -159,10 +161,22 @@ def creation_context(
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
-    request = container_request(pod, event.container)
+    state = inits_ended(state, pod, event.container.name)
+    request = container_request(node.options, pod, event.container)
     if has_uncounted_devices(known):
         return state, pod, request
     return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
+
+
+def _admitted(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, known: InformedCreate
+) -> Placement | Unfit:
+    try:
+        request = annotated(node.options, pod, request)
+    except AdmissionError as error:
+        return Unfit(state, request, error.refusal)
+    devices = () if has_uncounted_devices(known) else known.devices_by_container
+    return admit(node, state, pod, request, dict(devices))
 
 
 def has_uncounted_devices(known: InformedCreate) -> bool:

@@ -23,8 +23,10 @@ from nri_plugin.model.state import (
     PodRecord,
     QOSClass,
     State,
+    allocation_key,
     pod_of,
 )
+from nri_plugin.policy.pod_level import has_own_resources
 
 NO_QUOTA = -1
 PERIOD_US = 100_000
@@ -55,7 +57,7 @@ def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
     Source: kubelet v1.36, feature gate DisableCPUQuotaWithExclusiveCPUs.
     """
     held = state.allocation_of(record)
-    if not node.options.lift_cpu_quota or held is None or not record.limit_milli:
+    if not node.options.lift_cpu_quota or held is None or held.is_pod_shared or not record.limit_milli:
         return False
     pod = state.pods.get(record.pod_uid)
     is_whole = pod is not None and pod.qos is QOSClass.GUARANTEED
@@ -95,11 +97,24 @@ def _quotas(state: State, lifts: Callable[[ContainerRecord], bool]) -> Iterator[
         if record.cgroup.path:
             yield QuotaWrite(record.cgroup, _quota(_limit_milli(state, record, held), is_lifted=is_lifted))
     # The pod's quota is the sum of its containers' and would throttle an exclusive container as well.
-    for uid, is_lifted in lifted.items():
+    for uid, is_any_lifted in lifted.items():
         pod = state.pods.get(uid)
+        is_lifted = is_any_lifted and not _throttles_shared(state, pod)
         has_quota = pod is not None and (is_lifted or pod.qos is QOSClass.GUARANTEED)
         if pod is not None and has_quota and pod.limit_milli and pod.cgroup_parent:
             yield QuotaWrite(CgroupRef(pod.cgroup_parent), _quota(pod.limit_milli, is_lifted=is_lifted))
+
+
+def _throttles_shared(state: State, pod: PodRecord | None) -> bool:
+    """Whether the pod has resources of its own, and a container that only the pod's quota bounds.
+
+    Source: kubelet v1.36.2 cm/pod_container_manager_linux.go: such a pod keeps its quota as long as one of its containers,
+        an ended init container included, shares CPUs.
+    """
+    if pod is None or pod.facts is None or not has_own_resources(pod.facts):
+        return False
+    held = (state.allocations.get(allocation_key(pod.uid, one.name)) for one in pod.facts.containers)
+    return any(one is None or not one.cpus or one.is_pod_shared for one in held)
 
 
 def _limit_milli(state: State, record: ContainerRecord, held: Allocation) -> int:
@@ -173,7 +188,7 @@ def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
     for record in state.containers.values():
         if record.pod_uid in pods and record.phase is Phase.RUNNING:
             held = state.allocation_of(record)
-            if held is not None and held.cpus:
+            if held is not None and held.cpus and not held.is_pod_shared:
                 yield record, held
 
 

@@ -25,10 +25,8 @@ from nri_plugin.core.requests import (
 from nri_plugin.core.reuse import (
     donors,
     handed_over,
-    has_released_init_memory,
-    init_memory_released_again,
-    init_memory_restored,
     is_plain_init,
+    live_keys,
     reusable_cpus,
     reusable_memory,
 )
@@ -83,14 +81,13 @@ class Placement:
         )
 
 
-def place_new(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
-    """`place` for a container that does not run yet: it also needs a CPU to run on.
+def with_a_cpu(node: Node, placed: Placement) -> Placement:
+    """The placement of a container that does not run yet, which needs a CPU to run on.
 
     Raises:
-        AdmissionError: policy refuses it, or it needs the shared pool and that has no CPU left. Without a cpuset it would
-            run on the exclusive CPUs of others.
+        InsufficientCPUsError: it needs the shared pool, and that has no CPU left. Without a cpuset it would run on the
+            exclusive CPUs of others.
     """
-    placed = place(node, state, pod, request)
     has_cpus = placed.allocation is not None and placed.allocation.cpus
     if not has_cpus and pins(node, placed.state) and not placed.state.shared_pool(node):
         hint = f"all online CPUs {node.topology.online} are exclusive; bring CPUs online or end a container that holds some"
@@ -113,7 +110,8 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
         state = state.with_allocation(key, held)
-    if held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count:
+    is_same = held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count
+    if held is not None and is_same and not _is_taken_over(state, pod, request, held):
         return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):
         # It ran before and gave its memory back. The kubelet admits it only once and takes no memory for it again.
@@ -136,10 +134,10 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         cpu_milli=request.cpu_milli or 0,
         affinity=hint.affinity or NO_NODES,
         preferred=hint.preferred,
+        is_init=is_plain_init(pod.facts, request.name),
     )
-    # 6. CPUs and memory of ended containers leave their allocations, so that each has one owner.
+    # 6. What came from ended containers leaves their allocations, but for the CPUs of init containers.
     after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
-    after = init_memory_released_again(after, before, pod)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 
 
@@ -203,6 +201,14 @@ def _kept(
     return Placement(state, held, ("kept", "memory-taken-anew"))
 
 
+def _is_taken_over(state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> bool:
+    """Whether a live container of the pod runs on the CPUs of this init container, which is created again beside it."""
+    if not held.is_init:
+        return False
+    live = live_keys(state, pod.uid) - {request.key}
+    return any(key in live and not held.cpus.isdisjoint(one.cpus) for key, one in state.allocations.items())
+
+
 def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
     return any(block.size_bytes < memory.get(block.resource, 0) for block in held.memory)
 
@@ -214,8 +220,11 @@ def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:
 def _placed_in_pool(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
     """A container without an allocation; its devices and providers of other packages can still refuse it.
 
-    A container that is started again is not asked about again: the kubelet admits a container once.
+    A container that is started again, or whose pod was admitted as a whole, is not asked about again: the kubelet admits
+    a container once.
     """
+    if pod.is_admitted:
+        return Placement(state, None, ("shared",))
     of_pod = state.containers_of(pod.uid)
     before = next((one for one in of_pod if one.name == request.name and not one.unplaced), None)
     if before is not None:
@@ -255,9 +264,6 @@ def _question(
     count: int,
     memory: Mapping[str, int],
 ) -> Question:
-    if has_released_init_memory(state, pod):
-        # The kubelet placed this container while its init containers still held their memory.
-        state = init_memory_restored(state, pod, memory_state_of(node, state))
     keys = donors(state, pod, request.name)
     return Question(
         node,
@@ -300,7 +306,7 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
     if pod.affinity is not None:
         return "pod-scope-kept", None
     # The amounts are the pod's. The allocations, and those that pass on to the container, stay as they are.
-    total = replace(pod_request(pod), devices=request.pod_devices or request.devices)
+    total = replace(pod_request(node.options, pod), devices=request.pod_devices or request.devices)
     memory, count = memory_request(node, total), _pod_count(node, pod, total)
     return POD_SCOPE, replace(question, request=total, exclusive_cpus=count, memory=memory)
 
@@ -315,7 +321,7 @@ def _pod_count(node: Node, pod: PodRecord, total: ContainerRequest) -> int:
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
     if pod.facts is not None:
-        requests = (annotated(node.options, pod, request) for request in spec_requests(pod))
+        requests = (annotated(node.options, pod, request) for request in spec_requests(node.options, pod))
         return peak(pod.facts, [_filled_up(node, request) for request in requests])
     return _filled_up(node, replace(total, cpu_milli=(total.cpu_milli or 0) // 1000 * 1000))
 
@@ -461,9 +467,13 @@ def adopted(
         return None
     # Memory nodes that lost their memory are no allocation to keep.
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
-    if count and (len(cpus) != count or not cpus - node.topology.offline <= state.available(node)):
+    # With facts it may have those of the init containers before it.
+    pod = state.pods.get(request.pod_uid)
+    inits = donors(state, pod, request.name) if pod and pod.facts else ()
+    taken = state.exclusive - reusable_cpus(state, inits)
+    if count and (len(cpus) != count or not cpus - node.topology.offline <= node.allocatable - taken):
         return None
-    if count and not cpus.isdisjoint(state.exclusive | node.reserved):
+    if count and not cpus.isdisjoint(taken | node.reserved):
         return None
     # The container keeps running in either case; without an allocation it joins the shared pool, which needs a CPU.
     if count and node.topology.online - state.exclusive <= cpus:
@@ -480,6 +490,7 @@ def adopted(
         cpu_milli=request.cpu_milli or 0,
         affinity=node.topology.nodes_of(own),
         preferred=False,
+        is_init=is_plain_init(pod.facts if pod else None, request.name),
     )
     return state.with_allocation(request.key, allocation)
 

@@ -46,6 +46,7 @@ from nri_plugin.model.state import (
     allocation_key,
 )
 from nri_plugin.policy.device_hints import DeviceResource
+from nri_plugin.policy.pod_level import has_own_resources, is_eligible
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -125,7 +126,7 @@ class ContainerRequest:
         return self.qos is QOSClass.GUARANTEED and not self.pod_level
 
 
-def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
+def container_request(options: Options, pod: PodRecord, container: Container) -> ContainerRequest:
     """The request of `container` of `pod`.
 
     An exact value from the runtime comes before the pod's facts. After a resize in place it is the size that the kubelet
@@ -139,7 +140,7 @@ def container_request(pod: PodRecord, container: Container) -> ContainerRequest:
         cpu_milli=cpu_milli(said, pod.qos),
         memory_bytes=said.memory_limit_bytes or 0,
         hugepages=_hugepages(said),
-        pod_level=_is_pod_level(pod),
+        pod_level=_is_pod_level(options, pod, container.name),
     )
     if known is None:
         return request
@@ -158,8 +159,16 @@ def _tells_request(resources: Resources) -> bool:
     return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
 
 
-def _is_pod_level(pod: PodRecord) -> bool:
-    return pod.facts is not None and pod.facts.pod_resources is not None
+def _is_pod_level(options: Options, pod: PodRecord, name: str) -> bool:
+    """Whether the static policies allocate nothing to the container for itself, because its pod has resources of its own.
+
+    With the feature gate those containers count that set CPU and memory to equal requests and limits.
+    """
+    if pod.facts is None or pod.facts.pod_resources is None:
+        return False
+    known = pod.facts.container(name)
+    counts = options.pod_level_managers and has_own_resources(pod.facts)
+    return not (counts and known is not None and is_eligible(pod.facts, known))
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
@@ -220,7 +229,7 @@ def has_too_many_devices(*given: Iterable[DeviceResource]) -> bool:
 # The request of a whole pod: the most that its containers need at once.
 
 
-def pod_request(pod: PodRecord) -> ContainerRequest:
+def pod_request(options: Options, pod: PodRecord) -> ContainerRequest:
     """The whole pod's request in the form of a container's, for pod scope.
 
     With facts it is the peak of each resource over the pod's life; huge pages only of sizes that an app container asks
@@ -228,7 +237,7 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
     """
     if pod.facts is None:
         return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
-    requests = spec_requests(pod)
+    requests = spec_requests(options, pod)
     # As in the kubelet, huge pages count by the sizes that app containers use.
     apps = [one.amounts for one in pod.facts.containers if one.kind is Kind.APP]
     sizes = dict.fromkeys(size for amounts in apps for size, _ in amounts.hugepages)
@@ -240,11 +249,11 @@ def pod_request(pod: PodRecord) -> ContainerRequest:
         peak(pod.facts, [one.cpu_milli or 0 for one in requests]),
         peak(pod.facts, [one.memory_bytes for one in requests]),
         tuple((size, peak(pod.facts, amounts)) for size, amounts in pages.items()),
-        pod_level=_is_pod_level(pod),
+        pod_level=pod.facts.pod_resources is not None,
     )
 
 
-def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
+def spec_requests(options: Options, pod: PodRecord) -> tuple[ContainerRequest, ...]:
     """The requests of all containers of the pod by its facts, in their order; none without facts."""
     return tuple(
         ContainerRequest(
@@ -254,7 +263,7 @@ def spec_requests(pod: PodRecord) -> tuple[ContainerRequest, ...]:
             one.amounts.cpu_request_milli,
             one.amounts.memory_request_bytes,
             one.amounts.hugepages,
-            pod_level=_is_pod_level(pod),
+            pod_level=_is_pod_level(options, pod, one.name),
         )
         for one in (pod.facts.containers if pod.facts else ())
     )
@@ -328,6 +337,7 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         affinity=known.affinity,
         affinity_preferred=known.affinity_preferred,
         devices_counted=known.devices_counted,
+        is_admitted=known.is_admitted,
     )
     return informed(kept, known.facts)
 

@@ -174,7 +174,9 @@ def _request(node: Node, pod: PodRecord, container: Container, asked: Resources)
         memory_limit_bytes=asked.memory_limit_bytes or had.memory_limit_bytes,
         hugepage_limits=asked.hugepage_limits or had.hugepage_limits,
     )
-    return annotated(node.options, pod, container_request(pod, replace(container, resources=whole)))
+    return annotated(
+        node.options, pod, container_request(node.options, pod, replace(container, resources=whole))
+    )
 
 
 def _refuse_other_kind(held: Allocation, request: ContainerRequest, count: int) -> None:

@@ -100,7 +100,7 @@ def adopt(
     """
     pod = state.pods[record.pod_uid]
     try:
-        request = annotated(node.options, pod, container_request(pod, container))
+        request = annotated(node.options, pod, container_request(node.options, pod, container))
         as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
         if as_it_is is not None:
             return as_it_is, ("adopted",)
@@ -250,6 +250,6 @@ def _as_it_is(node: Node, state: State, one: _Unseen) -> State | None:
 
 def _request(node: Node, pod: PodRecord, container: Container) -> ContainerRequest | None:
     try:
-        return annotated(node.options, pod, container_request(pod, container))
+        return annotated(node.options, pod, container_request(node.options, pod, container))
     except AdmissionError:
         return None

@@ -12,6 +12,7 @@ from nri_plugin.model.refusals import (
     AdmissionRefusal,
     CacheShortage,
     CPUShortage,
+    EmptyPodSharedPool,
     RefusalDetail,
     RefusalKind,
     RefusalRemark,
@@ -122,6 +123,16 @@ class InsufficientMemoryError(AdmissionError):
     """No NUMA nodes hold enough free memory of the requested type."""
 
     kind = RefusalKind.MEMORY
+
+
+class EmptyPodSharedPoolError(AdmissionError):
+    """A pod with resources of its own, whose exclusive containers leave nothing to those that share."""
+
+    kind = RefusalKind.EMPTY_POD_SHARED_POOL
+
+    def __init__(self, detail: EmptyPodSharedPool) -> None:
+        super().__init__(detail)
+        self.refusal = replace(self.refusal, remark=detail.remedy)
 
 
 class _PathError(NriPinError):

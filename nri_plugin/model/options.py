@@ -359,6 +359,18 @@ class Options:
     )
     """No CFS quota on containers that have all their CPUs to themselves, nor on their pods."""
 
+    pod_level_managers: bool = option(
+        False,
+        "featureGates.PodLevelResourceManagers",
+        Affects.ADMISSION,
+        Level.ALPHA,
+        own_gate="PodLevelResourceManagers",
+        is_derived=True,
+    )
+    """Pods that set `spec.resources` get CPUs and memory as a whole, which their containers share. Needs the gate
+    `PodLevelResources` and the exporter.
+    """
+
     effect: Effect = option(Effect.CGROUP, "effect", Affects.KERNEL, is_derived=True)
     """How existing containers are changed; the agent finds out."""
 

@@ -24,13 +24,14 @@ UNEXPECTED = "UnexpectedAdmissionError"
 
 
 class RefusalKind(StrEnum):
-    """The subject of a refusal; the kubelet has a reason of its own only for the first two."""
+    """The subject of a refusal; the kubelet has a reason of its own for three of them."""
 
     TOPOLOGY_AFFINITY = "topology-affinity"
     SMT_ALIGNMENT = "smt-alignment"
     CPUS = "cpus"
     UNCORE_CACHE = "uncore-cache"
     MEMORY = "memory"
+    EMPTY_POD_SHARED_POOL = "empty-pod-shared-pool"
     ANNOTATION = "annotation"
     HINT_PROVIDER = "hint-provider"
     OTHER = "other"
@@ -39,6 +40,7 @@ class RefusalKind(StrEnum):
 _REASONS = {
     RefusalKind.TOPOLOGY_AFFINITY: "TopologyAffinityError",
     RefusalKind.SMT_ALIGNMENT: "SMTAlignmentError",
+    RefusalKind.EMPTY_POD_SHARED_POOL: "EmptyPodSharedPoolError",
 }
 
 
@@ -332,6 +334,61 @@ class MemoryShortage:
         return f"{text}; {self.mixed}" if self.mixed else text
 
 
+@dataclass(frozen=True, slots=True)
+class EmptyPodSharedPool:
+    """The exclusive containers of a pod with resources of its own leave nothing to those that share.
+
+    Source: the first sentence is the kubelet's, v1.36.2 pkg/kubelet/cm/cpumanager and memorymanager.
+
+    Attributes:
+        resource: `cpu`, `memory` or `hugepages-SIZE`.
+        container: the first that would share nothing.
+        taken: what the exclusive containers take: CPUs or bytes.
+        amount: what the pod has.
+        is_init: that container is a plain init container.
+    """
+
+    resource: str
+    container: str
+    taken: int
+    amount: int
+    is_init: bool
+
+    def __str__(self) -> str:
+        if self.is_init:
+            what = "cpus" if self.resource == "cpu" else self.resource
+            return f"pod rejected, pod has shared init containers but no {what} available for them"
+        left = "cpus" if self.resource == "cpu" else "memory"
+        return (
+            f"pod rejected, sum of exclusive container {self.resource} requests equals pod budget, leaving no {left} for "
+            "shared containers"
+        )
+
+    @property
+    def remedy(self) -> str:
+        """What an operator can do."""
+        return (
+            f"container {self.container} shares what the exclusive containers leave, and they take {self.taken} of "
+            f"{self.amount}; raise the resources of the pod"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PodMemoryShortage:
+    """Less memory is free on all NUMA nodes together than the containers of the pod ask for."""
+
+    pod: str
+    resource: str
+    wanted_bytes: int
+    free_bytes: int
+
+    def __str__(self) -> str:
+        return (
+            f"pod {self.pod} asks for {format_bytes(self.wanted_bytes)} of {self.resource} in all, but only "
+            f"{round_down(self.free_bytes)} are free; end others or ask for less"
+        )
+
+
 RefusalDetail: TypeAlias = (
     CPUShortage
     | CacheShortage
@@ -341,6 +398,8 @@ RefusalDetail: TypeAlias = (
     | MixedMemory
     | MemoryNotPreferred
     | MemoryShortage
+    | EmptyPodSharedPool
+    | PodMemoryShortage
 )
 
 
@@ -381,6 +440,7 @@ class AdmissionRefusal:
         requested: how many CPUs were asked for; 0 where it was not about a number of CPUs.
         available: how many there were.
         exact: False where a search for a better hint was cut short.
+        container: the container that does not fit, where the whole pod was asked about; else empty.
         advice: what would have fitted; None where the refusal is not about room, or no alternative was tried.
     """
 
@@ -391,6 +451,7 @@ class AdmissionRefusal:
     requested: int = 0
     available: int = 0
     exact: bool = True
+    container: str = ""
     advice: Advice | None = None
 
     @property
@@ -405,7 +466,8 @@ class AdmissionRefusal:
 
     def text_without(self, said: frozenset[str] = frozenset()) -> str:
         """The refusal without its advice, and without the findings that the reader has seen already."""
-        parts = [f"{self.reason}: {self.detail}", *(one for one in self.findings if one not in said)]
+        whose = f"container {self.container} of the pod: " if self.container else ""
+        parts = [f"{self.reason}: {whose}{self.detail}", *(one for one in self.findings if one not in said)]
         if not self.exact:
             parts.append(
                 "the search ran out of steps, so there may be a better one: ask again or ask for less"

@@ -157,13 +157,15 @@ class Allocation:
         cpus: its exclusive CPUs; empty when it runs in the shared pool.
         mems: NUMA nodes its memory is bound to; empty when it is not bound.
         memory: allocated memory, by resource.
-        returned: memory that an ended init container released when the next container of its pod started. It is
-            available to all pods since then; see `nri_plugin.core.reuse`.
         cpu_milli: the CPU request it was made for.
         affinity: merged NUMA hint, empty for "any".
         preferred: whether that hint was preferred.
         grown: those of `cpus` that came with resizes, in their order; the others it got at its start.
         resize: a resize that the runtime has not confirmed. Until then `cpus` holds both sizes.
+        is_init: it is that of a plain init container. Later containers of its pod may hold the same CPUs, because an
+            init container ends before they start.
+        is_pod_shared: `cpus` are the shared pool of a pod with resources of its own: other containers of the pod run
+            there too, and no other pod.
     """
 
     cpus: CPUSet = NO_CPUS
@@ -174,7 +176,8 @@ class Allocation:
     preferred: bool = True
     grown: tuple[CPUSet, ...] = ()
     resize: Resize | None = None
-    returned: tuple[MemoryBlock, ...] = ()
+    is_init: bool = False
+    is_pod_shared: bool = False
 
     def settled(self, *, is_done: bool) -> "Allocation":
         """With one of the two sizes of an unconfirmed resize: the later one when it was done."""
@@ -204,6 +207,8 @@ class PodRecord:
         affinity: the merged hint of the whole pod under pod scope; None until its first container.
         affinity_preferred: whether that hint was preferred.
         devices_counted: that hint was made with the devices of all containers of the pod.
+        is_admitted: all its containers were placed at once, before the first was created. Those that are not created
+            yet have their allocations already.
         sandbox_path: the cgroups path of its sandbox (the pause container); empty when not told.
         limit_milli: the CPU limit of all its containers together, 0 for none.
         annotations: those that may ask for something here, (key, value); see `nri_plugin.core.requests`.
@@ -229,6 +234,7 @@ class PodRecord:
     run_seen: bool = False
     facts: PodFacts | None = None
     devices_counted: bool = False
+    is_admitted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,11 +290,18 @@ def owner_of(key: str) -> tuple[str, str]:
     return pod_uid, container
 
 
+def is_whole_pod(key: str) -> bool:
+    """Whether the key is that of a pod as a whole, which names no container."""
+    return key.endswith("/")
+
+
 def named(pods: Mapping[str, "PodRecord"], key: str) -> str:
-    """NAMESPACE/POD/CONTAINER of an allocation key; the key itself where the name of the pod is not known."""
+    """NAMESPACE/POD/CONTAINER of an allocation key, NAMESPACE/POD of that of a whole pod; the key itself where the name of the pod is not known."""
     uid, container = owner_of(key)
     pod = pods.get(uid)
-    return f"{pod.namespace}/{pod.name}/{container}" if pod and pod.name else key
+    if pod is None or not pod.name:
+        return key
+    return f"{pod.namespace}/{pod.name}/{container}" if container else f"{pod.namespace}/{pod.name}"
 
 
 def pod_of(key: str) -> str:
@@ -340,7 +353,9 @@ class State:
     Attributes:
         pods: by uid.
         containers: by the runtime's container id.
-        allocations: by `allocation_key`; only of containers that hold something.
+        allocations: by `allocation_key`; only of containers that hold something. A pod with resources of its own has
+            one under the key with an empty name, too: the CPUs and the memory of the pod as a whole. Its memory is
+            counted there, and nowhere in its containers.
     """
 
     pods: Mapping[str, PodRecord] = field(default_factory=dict)
@@ -447,8 +462,9 @@ class State:
         memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
         for key, allocation in self.allocations.items():
             for cpu in allocation.cpus:
-                if cpu in owner_by_cpu:
-                    found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner_by_cpu[cpu]))
+                owner = owner_by_cpu.get(cpu)
+                if owner is not None and not self._may_share(owner, key):
+                    found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner))
                 if cpu in reserved:
                     found.append(Violation(ViolationKind.RESERVED, str(cpu), key))
                 owner_by_cpu[cpu] = key
@@ -460,6 +476,28 @@ class State:
         ):
             found.append(Violation(ViolationKind.EMPTY_POOL))
         return found
+
+    def _may_share(self, one: str, other: str) -> bool:
+        """Whether two allocations may have the same CPUs: only those of one pod, in these cases."""
+        if pod_of(one) != pod_of(other):
+            return False
+        if is_whole_pod(one) or is_whole_pod(other):
+            return True
+        first, second = self.allocations[one], self.allocations[other]
+        if first.is_pod_shared and second.is_pod_shared:
+            return True
+        if not first.is_init and not second.is_init:
+            return False
+        # The slice of an init container comes out of all CPUs of its pod, the shared pool of its sidecars included.
+        if first.is_pod_shared or second.is_pod_shared:
+            return True
+        return not {one, other} <= self._live_keys
+
+    @cached_property
+    def _live_keys(self) -> frozenset[str]:
+        return frozenset(
+            record.key for record in self.containers.values() if record.phase is not Phase.STOPPED
+        )
 
     def _is_shared(self, record: ContainerRecord) -> bool:
         allocation = self.allocations.get(record.key)

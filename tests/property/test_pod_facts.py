@@ -14,8 +14,16 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.sets import NO_NODES
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State, allocation_key
+from nri_plugin.model.state import (
+    Allocation,
+    Amounts,
+    ContainerFacts,
+    Kind,
+    PodFacts,
+    QOSClass,
+    State,
+    allocation_key,
+)
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.builders import GIB, container, machine, node, pod
@@ -59,13 +67,8 @@ def told(of: Pod, one: ContainerFacts, number: int = 0) -> Container:
     return container(of, one.name, cpu=cpu, memory=memory, number=number)
 
 
-def without_facts(decision: Decision) -> Decision:
-    pods = {uid: replace(record, facts=None) for uid, record in decision.state.pods.items()}
-    return replace(decision, state=replace(decision.state, pods=pods))
-
-
 def play(on: Node, of: Pod, facts: PodFacts, *, informed: bool) -> list[Decision]:
-    """Every container begins in its turn, init containers end before the next; a refused one is left out."""
+    """The decision about every container. Every container begins in its turn, init containers end before the next; a refused one is left out."""
     state = decide(on, State(), nri.RunPodSandbox(of)).state
     decisions = []
     for one in facts.containers:
@@ -81,75 +84,53 @@ def play(on: Node, of: Pod, facts: PodFacts, *, informed: bool) -> list[Decision
     return decisions
 
 
-def same(one: Decision, other: Decision) -> None:
-    assert str(one.refusal) == str(other.refusal)
-    assert replace(without_facts(one), refusal=None) == replace(without_facts(other), refusal=None)
-
-
-@given(nodes_of, containers(Kind.APP), st.sampled_from(["Guaranteed", "Burstable"]))
-def test_facts_that_say_what_is_inferred_change_nothing(
-    on: Node, rows: tuple[ContainerFacts, ...], qos: str
-) -> None:
-    whole = all(row.amounts.cpu_request_milli % 1000 == 0 for row in rows)
-    fills = on.options.smt_odd_counts is not SMTOddCounts.ROUND_UP or len(rows) == 1
-    if on.options.topology_manager_scope is TopologyManagerScope.POD and not (whole and fills):
-        on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
-    memory = sum(row.amounts.memory_limit_bytes for row in rows)
-    of = pod("p1", qos, cpu=sum(row.amounts.cpu_request_milli for row in rows) / 1000)
-    assert of.resources is not None
-    of = replace(of, resources=replace(of.resources, memory_limit_bytes=memory))
-    facts = PodFacts("p1", QOSClass(qos), rows)
-    for one, other in zip(
-        play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True
-    ):
-        same(one, other)
-
-
-def without_memory_of_inits(decision: Decision, facts: PodFacts) -> Decision:
-    inits = {allocation_key(facts.uid, name) for name in facts.names(Kind.INIT)}
-    allocations = {
-        key: replace(held, mems=NO_NODES, memory=(), returned=()) if key in inits else held
-        for key, held in decision.state.allocations.items()
-    }
-    return replace(decision, state=replace(decision.state, allocations=allocations))
+def held_by(decision: Decision, facts: PodFacts) -> dict[str, Allocation]:
+    """What sidecars and app containers hold; init containers keep and pass on otherwise without facts."""
+    keys = {allocation_key(facts.uid, name) for name in facts.names(Kind.APP, Kind.SIDECAR)}
+    return {key: held for key, held in decision.state.allocations.items() if key in keys}
 
 
 @given(nodes_of, containers(Kind.INIT, Kind.APP))
 @example(node(MACHINE, memory_manager_policy=MemoryManagerPolicy.STATIC), SHRUNK)
-def test_init_containers_whose_end_is_told_in_time_need_no_facts_to_be_placed(
+def test_a_pod_is_admitted_as_a_whole_where_each_container_would_be_in_its_turn(
     on: Node, rows: tuple[ContainerFacts, ...]
 ) -> None:
-    """Each container gets the same with and without facts. Only what ended init containers hold afterwards differs."""
     on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
     of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
-    for turn, (one, other) in enumerate(
-        zip(play(on, of, facts, informed=True), play(on, of, facts, informed=False), strict=True)
-    ):
-        same(without_memory_of_inits(one, facts), without_memory_of_inits(other, facts))
-        key = allocation_key(of.uid, rows[turn].name)
-        assert one.state.allocations.get(key) == other.state.allocations.get(key)
+    whole, in_turn = (play(on, of, facts, informed=known) for known in (True, False))
+    assert (whole[0].refusal is None) == all(decision.refusal is None for decision in in_turn)
+    if whole[0].refusal is None:
+        assert held_by(whole[-1], facts) == held_by(in_turn[-1], facts)
 
 
-@given(nodes_of, containers(Kind.INIT, Kind.APP))
-def test_with_facts_the_start_of_a_container_gives_the_memory_of_ended_init_containers_back(
-    on: Node, rows: tuple[ContainerFacts, ...]
+@given(nodes_of, containers(*Kind, most=5))
+def test_the_first_container_decides_for_all_of_its_pod(on: Node, rows: tuple[ContainerFacts, ...]) -> None:
+    of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
+    first, *later = play(on, of, facts, informed=True)
+    if first.refusal is not None:
+        assert first.state.allocations == {}
+        return
+    assert [decision.refusal for decision in later] == [None] * len(later)
+    for decision in later:
+        assert held_by(decision, facts) == held_by(first, facts)
+        cpus = {key: held.cpus for key, held in decision.state.allocations.items()}
+        assert cpus == {key: held.cpus for key, held in first.state.allocations.items()}
+
+
+@given(nodes_of, containers(*Kind, most=5), st.integers(0, 4))
+def test_a_container_that_does_not_fit_is_named_and_nothing_is_allocated(
+    on: Node, rows: tuple[ContainerFacts, ...], number: int
 ) -> None:
-    """Without facts they keep it. With facts it is remembered as theirs until the whole pod has its place."""
-    on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
+    large = Amounts(40_000, 40_000, GIB, GIB)
+    number %= len(rows)
+    rows = (*rows[:number], replace(rows[number], amounts=large), *rows[number + 1 :])
     of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
-    informed, inferred = (play(on, of, facts, informed=known) for known in (True, False))
-    started = [turn for turn, decision in enumerate(informed) if decision.refusal is None]
-    for turn, (one, other) in enumerate(zip(informed, inferred, strict=True)):
-        assert all(held.returned == () for held in other.state.allocations.values())
-        last = max((before for before in started if before < turn), default=0)
-        for row in (row for row in rows[:last] if row.kind is Kind.INIT):
-            key = allocation_key(of.uid, row.name)
-            left, kept = one.state.allocations.get(key), other.state.allocations.get(key)
-            assert (left is None) == (kept is None)
-            if left is not None and kept is not None:
-                assert (left.mems, left.memory) == (NO_NODES, ())
-                is_placed = all(allocation_key(of.uid, each.name) in one.state.allocations for each in rows)
-                assert left.returned == (() if is_placed else kept.memory)
+    event = InformedCreate(nri.CreateContainer(of, told(of, rows[0])), facts=facts)
+    before = decide(on, State(), nri.RunPodSandbox(of)).state
+    decision = decide(on, before, event)
+    assert decision.refusal is not None
+    assert decision.state is before
+    assert len(rows) == 1 or decision.refusal.container in {row.name for row in rows}
 
 
 @given(nodes_of, containers(*Kind, most=5), st.lists(st.integers(0, 4), max_size=6), st.booleans())

@@ -46,6 +46,7 @@ POD = PodRecord(
     run_seen=True,
     facts=FACTS,
     devices_counted=True,
+    is_admitted=True,
 )
 RECORD = ContainerRecord(
     "c1",
@@ -58,17 +59,17 @@ RECORD = ContainerRecord(
 ALLOCATION = Allocation(
     CPUSet.of(2, 3), NodeMask.of(0), (MemoryBlock(NodeMask.of(0), "memory", 1024),), 2000, NodeMask.of(0)
 )
-ENDED = Allocation(CPUSet.of(4), returned=(MemoryBlock(NodeMask.of(0, 1), "memory", 512),))
+ENDED = Allocation(CPUSet.of(4), is_init=True)
 STATE = State({"uid-1": POD}, {"c1": RECORD}, {"uid-1/app": ALLOCATION, "uid-1/setup": ENDED})
 
 DOCUMENT = f"""\
-{{"format":"nri-pin checkpoint","version":2,"writer":"{__version__}","generation":7,
+{{"format":"nri-pin checkpoint","version":3,"writer":"{__version__}","generation":7,
 "node":{{"online":"0-15","reserved":"0-1","numa_nodes":{{"0":"0-7","1":"8-15"}},"memory_nodes":"0-1"}},
 "pods":[
 {{"uid":"uid-1","sandbox_id":"sb-1","qos":"Guaranteed","name":"web-0","namespace":"shop",\
 "cgroup_parent":"/kubepods/poduid-1","cpu_milli":2000,"run_seen":true,\
 "facts":{{"uid":"uid-1","qos":"Guaranteed","containers":[{{"name":"setup","kind":"init","amounts":{{"cpu_request_milli":1000}}}},\
-{{"name":"app","amounts":{{"memory_limit_bytes":1024,"hugepages":[["hugepages-2Mi",0]]}}}},{{"name":"side"}}],"pod_resources":{{}}}},"devices_counted":true}}
+{{"name":"app","amounts":{{"memory_limit_bytes":1024,"hugepages":[["hugepages-2Mi",0]]}}}},{{"name":"side"}}],"pod_resources":{{}}}},"devices_counted":true,"is_admitted":true}}
 ],
 "containers":[
 {{"id":"c1","pod_uid":"uid-1","name":"app","phase":"running","cgroup_path":"/kubepods/poduid-1/c1","stored_cpus":"2-3"}}
@@ -76,7 +77,7 @@ DOCUMENT = f"""\
 "allocations":[
 {{"key":"uid-1/app","cpus":"2-3","mems":"0","memory":[{{"nodes":"0","resource":"memory","size_bytes":1024}}],\
 "cpu_milli":2000,"affinity":"0"}},
-{{"key":"uid-1/setup","cpus":"4","returned":[{{"nodes":"0-1","resource":"memory","size_bytes":512}}]}}
+{{"key":"uid-1/setup","cpus":"4","is_init":true}}
 ]"""
 
 
@@ -92,8 +93,8 @@ def test_document_is_readable_line_by_line() -> None:
 
 def test_checkpoint_written_by_version_1_is_read_for_ever() -> None:
     without_facts = re.sub(r',"facts":.*(?=}\n\],\n"containers")', "", DOCUMENT)
-    found = decode(sealed(without_facts.replace('"version":2', '"version":1')))
-    assert found.state == STATE.with_pod(replace(POD, facts=None, devices_counted=False))
+    found = decode(sealed(without_facts.replace('"version":3', '"version":1')))
+    assert found.state == STATE.with_pod(replace(POD, facts=None, devices_counted=False, is_admitted=False))
     assert (found.generation, found.writer) == (7, __version__)
     assert found.facts == NodeFacts.of(a_node(machine()))
 
@@ -149,8 +150,8 @@ REFUSED = {
     "the kubelet's state file": (b'{"policyName":"static","checksum":1}', "does not begin"),
     "nothing": (b"", "does not begin"),
     "a later version": (
-        DOCUMENT.replace('"version":2', '"version":3').encode(),
-        f"version 3 and this program \\({__version__}\\) reads versions 1 to {VERSION}",
+        DOCUMENT.replace('"version":3', '"version":9').encode(),
+        f"version 9 and this program \\({__version__}\\) reads versions 1 to {VERSION}",
     ),
     "a cut": (sealed(DOCUMENT)[:-30], "cut short"),
     "a change": (

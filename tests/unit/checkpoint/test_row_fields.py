@@ -14,14 +14,14 @@ from nri_plugin.checkpoint.rows import (
     SizeRow,
 )
 
-FIELDS_OF_VERSION_2 = {
+FIELDS_OF_VERSION_3 = {
     Document: "format version writer generation node pods containers allocations checksum",
-    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted",
+    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted is_admitted",
     SavedContainer: "id pod_uid name phase cgroup_path cgroup_parent stored_cpus stored_mems limit_milli unplaced affinity affinity_preferred",
     SavedMemory: "nodes resource size_bytes",
     SizeRow: "cpus grown cpu_milli memory",
     ResizeRow: "before after",
-    AllocationRow: "key cpus mems memory cpu_milli affinity preferred grown resize returned",
+    AllocationRow: "key cpus mems memory cpu_milli affinity preferred grown resize returned is_init is_pod_shared",
     SavedNode: "online reserved numa_nodes memory_nodes strict_cpu_reservation isolated memory",
     AmountsRow: "cpu_request_milli cpu_limit_milli memory_request_bytes memory_limit_bytes hugepages",
     ContainerFactsRow: "name kind amounts",
@@ -30,7 +30,7 @@ FIELDS_OF_VERSION_2 = {
 
 
 def test_a_change_of_the_fields_is_a_new_version():
-    found = {kind: " ".join(kind.__struct_fields__) for kind in FIELDS_OF_VERSION_2}
-    assert (VERSION, found) == (2, FIELDS_OF_VERSION_2), (
+    found = {kind: " ".join(kind.__struct_fields__) for kind in FIELDS_OF_VERSION_3}
+    assert (VERSION, found) == (3, FIELDS_OF_VERSION_3), (
         "raise VERSION, read the older form, then write both down here"
     )

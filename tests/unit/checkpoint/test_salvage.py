@@ -34,7 +34,7 @@ def test_a_promise_that_stands_there_twice_is_none() -> None:
 
 
 def test_nothing_is_read_of_a_version_that_is_not_known() -> None:
-    found = salvage(DATA.replace(b'"version":2', b'"version":9'))
+    found = salvage(DATA.replace(b'"version":3', b'"version":9'))
     assert (found.state, found.unreadable) == (State(), [])
 
 

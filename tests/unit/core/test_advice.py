@@ -75,8 +75,8 @@ def test_few_trials_are_made_while_a_runtime_waits(monkeypatch: pytest.MonkeyPat
     from nri_plugin.core import advice as module
 
     made = []
-    real = module.place_new
-    monkeypatch.setattr(module, "place_new", lambda *args: made.append(args) or real(*args))
+    real = module.admit
+    monkeypatch.setattr(module, "admit", lambda *args: made.append(args) or real(*args))
     on = node(machine(8), topology_manager_policy=SINGLE)
     state = after(on, *(creation(f"p{number}", cpu=3) for number in range(16)))
     decide(on, state, creation(cpu=8))

@@ -38,7 +38,7 @@ def asking(qos: str = "Burstable", namespace: str = "trusted", **annotations: st
 def wished(of: Pod, cpu: float = 2.5, trusted: frozenset[str] = TRUSTING) -> ContainerRequest:
     options = node(annotation_namespaces=trusted).options
     record = pod_record(of, options, run_seen=True)
-    return annotated(options, record, container_request(record, container(of, cpu=cpu)))
+    return annotated(options, record, container_request(options, record, container(of, cpu=cpu)))
 
 
 def create(of: Pod, cpu: float, on: Node) -> tuple[str, str]:

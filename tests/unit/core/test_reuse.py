@@ -47,16 +47,13 @@ def promised_to(*names: str, live: tuple[str, ...] = ()) -> State:
 @pytest.mark.parametrize(
     ("name", "live", "expected"),
     [
-        ("setup", (), "fetch web log"),
-        ("setup", ("log",), "fetch web"),
+        ("setup", (), "fetch"),
         ("web", ("fetch",), "fetch setup"),
         ("mesh", (), "fetch setup"),
         ("debugger", (), "fetch setup"),
     ],
 )
-def test_by_facts_init_containers_leave_theirs_and_ended_app_containers_only_to_those(
-    name: str, live: tuple[str, ...], expected: str
-) -> None:
+def test_by_facts_plain_init_containers_leave_theirs(name: str, live: tuple[str, ...], expected: str) -> None:
     found = donors(promised_to(*KINDS, live=live), PodRecord("p", "s", facts=FACTS), name)
     assert found == tuple(f"p/{one}" for one in expected.split())
 
@@ -80,6 +77,21 @@ def test_memory_adds_up_by_nodes_and_resource() -> None:
 
 def test_cpus_add_up() -> None:
     assert reusable_cpus(promised_to("fetch", "mesh", "setup"), ("p/fetch", "p/setup")) == cpus("0,2")
+
+
+def test_cpus_that_a_sidecar_took_over_pass_on_no_further() -> None:
+    held = state(
+        fetch=Allocation(cpus("0-3"), is_init=True),
+        setup=Allocation(cpus("2-5"), is_init=True),
+        mesh=Allocation(cpus("1-2")),
+    )
+    assert reusable_cpus(held, ("p/fetch", "p/setup")) == cpus("0,3-5")
+
+
+def test_an_init_container_keeps_the_cpus_that_it_passes_on() -> None:
+    before = state(fetch=Allocation(cpus("0-1"), memory=(block(5, 0),), is_init=True))
+    after = handed_over(before, ("p/fetch",), cpus("1"), (block(3, 0),))
+    assert after.allocations["p/fetch"] == Allocation(cpus("0-1"), memory=(block(2, 0),), is_init=True)
 
 
 def test_what_passes_on_is_taken_from_the_oldest_first() -> None:

@@ -117,7 +117,7 @@ def test_memory_and_huge_pages_are_requests_only_of_guaranteed_pods() -> None:
     for parent in ("/kubepods/podu", "/kubepods/burstable/podu"):
         record = pod_record(Pod("sb", uid="u", cgroup_parent=parent), Options(), run_seen=True)
         wanted[record.qos] = container_request(
-            record, Container("id", resources=resources)
+            Options(), record, Container("id", resources=resources)
         ).memory_by_resource
     assert wanted == {
         QOSClass.GUARANTEED: {"memory": 1 << 30, "hugepages-2Mi": 4 << 20},

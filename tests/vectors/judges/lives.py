@@ -217,6 +217,9 @@ class Life:
             devices=self._devices_of(of.uid, name),
             pod_devices=self._devices_of(of.uid),
             facts=facts,
+            devices_by_container=tuple(
+                (one.name, self._devices_of(of.uid, one.name)) for one in facts.containers
+            ),
         )
         decision = self.tell(event)
         given = getattr(decision.response, "resources", None)

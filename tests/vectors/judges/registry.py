@@ -17,6 +17,8 @@ from tests.vectors.judges import (
     memory,
     merging,
     packed,
+    pod_admission,
+    pod_level,
     reserving,
     scheduling,
     starting,
@@ -60,6 +62,15 @@ SCHEMAS: Mapping[str, Schema] = {
     "admission": Schema(admission.judge, "topology tm_policy tm_scope steps expect", "devices"),
     "pod_lives": Schema(lives.judge, "topology tm_policy tm_scope devices steps expect"),
     "memory_hints": Schema(memory.judge, "memory_nodes memory_reserved steps expect", "topology"),
+    "pod_level_admission": Schema(
+        pod_admission.judge, "topology tm_policy tm_scope memory_nodes steps expect", "devices"
+    ),
+    "pod_level_sequences": Schema(
+        pod_level.judge_cpus, "topology tm_policy steps expect", "tm_scope memory_nodes"
+    ),
+    "pod_level_memory": Schema(
+        pod_level.judge_memory, "topology memory_nodes memory_reserved tm_policy steps expect", "tm_scope"
+    ),
     "cpu_start_validation": Schema(starting.judge_cpu, "topology options state", "fn steps"),
     "merge": Schema(merging.judge, "tm_policy numa_nodes providers"),
     "topology_manager_misc": Schema(merging.judge_misc, "fn", "topology state_before"),

@@ -242,11 +242,20 @@ def test_facts_of_pods_are_said_to_be_left_out_of_version_1(site: Site) -> None:
 
 
 def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) -> None:
-    pod = PodRecord("u1", "sb", "db-0", "shop", devices_counted=True, limit_milli=2000, sandbox_path="/sb")
+    pod = PodRecord(
+        "u1",
+        "sb",
+        "db-0",
+        "shop",
+        devices_counted=True,
+        is_admitted=True,
+        limit_milli=2000,
+        sandbox_path="/sb",
+    )
     record = ContainerRecord(
         "id", "u1", "prepare", Phase.RUNNING, CgroupRef("", ""), limit_milli=1000, affinity=NodeMask.of(1)
     )
-    prepared = Allocation(cpu_milli=1000, returned=WITH_MEMORY.memory)
+    prepared = Allocation(cpu_milli=1000, is_init=True)
     known = a_node(machine(nodes=2, memory=64 * GIB), memory_manager_policy=MemoryManagerPolicy.STATIC)
     state = State({"u1": pod}, {"id": record}, {"u1/prepare": prepared})
     CheckpointFile(str(site.folder / "state"), known, durable=False).save(state)
@@ -254,16 +263,17 @@ def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) ->
     assert result.exit_code == 0
     assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
         "that the hint of pod u1 counts the devices of all its containers",
+        "that pod u1 was admitted as a whole",
         "the CPU limit of pod u1",
         "the cgroup of the sandbox of pod u1",
         "the CPU limit of container shop/db-0/prepare",
         "the hint of container shop/db-0/prepare",
-        "which memory of shop/db-0/prepare later containers of its pod may still have",
+        "that shop/db-0/prepare is an init container, whose CPUs later containers of its pod may hold",
         "how much memory each NUMA node has: it follows from the machine and the configuration",
     ]
     kept = json.loads(site.text("one.json"))
     rows = [kept["node"], *kept["pods"], *kept["containers"], *kept["allocations"]]
-    newer = {"memory", "devices_counted", "returned", "limit_milli", "sandbox_path"}
+    newer = {"memory", "devices_counted", "is_admitted", "is_init", "limit_milli", "sandbox_path"}
     assert not any(newer & row.keys() for row in rows)
     assert not any("affinity" in row for row in kept["containers"])
 

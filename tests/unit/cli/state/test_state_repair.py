@@ -108,7 +108,7 @@ DAMAGES: dict[str, tuple[Callable[[Site], None], str]] = {
     "cut to nothing": (cut_to_nothing, "it does not begin as"),
     "a flipped bit": (flip, "its checksum is"),
     "a changed checksum": (lambda site: site.change('"crc32:', '"crc32:f'), "it does not end in a checksum"),
-    "a newer version": (lambda site: site.change('"version":2', '"version":9'), "it has version 9"),
+    "a newer version": (lambda site: site.change('"version":3', '"version":9'), "it has version 9"),
     "noise": (noise, "it does not begin as"),
     "gone": (lambda site: site.file.unlink(), "it is not there"),
 }

@@ -1,0 +1,280 @@
+"""pod_level_admission: whole pods with resources of their own, played through the engine.
+
+The first container of a pod is created when the pod is added; that places all of them. The others are created when the
+recording starts them. After an answer that the recordings mark as a fault of the kubelet, the two nodes differ: up to
+there answers are compared, then ours have to be sound.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.core.hint_providers import memory_state_of
+from nri_plugin.core.reuse import is_plain_init
+from nri_plugin.model.options import Node
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import Allocation, Kind, State, allocation_key
+from nri_plugin.policy.pod_level import has_own_resources, memory_of
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState
+from nri_plugin.wire.nri.messages import Pod as RuntimePod
+from tests.builders import container, pod
+from tests.oracles.recorded_pods import node_of, resources_of
+from tests.vectors.judges.managers import same_error, shown_blocks
+from tests.vectors.judges.pod_level import LevelPod
+from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
+
+NOTHING = Allocation()
+MANAGERS_GATE = "PodLevelResourceManagers"
+
+
+def judge(document: Document) -> Iterator[Judged]:
+    for case in document["cases"]:
+        yield judge_case(case, document["topologies"][case["topology"]])
+
+
+def judge_case(case: Case, recorded: Case) -> Judged:
+    if "panic" in case["expect"]:
+        return Judged(case["id"], Verdict.REPAIRED, "the reference crashes")
+    player = Player(_with_gates(node_of(case, recorded), case.get("gates", {})))
+    if str(player.default) != case["expect"]["initial_default"]:
+        return Judged(case["id"], Verdict.FAILED, f"at first ours {player.default}")
+    for number, (step, expect) in enumerate(zip(case["steps"], case["expect"]["steps"], strict=False)):
+        wrong = player.play(step, expect) or player.compare(step, expect)
+        if player.unsound:
+            return Judged(case["id"], Verdict.FAILED, f"step {number}: {player.unsound}")
+        if wrong and _is_lost_in_go(step):
+            return Judged(
+                case["id"], Verdict.REPAIRED, "the reference loses an amount that is written as a fraction"
+            )
+        if wrong and "could not restore state" in expect.get("error", ""):
+            return Judged(
+                case["id"], Verdict.REPAIRED, "the reference cannot read its state without the gate"
+            )
+        if wrong and case.get("fault"):
+            return Judged(case["id"], Verdict.REPAIRED, f"{' '.join(case['fault'])}: step {number}: {wrong}")
+        if wrong:
+            return Judged(
+                case["id"], Verdict.FAILED, f"step {number} {step['op']} {step.get('pod', '')}: {wrong}"
+            )
+    return Judged(case["id"], Verdict.PASSED)
+
+
+def _is_lost_in_go(step: Case) -> bool:
+    """Whether an amount of memory is written as a fraction, `1.5Gi`: Go has no whole number for it."""
+    told = [step.get("resources") or {}, *step.get("init_containers", ()), *step.get("containers", ())]
+    amounts = (
+        amount for one in told for kind in ("requests", "limits") for amount in one.get(kind, {}).items()
+    )
+    return any("." in text for name, text in amounts if name != "cpu")
+
+
+def _with_gates(node: Node, gates: Mapping[str, bool]) -> Node:
+    options = replace(node.options, pod_level_managers=gates.get(MANAGERS_GATE, True))
+    return replace(node, options=options)
+
+
+@dataclass
+class Player:
+    """Our engine on the recorded node."""
+
+    node: Node
+    state: State = field(default_factory=State)
+    pods: dict[str, LevelPod] = field(default_factory=dict)
+    sandboxes: dict[str, RuntimePod] = field(default_factory=dict)
+    messages: dict[tuple[str, str], Container] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    unsound: str = ""
+
+    @property
+    def default(self) -> CPUSet:
+        strict = self.node.reserved if self.node.options.strict_cpu_reservation else NO_CPUS
+        return self.node.topology.online - self.state.exclusive - strict
+
+    def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
+        decision = decide(self.node, self.state, event)
+        self.unsound = self.unsound or "; ".join(map(str, decision.state.violations(self.node)))
+        self.state = decision.state
+        return decision
+
+    def play(self, step: Case, expect: Case) -> str:
+        """What differs in the answer to this step, or nothing."""
+        uid = step.get("pod", "")
+        if step["op"] not in ("add", "restart") and uid not in self.pods:
+            return ""  # it was refused
+        match step["op"]:
+            case "add":
+                return self.add(LevelPod.of(step), expect)
+            case "remove_pod":
+                self.remove(uid)
+            case "remove_container":
+                self.forget(uid, step["container"])
+            case "start":
+                self.start(uid, step["container"])
+            case "restart":
+                return self.restart(step, expect)
+            case "resize":
+                self.pods[uid] = LevelPod.of(step)
+        return ""
+
+    def add(self, recorded: LevelPod, expect: Case) -> str:
+        of = pod(recorded.uid, recorded.facts.qos)
+        self.pods[of.uid], self.sandboxes[of.uid] = recorded, of
+        self.tell(nri.RunPodSandbox(of))
+        refusal = self.create(of.uid, recorded.containers[0].name).refusal
+        if refusal is not None:
+            self.remove(of.uid)
+        if (refusal is None) is not expect["admit"]:
+            return f"ours {refusal or 'admits'} recorded {expect['reason'] or 'admits'} {expect['message']}"
+        return _other_refusal(refusal, expect)
+
+    def create(self, uid: str, name: str) -> Decision:
+        facts, of = self.pods[uid].facts, self.sandboxes[uid]
+        known = facts.container(name)
+        assert known is not None
+        message = replace(container(of, name), resources=resources_of(known.amounts))
+        decision = self.tell(InformedCreate(nri.CreateContainer(of, message), facts=facts))
+        given = getattr(decision.response, "resources", None)
+        if given is not None:
+            stored = replace(message.resources, cpus=given.cpus, mems=given.mems)
+            message = replace(message, resources=stored)
+        if decision.refusal is None:
+            self.messages[uid, name] = message
+        return decision
+
+    def start(self, uid: str, name: str) -> None:
+        """The container is created where it is not, starts, and ends at once where it is a plain init container."""
+        if (uid, name) not in self.messages and self.pods[uid].facts.container(name):
+            self.create(uid, name)
+        of, message = self.sandboxes[uid], self.messages[uid, name]
+        # The kubelet's books of plain init containers end with the start of a later container.
+        names = [one.name for one in self.pods[uid].facts.containers]
+        earlier = names[: names.index(name)] if name in names else []
+        self.ended |= {
+            allocation_key(uid, one) for one in earlier if is_plain_init(self.pods[uid].facts, one)
+        }
+        for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
+            self.tell(kind(of, message))
+        known = self.pods[uid].facts.container(name)
+        if known is not None and known.kind is Kind.INIT:
+            self.tell(nri.StopContainer(of, message))
+            self.messages[uid, name] = replace(message, state=ContainerState.STOPPED)
+
+    def remove(self, uid: str) -> None:
+        self.tell(nri.StopPodSandbox(self.sandboxes[uid]))
+        self.tell(nri.RemovePodSandbox(self.sandboxes[uid]))
+        self.ended = {key for key in self.ended if not key.startswith(f"{uid}/")}
+        for kept in (self.pods, self.sandboxes):
+            kept.pop(uid)
+        self.messages = {key: one for key, one in self.messages.items() if key[0] != uid}
+
+    def forget(self, uid: str, name: str) -> None:
+        """What the kubelet does when the runtime deletes a container; here an allocation lives as long as its pod."""
+        self.state = self.state.without_allocation(allocation_key(uid, name))
+        mine = [key for key in self.state.allocations if key.startswith(f"{uid}/")]
+        if mine == [allocation_key(uid, "")]:
+            self.state = self.state.released(uid)
+
+    def restart(self, step: Case, expect: Case) -> str:
+        """A new agent on the checkpoint of the old one; it admits no running pod anew."""
+        if "gates" in step:
+            self.node = _with_gates(self.node, step["gates"])
+        before = self.state.allocations
+        self.state = decode(b"".join(Encoder().encode(self.state, 1))).state
+        running = [one for (uid, _), one in self.messages.items() if uid in self.pods]
+        self.tell(nri.Synchronize(tuple(self.sandboxes.values()), tuple(running)))
+        if self.state.allocations != before:
+            self.unsound = f"a restart made {self.state.allocations} of {before}"
+        refused = [one["pod"] for one in expect.get("pods", ()) if not one["admit"]]
+        return f"recorded {expect.get('error') or refused}" if expect.get("error") or refused else ""
+
+    def compare(self, step: Case, expect: Case) -> str:
+        """What is held otherwise than recorded, or nothing."""
+        if "default" in expect and str(self.default) != expect["default"]:
+            return f"shared pool ours {self.default} recorded {expect['default']}"
+        if "machine" in expect and self.machine() != expect["machine"]:
+            return f"machine ours {self.machine()} recorded {expect['machine']}"
+        if "pods" in expect:
+            found = (self.compare_pod(one["pod"], one) for one in expect["pods"] if one["pod"] in self.pods)
+            return next(filter(None, found), "")
+        return self.compare_pod(step["pod"], expect) if step.get("pod") in self.pods else ""
+
+    def compare_pod(self, uid: str, expect: Case) -> str:
+        facts = self.pods[uid].facts
+        block = self.state.allocations.get(allocation_key(uid, ""))
+        ours: dict[str, Any] = {
+            "pod_cpuset": str(block.cpus) if block and block.cpus else None,
+            "pod_blocks": shown_blocks(block.memory) if block and block.memory else None,
+            "pod_quota_off": self.is_quota_off(uid),
+        }
+        told = {key: expect.get(key) or (False if key == "pod_quota_off" else None) for key in ours}
+        if "pod_quota_off" not in expect:  # it is told of pods with resources of their own only
+            ours["pod_quota_off"] = told["pod_quota_off"]
+        if ours != told:
+            return f"ours {ours} recorded {told}"
+        parts = memory_of(facts, block.memory) if block else {}
+        for entry in expect.get("containers", ()):
+            wrong = self.compare_container(uid, entry, parts.get(entry["container"]))
+            if wrong:
+                return f"{entry['container']}: {wrong}"
+        return ""
+
+    def compare_container(self, uid: str, entry: Case, part: Any) -> str:
+        name = entry["container"]
+        held = self.state.allocations.get(allocation_key(uid, name), NOTHING)
+        blocks = held.memory if part is None else part
+        ours = {
+            "cpuset": str(held.cpus) or None,
+            "cpus": str(held.cpus or self.default),
+            "blocks": sorted(shown_blocks(blocks), key=lambda one: one["type"]) or None,
+            "mems": list(held.mems),
+            "isolation": self.isolation(uid, name),
+        }
+        if allocation_key(uid, name) in self.ended:
+            ours |= {"blocks": None, "mems": []}
+        told = {key: entry.get(key) for key in ours}
+        told["mems"] = told["mems"] or []
+        told["blocks"] = sorted(told["blocks"] or (), key=lambda one: one["type"]) or None
+        return "" if ours == told else f"ours {ours} recorded {told}"
+
+    def isolation(self, uid: str, name: str) -> str:
+        held = self.state.allocations.get(allocation_key(uid, name), NOTHING)
+        if not held.cpus:
+            return "host"
+        return "pod" if held.is_pod_shared else "container"
+
+    def is_quota_off(self, uid: str) -> bool:
+        """Whether the pod's cgroup loses its quota: all containers are exclusive, or one of an ordinary pod is."""
+        facts = self.pods[uid].facts
+        levels = [self.isolation(uid, one.name) == "container" for one in facts.containers]
+        return all(levels) if has_own_resources(facts) else any(levels)
+
+    def machine(self) -> dict[str, list]:
+        state = memory_state_of(self.node, self.state)
+        return {
+            str(node): [
+                state.assignments[node],
+                [other for other in state.machine.nodes if state.group[node] >> other & 1],
+                {
+                    name: [state.allocated.get((node, name), 0), state.free(name)[node]]
+                    for name in state.machine.allocatable
+                },
+            ]
+            for node in state.machine.nodes
+        }
+
+
+def _other_refusal(refusal: AdmissionRefusal | None, expect: Case) -> str:
+    if refusal is None:
+        return ""
+    texts = expect.get("message_any") or [expect["message"]]
+    if refusal.reason == expect["reason"]:
+        if refusal.kind is RefusalKind.EMPTY_POD_SHARED_POOL and str(refusal.detail) in texts:
+            return ""
+        if refusal.kind is RefusalKind.TOPOLOGY_AFFINITY or any(same_error(refusal, one) for one in texts):
+            return ""
+    return f"ours {refusal} recorded {expect['reason']} {texts}"
