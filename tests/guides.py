@@ -158,11 +158,26 @@ def command_reference() -> str:
 
 
 class Departure(NamedTuple):
-    """One `Differs:` of the code."""
+    """One `Differs: THEIRS; here: OURS. Why: REASON. Option: NAME.` of the code.
+
+    Attributes:
+        where: the module.
+        theirs: the behavior of the kubelet, or of another program.
+        ours: the behavior here.
+        why: the reason.
+        option: the option that gives their behavior, or `none`.
+    """
 
     where: str
-    about: str
-    text: str
+    theirs: str
+    ours: str
+    why: str
+    option: str
+
+    @property
+    def is_from_kubelet(self) -> bool:
+        """Whether the agent's decisions depart from the kubelet's; the simulator stands in for a kubelet."""
+        return self.theirs.startswith("the kubelet") and not self.where.startswith("simulator/")
 
 
 ORDER = (
@@ -210,29 +225,55 @@ def _departures(path: Path) -> Iterator[Departure]:
                 break
             words.append(text)
         sentence = " ".join(word.strip() for word in words).removesuffix('"""').strip()
-        yield Departure(where, _about(lines, number), sentence[0].upper() + sentence[1:])
+        yield departure_of(f"{where}.py:{number + 1}", sentence)
 
 
-def _about(lines: list[str], number: int) -> str:
-    """The first sentence of the docstring or comment that a line stands in."""
-    if lines[number].lstrip().startswith("#"):
-        first = number
-        while first and lines[first - 1].lstrip().startswith("#"):
-            first -= 1
-        words = [line.lstrip("# ") for line in lines[first:number] if line.strip("# -")]
-    else:
-        first = number
-        while first and not lines[first].lstrip().startswith(('"""', 'r"""')):
-            first -= 1
-        words = [line.strip().removeprefix('r"""').removeprefix('"""') for line in lines[first:number]]
-    paragraph = " ".join(" ".join(words).partition("  ")[0].split())
-    return re.split(r"(?<=[a-z)`])[.:;](?: |$)", paragraph)[0]
+DEPARTURE_MARKS = ("; here: ", ". Why: ", ". Option: ")
 
 
-def departure_table() -> str:
-    """The departures as a table."""
-    rows = "".join(f"| `{one.where}` | {_cell(one.about)} | {_cell(one.text)} |\n" for one in departures())
-    return f"\n| module | about | departure |\n|---|---|---|\n{rows}\n"
+def departure_of(place: str, sentence: str) -> Departure:
+    """The parts of a departure.
+
+    Args:
+        place: `MODULE.py:LINE`.
+        sentence: the text after `Differs:`, in one line.
+
+    Raises:
+        ValueError: a part is missing, empty or there twice.
+    """
+    parts, left = [], sentence.removesuffix(".")
+    for mark in DEPARTURE_MARKS:
+        if sentence.count(mark.strip(";. ")) != 1:
+            msg = f"{place}: needs one {mark.strip(';. ')!r}: Differs: THEIRS; here: OURS. Why: REASON. Option: NAME."
+            raise ValueError(msg)
+        part, _, left = left.partition(mark)
+        parts.append(part)
+    if not all((*parts, left)) or not sentence.endswith("."):
+        msg = f"{place}: a part is empty, or the line has no full stop at its end: {sentence}"
+        raise ValueError(msg)
+    return Departure(place.partition(".py:")[0], *parts, left)
+
+
+def departure_tables() -> str:
+    """The departures as two tables: from the kubelet, and from other programs."""
+    found = departures()
+    parts = (
+        ("From the kubelet", "the kubelet", [one for one in found if one.is_from_kubelet]),
+        ("From other programs", "the other program", [one for one in found if not one.is_from_kubelet]),
+    )
+    return (
+        "".join(
+            f"\n### {heading}\n\n| {other} | nri-pin | why | option for the other behavior | module |\n|---|---|---|---|---|\n"
+            + "".join(map(_row, rows))
+            for heading, other, rows in parts
+        )
+        + "\n"
+    )
+
+
+def _row(one: Departure) -> str:
+    told = (one.theirs, one.ours, one.why, one.option)
+    return f"| {' | '.join(_cell(text) for text in told)} | `{one.where}` |\n"
 
 
 def _cell(text: str) -> str:
@@ -260,7 +301,7 @@ def outdated() -> dict[Path, str]:
     """Documents whose made parts are not what the code says, with the text that they should have."""
     wanted = {
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
-        LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_table()),
+        LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_tables()),
         README: with_answers(README.read_text("utf-8")),
         SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
     }

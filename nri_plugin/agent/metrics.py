@@ -48,8 +48,9 @@ from nri_plugin.wire.nri.events import CreateContainer
 #
 # Source: kubelet v1.36 topologymanager/scope_*.go, cpumanager/policy_static.go, memorymanager/policy_static.go.
 #
-# Differs: the kubelet admits a pod once, with all its containers; here containers come one by one, and a refused
-# one comes again. Each first creation of a container, and each refused try, is one admission request.
+# Differs: the kubelet admits a pod once, with all its containers; here: each first creation of a container,
+# and each refused try, is one admission request. Why: containers come one by one, and a refused one comes
+# again. Option: none.
 
 
 CPU_REFUSALS = (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS, RefusalKind.UNCORE_CACHE)

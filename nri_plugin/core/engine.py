@@ -182,7 +182,9 @@ def _admitted(
 def has_uncounted_devices(known: InformedCreate) -> bool:
     """Whether the container has more devices than the bounds allow; then there are no device hints for it.
 
-    Differs: the kubelet makes hints of any number of devices.
+    Differs: the kubelet makes hints of any number of devices; here: a container with more than 256 devices,
+        or with devices of more than 16 resources, has no device hints. Why: the author of a pod must not
+        decide how long the runtime waits. Option: none.
     """
     is_cut = Cut.DEVICES in known.event.container.cut
     return is_cut or has_too_many_devices(known.devices, known.pod_devices)

@@ -202,7 +202,12 @@ def _kept(
 
 
 def _is_taken_over(state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> bool:
-    """Whether a live container of the pod runs on the CPUs of this init container, which is created again beside it."""
+    """Whether a live container of the pod runs on the CPUs of this init container, which is created again beside it.
+
+    Differs: the kubelet gives an init container that is created again the CPUs that it had, also where a
+        running container of its pod owns them by now; here: the init container is placed anew. Why: no
+        container shares an exclusive CPU. Option: none.
+    """
     if not held.is_init:
         return False
     live = live_keys(state, pod.uid) - {request.key}
@@ -314,9 +319,10 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
 def _pod_count(node: Node, pod: PodRecord, total: ContainerRequest) -> int:
     """Exclusive CPUs of the whole pod at its peak, with the last core of each container filled up where options say so.
 
-    Differs: without facts only the total is known, not how containers share it. The total is then too small for several
-        containers with odd counts, and too large for containers with fractions of CPUs. The first container fixes the
-        nodes, so a later one may be refused.
+    Differs: the kubelet knows how the containers of a pod share its total; here: without the pod's object
+        only the total is known, which is too small for several containers with odd counts and too large for
+        containers with fractions of CPUs. The first container fixes the nodes, so a later one may be refused.
+        Why: the runtime reports no more than the total. Option: `exporterSocket`, with the exporter running.
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
@@ -343,8 +349,10 @@ def _kept_hint(question: Question) -> MergedHint:
         TopologyAffinityError: the devices are on other nodes.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/topologymanager/scope_pod.go: one merge, with the devices of all containers.
-    Differs: where the devices of the whole pod were not known, those of a later container are merged with the pod's hint
-        when it comes.
+    Differs: the kubelet merges the devices of all containers of a pod once; here: where the devices of the
+        whole pod were not known, those of a later container are merged with the pod's hint when it comes.
+        Why: the runtime reports the devices of one container at a time. Option: `exporterSocket`, with the
+        exporter running.
     """
     node, pod = question.node, question.pod
     hint = MergedHint(pod.affinity or None, pod.affinity_preferred)

@@ -7,8 +7,15 @@ allocated. So no pod runs in part for ever, and no other pod takes what a later 
 Containers that exist already, or that hold an allocation, are left as they are: facts may come after the first container,
 and the rest of the pod is then placed around what it holds.
 
-Differs: a pod with more containers than `MOST_CONTAINERS`, a pod in a namespace that is never refused, and a pod whose
-    object is not known are admitted container by container, so such a pod may run in part.
+Differs: the kubelet admits a pod with any number of containers as a whole; here: a pod with more than 128
+    containers is admitted container by container, so it may run in part. Why: the runtime waits for the
+    answer. Option: none.
+Differs: the kubelet may refuse a pod of any namespace as a whole; here: a pod in a namespace of `neverRefuse`
+    is admitted container by container, and a container that does not fit runs in the shared pool. Why: such a
+    pod must run, even if not all of it is placed. Option: `neverRefuse` without the namespace (the default).
+Differs: the kubelet knows the object of every pod; here: a pod whose object is not known is admitted
+    container by container, after a check of the total that the runtime reports, so it may run in part. Why:
+    the runtime reports one container at a time. Option: `exporterSocket`, with the exporter running.
 """
 
 from collections.abc import Mapping
@@ -226,8 +233,20 @@ def _admit_with_own_resources(
 ) -> Placement | Unfit:
     """Allocate the pod's CPUs and memory, and divide the CPUs among its containers.
 
-    Differs: the kubelet admits a running pod anew when it starts, and may refuse it or move it. Here a pod keeps what it
-        has.
+    Differs: the kubelet admits a running pod with resources of its own anew when it starts, and may refuse it
+        or move it; here: the pod keeps all that it has. Why: a running container is never moved. Option:
+        none.
+    Differs: the kubelet admits a pod with resources of its own anew when these are resized, and may refuse it
+        or take other CPUs and lose the first ones; here: the pod keeps its CPUs and memory. Why: a running
+        container is never moved, and every CPU belongs to a set. Option: none.
+    Differs: the kubelet stores the shared set, the pod and each container one after the other, and a stop in
+        between leaves CPUs with a pod without containers for ever; here: all allocations of the pod are one
+        state, which is saved as a whole. Why: a crash must not lose CPUs. Option: none.
+    Differs: the kubelet counts the devices of a pod with resources of its own in the hints, but allocates
+        them only when each container is created, where a shortage fails the start; here: the kubelet's Device
+        Manager, whose Topology Manager is off, has allocated the devices at admission, and the agent aligns
+        the pod with those that it knows. Why: a shortage of devices then refuses the pod before anything of
+        it runs. Option: none.
     """
     facts = pod.facts
     assert facts is not None

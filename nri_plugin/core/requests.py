@@ -20,7 +20,9 @@ annotation ends after 63 characters, which a long container name exceeds.
 `nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
 placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
 
-Differs: the kubelet has none of these annotations.
+Differs: the kubelet has none of these annotations; here: pods in the namespaces of `annotationNamespaces` may
+    set them. Why: single containers need other rules than the rest of their node. Option:
+    `annotationNamespaces` without a namespace (the default).
 """
 
 import re

@@ -11,7 +11,9 @@ The refusal of a resize gives advice as that of a container does (`nri_plugin.co
 same `resized` on a smaller request.
 
 Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send them.
-Differs: the kubelet refuses every resize of a container with exclusive CPUs.
+Differs: the kubelet refuses every resize of a container with exclusive CPUs; here: the container grows by the
+    nearest CPUs, and gives back those that it got last. Why: it needs no restart, and keeps the CPUs of its
+    start. Option: none.
 """
 
 from dataclasses import replace

@@ -6,8 +6,11 @@ hold the same ones: the init container has ended before that one starts. Sidecar
 Memory. A byte that a later container takes over leaves the blocks of the init container, so that the blocks of a pod add
 up to what is allocated. The rest is released when a later container of the pod starts.
 
-Differs: without facts every container of the pod that is not alive counts as an init container, because the runtime does
-    not tell which are. Then a CPU that is taken over leaves the earlier allocation.
+Differs: the kubelet knows the init containers of a pod, and each keeps its CPUs until the pod ends, while
+    later containers may hold the same ones; here: that is so where the pod's object is known. Without it
+    every container of the pod that is not alive counts as an init container, and a CPU that is taken over
+    leaves the earlier allocation. Why: the runtime does not tell which containers are init containers.
+    Option: `exporterSocket`, with the exporter running.
 
 Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/policy_static.go (updateCPUsToReuse),
     memorymanager/policy_static.go (updatePodReusableMemory), memorymanager/memory_manager.go (AddContainer: since 1.36

@@ -13,8 +13,9 @@ creates another one. This happens only if no container of the pod has ever run, 
 it was read: the write names the version.
 
 Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
-Differs: the kubelet rejects a whole pod before anything of it runs. Here a later container may be refused after others,
-    init containers too, have run. Their work is not thrown away: such a pod is left waiting.
+Differs: the kubelet rejects a whole pod before anything of it runs; here: a later container may be refused
+    after others, init containers too, have run, and such a pod is left waiting. Why: the work of these
+    containers is not thrown away. Option: none.
 """
 
 import logging

@@ -134,7 +134,8 @@ def legacy_policy(options: Options) -> str:
 def _costs(node: Node, numa: NUMANode) -> tuple[tuple[str, int], ...]:
     """Return the distances to every NUMA node; empty if the machine has none.
 
-    Differs: other exporters number distances by position, which is wrong if NUMA ids have gaps.
+    Differs: other exporters number distances by position, which is wrong if NUMA ids have gaps; here:
+        distances go by NUMA id. Why: machines with gaps exist. Option: none.
     """
     pairs = zip(node.topology.nodes, numa.distances or (), strict=False)
     return tuple(
@@ -186,7 +187,9 @@ def _kept(node: Node) -> Iterable[ReservedMemory]:
     Under the Static policy, the configuration divides it. Under the policy None, the reservation of the whole node is
     spread in proportion to the ordinary memory of its NUMA nodes, exact to the byte.
 
-    Differs: other exporters subtract nothing under the policy None, and publish more memory in the zones than the node has.
+    Differs: other exporters subtract nothing under the policy None, and publish more memory in the zones than
+        the node has; here: the reservation of the whole node is spread over its zones. Why: the sum of the
+        zones is then what the kubelet gives to pods. Option: none.
     """
     if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC:
         return node.options.reserved_memory

@@ -18,8 +18,9 @@ an empty row, and passes.
 `NodeLedger` keeps one node, `ExtenderCache` all of them. Neither has a clock, a thread or a lock. Objects are read with
 `read_topology` and `read_pod` before the caller takes its lock.
 
-Differs: the over-reserve cache of the scheduler plugin accepts no new object until the whole set of pods agrees, and
-drops or keeps all charges together.
+Differs: the over-reserve cache of the scheduler plugin accepts no new object until the whole set of pods
+    agrees, and drops or keeps all charges together; here: each pod is charged until the object accounts for
+    it. Why: one pod that does not agree must not keep the view of the node old. Option: none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

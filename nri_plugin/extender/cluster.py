@@ -55,8 +55,9 @@ def needs_no_filter(pod: PodDemand) -> bool:
 def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
     """Whether later containers cannot use the resources of the container.
 
-    Differs: the scheduler plugin does not count the resources of sidecars while app containers start, and the kubelet
-    then rejects the pod. `sidecars_stay` counts them.
+    Differs: the scheduler plugin does not count the resources of sidecars while app containers start, and the
+        kubelet then rejects the pod; here: they are counted. Why: a sidecar keeps its resources. Option:
+        `--no-sidecars`.
     """
     return container.kind is ContainerKind.APP or (sidecars_stay and container.kind is ContainerKind.SIDECAR)
 

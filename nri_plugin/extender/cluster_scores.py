@@ -12,9 +12,15 @@ divided in whole units rounded up, as the scheduler does.
 
 Source: scheduler-plugins pkg/noderesourcetopology/{least_allocated,most_allocated,balanced_allocation,score,
 least_numa}.go.
-Differs: NUMA nodes are found by id also where ids have gaps (the reference charges the wrong zone). Sets of NUMA
-nodes are searched where enumerating them is too much. The bonus for distance can be limited to nodes that prefer
-close NUMA nodes. BalancedAllocation of a single resource is balanced (the reference converts not-a-number).
+Differs: the scheduler plugin charges the wrong zone where NUMA ids have gaps; here: NUMA nodes are found by
+    id. Why: machines with gaps exist. Option: none.
+Differs: the scheduler plugin enumerates sets of NUMA nodes; here: sets are searched where enumerating them is
+    too much. Why: kube-scheduler waits for the answer. Option: none.
+Differs: the scheduler plugin gives the bonus for distance on every node; here: it can be limited to nodes
+    that prefer close NUMA nodes. Why: other nodes do not choose NUMA nodes by distance. Option:
+    `--distance-bonus always`.
+Differs: the scheduler plugin converts not-a-number for BalancedAllocation of a single resource; here: a
+    single resource is balanced. Why: the result of that conversion depends on the processor. Option: none.
 """
 
 import itertools

@@ -26,8 +26,9 @@ from nri_plugin.model.state import CgroupRef
 class _Writing:
     """Writes `cpuset.cpus`; opening never creates and never follows a link.
 
-    Differs: cgroupspy opens for writing with creation and truncation. On a kernel tree truncation
-    only wakes watchers a second time; on a tree of ordinary files it is needed.
+    Differs: cgroupspy opens a file for writing with creation and truncation; here: opening never creates, and
+        truncates only on a tree of ordinary files. Why: on a kernel tree truncation wakes watchers a second
+        time; on ordinary files it is needed. Option: none.
     """
 
     truncates = False

@@ -172,8 +172,9 @@ class DeviceLocator:
         There is one resource for each variable, for each class of CDI names, and for each kind of the other devices.
         Never raises: a file that cannot be read counts as missing.
 
-        Differs: the kubelet goes by what a device plugin says of each device. A device that reached the
-            container in another way, such as a raw block volume, counts here too where it is on a PCI bus.
+        Differs: the kubelet goes by what a device plugin says of each device; here: a device that reached the
+            container in another way, such as a raw block volume, also counts where it is on a PCI bus. Why:
+            the container works with it, and it has a NUMA node. Option: none.
         """
         try:
             return self._resources(container, _SysfsSearch(self))

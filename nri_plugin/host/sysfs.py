@@ -369,7 +369,9 @@ def place_in_nodes(readings: Sequence[NodeReading], online: int, sockets: Sequen
         online: mask of online CPUs.
         sockets: masks.
 
-    Differs: the kubelet lets the last node that names a CPU win and leaves a CPU without a node out.
+    Differs: the kubelet lets the last node that names a CPU win, and leaves a CPU without a node out; here:
+        the lowest node wins, and a CPU without a node belongs to the node with the most CPUs of its socket.
+        Why: every online CPU has to be in exactly one node, as in the kernel's own table. Option: none.
     """
     placed: dict[int, int] = {}
     left = online

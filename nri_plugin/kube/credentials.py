@@ -6,7 +6,8 @@ its credentials have expired, and when the server answers 401. The program print
 client certificate, or both.
 
 Source: client-go v0.35 plugin/pkg/client/auth/exec; v1alpha1, which it has dropped, differs in its name only.
-Differs: the program gets no terminal, because exporter and extender have none.
+Differs: client-go gives the program of a kubeconfig a terminal; here: the program gets none. Why: exporter
+    and extender have none. Option: none.
 """
 
 import base64

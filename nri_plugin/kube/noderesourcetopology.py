@@ -192,7 +192,8 @@ def zone_name(numa_id: int) -> str:
 def numa_id_of(name: str) -> int | None:
     """Return the NUMA node of a zone name; None for other names.
 
-    Differs: the scheduler plugin accepts no ids above 63; here every id is valid.
+    Differs: the scheduler plugin accepts no NUMA ids above 63; here: every id is valid. Why: machines with
+        larger ids exist. Option: none.
     """
     prefix, _, digits = name.partition("-")
     is_number = digits.isdecimal() and digits.isascii() and len(digits) <= LONGEST_ID

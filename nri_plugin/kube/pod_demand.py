@@ -104,7 +104,10 @@ class PodDemand:
     def effective_with_sidecars(self) -> dict[str, int]:
         """The same with sidecars beside all containers that start after them.
 
-        Source: Kubernetes, the pod's requests since 1.29. Differs: the scheduler plugin.
+        Source: Kubernetes, the pod's requests since 1.29.
+        Differs: the scheduler plugin does not add up sidecars; here: they count beside all containers that
+            start after them. Why: the pod's requests include them since Kubernetes 1.29. Option:
+            `--no-sidecars`.
         """
         return self._effective(sidecars_stay=True)
 

@@ -160,9 +160,11 @@ class ReservedMemory:
 class Options:
     """Validated choices, independent of the machine; defaults as the kubelet's, cpu policy static.
 
-    Differs: the kubelet's default for cpuManagerPolicy is none.
+    Differs: the kubelet's default for `cpuManagerPolicy` is `none`; here: it is `static`. Why: nri-pin is
+        installed to give exclusive CPUs. Option: `cpuManagerPolicy: none`.
 
-    Differs: the kubelet's default for max-allowable-numa-nodes is 8.
+    Differs: the kubelet's default for `max-allowable-numa-nodes` is 8; here: there is no limit. Why: the
+        search for hints is bounded on any number of NUMA nodes. Option: `max-allowable-numa-nodes: 8`.
     """
 
     cpu_manager_policy: CPUManagerPolicy = option(

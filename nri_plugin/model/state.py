@@ -376,9 +376,12 @@ class State:
         Also minus those that the kernel isolates, and with strict-cpu-reservation minus reserved, each as long as
         that leaves any.
 
-        Differs: under strict-cpu-reservation the kubelet's pool may become empty, and what should run
-            there then runs everywhere. Here it runs on the reserved CPUs instead. And the kubelet's shared pool
-            has isolated CPUs in it, where nothing balances what runs there.
+        Differs: the kubelet's shared pool may become empty under strict-cpu-reservation, and its containers
+            then run on all CPUs; here: they run on the reserved CPUs. Why: exclusive CPUs stay exclusive.
+            Option: none.
+        Differs: the kubelet's shared pool contains isolated CPUs; here: it does not, as long as other CPUs
+            are left. Why: the kernel does not balance processes on isolated CPUs. Option: `isolatedCPUs:
+            ignore`.
         """
         pool = node.topology.online - self.exclusive
         pool = pool - node.isolated or pool

@@ -27,8 +27,9 @@ next one has to compare:
 The number of node sets and of cache sets is bounded. Machines of today stay far below both bounds; beyond them
 the tightest sets by size are taken. The code below goes from the inside out, since each part uses the one before.
 
-Differs: the kubelet takes the fullest place first and splits a request over caches
-    although another would have held it whole.
+Differs: the kubelet takes the fullest place first, and splits a request over caches although another one
+    holds all of it; here: `uncoreCacheFit: best` compares all choices and takes the tightest fit. Why: large
+    groups of available CPUs survive. Option: `uncoreCacheFit: first` (the default).
 """
 
 from collections.abc import Iterable, Iterator, Sequence

@@ -216,9 +216,9 @@ def take_packed(
     Raises:
         InsufficientCPUsError: fewer CPUs are available than requested.
 
-    Differs: the kubelet treats a socket or core as free when its free CPUs equal the machine's average, and then takes
-        all of it. On uneven machines that allocates CPUs of other containers. Here the unit must also be
-        wholly available.
+    Differs: the kubelet treats a socket or core as free when its free CPUs equal the machine's average, and
+        then takes all of it, on uneven machines also CPUs of other containers; here: the unit must also be
+        wholly available. Why: no CPU is given to two containers. Option: none.
     """
     if count <= 0:
         return CPUSet()
@@ -424,10 +424,11 @@ def take_distributed(
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
 
-    Differs: the kubelet goes on overwriting the combination it remembers, and never ends where a
-        remainder of whole groups does not fit; here the one that was scored is used, and one without
-        room for its remainder is passed over. Beyond eight NUMA nodes, where it would try every
-        combination of every size, the nodes with most free CPUs are chosen.
+    Differs: the kubelet goes on overwriting the combination of NUMA nodes that it remembers, never ends where
+        a remainder of whole groups does not fit, and beyond eight NUMA nodes tries every combination of every
+        size; here: the combination that was scored is used, one without room for its remainder is passed
+        over, and beyond eight NUMA nodes the nodes with most free CPUs are chosen. Why: the answer has to be
+        the best one found, and to come in bounded time. Option: none.
     """
     if count <= 0 or count % group:
         return take_packed(tables, available, count, spread=spread, note=note)

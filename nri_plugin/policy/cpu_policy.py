@@ -34,7 +34,9 @@ from nri_plugin.policy.search.mask_order import Distances
 # Requests that do not fill their last core.
 #
 # Source: the rule `kubelet` is that of kubelet v1.36: only full-pcpus-only refuses such a number.
-# Differs: the other rules exist only here.
+# Differs: the kubelet has only the rule `kubelet`; here: the rules `reject`, `round-up` and `allow` exist
+# too. Why: full-pcpus-only alone can only refuse such a number, and only for the whole node. Option:
+# `smtOddCounts: kubelet` (the default).
 
 
 def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:

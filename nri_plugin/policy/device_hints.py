@@ -88,8 +88,10 @@ def device_hint_sets(nodes: Sequence[int], resources: Iterable[DeviceResource]) 
 def _hint_set(of_machine: NodeMask, resource: DeviceResource) -> HintSet | None:
     """The sets of device nodes that every device is near; preferred at the size that could hold as many devices.
 
-    Differs: where the resource's other devices are not known, the given ones count as all there are, and one
-        without a known place is near everywhere. The kubelet knows them all.
+    Differs: the kubelet knows all devices of a resource; here: where the resource's other devices are not
+        known, the given ones count as all there are, and one without a known place is near everywhere. Why:
+        the runtime reports only the devices of the container. Option: `exporterSocket`, with the exporter
+        running.
     """
     totals = {
         nodes.mask: count for nodes, count in device_totals((n & of_machine, c) for n, c in resource.totals)
@@ -162,7 +164,9 @@ def _place(nodes: NodeMask) -> str:
 # ----------------------------------------------------------------------------------------------------
 # CPUs in proportion to the devices on each NUMA node (deviceProportionalCPUs).
 #
-# Differs: the kubelet packs CPUs into the nodes of the hint, wherever the devices are.
+# Differs: the kubelet packs CPUs into the nodes of the hint, wherever the devices are; here: with
+# `deviceProportionalCPUs` each NUMA node gives CPUs in proportion to its devices. Why: each device has CPUs
+# of its own node. Option: `deviceProportionalCPUs: false` (the default).
 
 
 def devices_by_node(resources: Iterable[DeviceResource]) -> dict[int, int]:

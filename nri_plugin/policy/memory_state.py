@@ -46,8 +46,8 @@ class MemoryMachine:
 def memory_machine(topology: Topology, reserved: Iterable[ReservedMemory] = ()) -> MemoryMachine:
     """The memory of a machine; a node whose size was not recorded has no allocatable memory.
 
-    Differs: where more is reserved and set aside than a node has, the kubelet's unsigned difference
-        wraps to nearly 2**64; here nothing is allocatable.
+    Differs: the kubelet's unsigned difference wraps to nearly 2**64 where more is reserved and set aside than
+        a node has; here: nothing is allocatable there. Why: that memory does not exist. Option: none.
     """
     total = {MEMORY: {int(node.id): node.memory_bytes or 0 for node in topology.nodes}}
     for node in topology.nodes:

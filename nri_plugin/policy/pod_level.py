@@ -58,6 +58,10 @@ def memory_claim(facts: PodFacts, one: ContainerFacts) -> Mapping[str, int]:
     """The bytes by resource that the container owns; empty when it has no claim.
 
     Whole CPUs are not needed for it: a container of the pod shared pool may own memory.
+
+    Differs: the kubelet takes a container without a claim through the allocation of memory, and so refuses
+        its pod under container scope and under the policy none; here: such a container needs no memory nodes.
+        Why: it asks for nothing that could be missing. Option: none.
     """
     return _memory_of(one.amounts) if is_eligible(facts, one) else {}
 
@@ -71,7 +75,12 @@ def pod_cpus(facts: PodFacts) -> int:
 
 
 def pod_memory(facts: PodFacts) -> Mapping[str, int]:
-    """The bytes by resource of the pod as a whole; empty for a pod that is not Guaranteed."""
+    """The bytes by resource of the pod as a whole; empty for a pod that is not Guaranteed.
+
+    Differs: the kubelet admits a pod whose memory is written as a fraction, such as `1.5Gi`, without memory,
+        and refuses it where a container is written so; here: the amount counts in bytes. Why: `1.5Gi` is a
+        whole number of bytes. Option: none.
+    """
     amounts = facts.pod_resources
     return _memory_of(amounts) if amounts is not None and facts.qos is QOSClass.GUARANTEED else {}
 
@@ -99,7 +108,11 @@ def refuse_empty_memory_pool(facts: PodFacts) -> None:
     """Refuse a pod whose exclusive containers leave nothing of a memory resource to those that share.
 
     Raises:
-        EmptyPodSharedPoolError: of the first such resource, `memory` first. The kubelet names a random one.
+        EmptyPodSharedPoolError: of the first such resource, `memory` first.
+
+    Differs: the kubelet names a random one of several exhausted memory resources in its message; here: the
+        first one is named, ordinary memory before huge pages. Why: equal requests get equal answers. Option:
+        none.
     """
     claims = [memory_claim(facts, one) for one in facts.containers]
     for resource, size in pod_memory(facts).items():
@@ -191,6 +204,10 @@ def sets_of(tables: CPUTables, facts: PodFacts, block: CPUSet, options: Options)
 
     Raises:
         InsufficientCPUsError: the claims of the containers are larger than the pod.
+
+    Differs: the kubelet stores the CPUs of the pod before it divides them, loses them where the division
+        fails, and on uneven cores gives containers CPUs outside of them; here: the pod is allocated after the
+        division, and every slice is part of its CPUs. Why: no CPU is lost or given to two pods. Option: none.
     """
     if not block:
         return {}

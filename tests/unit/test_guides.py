@@ -10,6 +10,7 @@ import yaml
 
 from nri_plugin.config.keys import KEYS
 from nri_plugin.config.loading import load_text
+from nri_plugin.model.options import REGISTRY
 from tests import guides
 
 TEXT = guides.everything()
@@ -141,9 +142,47 @@ def test_every_departure_of_the_code_is_a_row() -> None:
         for path in (guides.ROOT / "nri_plugin").rglob("*.py")
         if "_pb" not in path.parts
     )
-    rows = guides.section(guides.LIMITS, "Departures").count("\n| `")
-    assert lines == rows == len(guides.departures())
-    assert all(len(departure.text) > 10 for departure in guides.departures())
+    table = guides.section(guides.LIMITS, "Departures")
+    rows = [line for line in table.splitlines() if line.startswith("| ") and line.endswith("` |")]
+    assert lines == len(rows) == len(guides.departures())
+    assert {row.replace("\\|", "").count(" | ") for row in rows} == {4}
+
+
+def test_a_departure_without_an_option_says_none_and_others_name_one_that_exists() -> None:
+    known = {*KEYS, *(option.name for option in REGISTRY.values())}
+    help_texts = guides.COMMANDS.read_text("utf-8")
+    wrong = []
+    for one in guides.departures():
+        names = [re.split("[: ]", quoted)[0] for quoted in re.findall(r"`([^`]+)`", one.option)]
+        is_known = all(name in known or (name.startswith("--") and name in help_texts) for name in names)
+        if not (one.option == "none" or (names and is_known)):
+            wrong.append(f"{one.where}: {one.option}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the kubelet crashes.",
+        "the kubelet crashes; here: it does not. Option: none.",
+        "the kubelet crashes; here: it does not. Why: no node may fail.",
+        "the kubelet crashes. Why: no node may fail. Option: none.",
+        "the kubelet crashes; here: it does not. Option: none. Why: no node may fail.",
+        "the kubelet crashes; here: it does not. Why: no node may fail. Option: .",
+        "the kubelet crashes; here: it does not. Why: no node may fail. Option: none",
+        "the kubelet; here: it; here: that. Why: no node may fail. Option: none.",
+    ],
+)
+def test_a_departure_that_lacks_a_part_is_refused_with_its_place(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^core/pods.py:7: "):
+        guides.departure_of("core/pods.py:7", text)
+
+
+def test_a_departure_has_four_parts() -> None:
+    told = "the kubelet crashes; here: it does not. Why: no node may fail. Option: `a: b`."
+    assert guides.departure_of("core/pods.py:7", told) == guides.Departure(
+        "core/pods", "the kubelet crashes", "it does not", "no node may fail", "`a: b`"
+    )
 
 
 def test_the_metrics_of_the_guide_are_those_of_the_code() -> None:

@@ -11,7 +11,10 @@ the lowest wins. The rank is that of a rule:
 
 A node that the pod's annotation names comes before all of them: of equals, masks with that node win.
 
-Differs: the kubelet has only `packed`, and no annotation.
+Differs: the kubelet has only the rule `packed`, and no annotation; here: `spread`, `best-fit` and the
+    annotation `nri-pin/numa-node` decide too between NUMA nodes that are equally good. Why: a node may have
+    to fill evenly, or to keep large groups of CPUs available. Option: `topologyTieBreak: packed` (the
+    default).
 """
 
 from dataclasses import dataclass
@@ -39,7 +42,8 @@ class Distances:
     Attributes:
         rows: by node, by other node; the ids may have gaps. 10 is a node itself, twice that twice as far.
 
-    Differs: the kubelet numbers the columns from 0 and crashes where node ids have gaps.
+    Differs: the kubelet numbers the columns of distances from 0, and crashes where node ids have gaps; here:
+        columns go by node id. Why: machines with gaps exist. Option: none.
     """
 
     rows: DistanceRows

@@ -12,8 +12,12 @@ CPUs and NUMA nodes are numbered in the order of the tree, unless `indexes=` say
     indexes=pack:core   the same loops, as the levels that they step over
 
 Source: hwloc 2.9, "Synthetic topologies" and topology-synthetic.c.
-Differs: wrong `indexes` are refused, where hwloc reports them and numbers objects in the order of the tree. Levels that
-    are not named are refused (`2 2 2`). A node whose memory is not given has no size here; `description` gives it one.
+Differs: hwloc reports wrong `indexes` and numbers objects in the order of the tree; here: they are refused.
+    Why: a described machine must be the one that was meant. Option: none.
+Differs: hwloc accepts levels that are not named (`2 2 2`); here: they are refused. Why: every level needs a
+    meaning. Option: none.
+Differs: hwloc gives a node without a memory attribute a size; here: it has no size, and `description` gives
+    it one. Why: the description of the machine has the default. Option: none.
 """
 
 import re

@@ -5,7 +5,9 @@ gives it up, so a plugin takes a key over by removing and setting it in one answ
 device rules are owned by none.
 
 Source: NRI pkg/adaptation and runtime-tools, and how containerd and CRI-O apply updates.
-Differs: a changed cgroups path is reported, but the cgroup does not move; a memory policy has no effect.
+Differs: a runtime moves the cgroup when the cgroups path changes, and applies a memory policy; here: the
+    changed path is reported, but the cgroup does not move, and a memory policy has no effect. Why: no
+    placement depends on either. Option: none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -6,8 +6,10 @@ set. Processes run on the effective set, so placements are judged by it.
 
 Source: kernel Documentation/admin-guide/cgroup-v2.rst (cpuset) and cgroup-v1/cpusets.rst; details were
     observed on kernel 6.12.
-Differs: partitions and the v1 flags (exclusive, memory_migrate, clone_children) do not exist here; on v1
-    processes whose CPUs all went offline stay where they are instead of moving to the parent.
+Differs: the kernel has partitions and the v1 flags (exclusive, memory_migrate, clone_children); here: they do
+    not exist. Why: the tree serves tests of cpusets only. Option: none.
+Differs: the kernel on v1 moves processes whose CPUs all went offline to the parent; here: they stay where
+    they are. Why: the tree has no processes to move. Option: none.
 """
 
 import errno

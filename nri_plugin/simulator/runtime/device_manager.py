@@ -173,7 +173,8 @@ class DeviceManager:
     ) -> tuple[str, ...]:
         """The devices to give; those of the pod's ended init containers come first.
 
-        Differs: of more reusable devices than are needed the kubelet takes any, here the preferred ones.
+        Differs: the kubelet takes any of the reusable devices where there are more than are needed; here: the
+            preferred ones are taken. Why: equal runs have to give equal results. Option: none.
         """
         kind = self._resources[resource]
         if len(reusable) >= count:

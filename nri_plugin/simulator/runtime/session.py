@@ -7,7 +7,8 @@ plugin never fails a request: the container is created without it.
 The library's ttrpc reads each connection through a 4096-byte buffer. A read never takes part of a mux frame: a mux frame
 that is longer than the slice fails with ENOMEM and ends the whole connection.
 
-Differs: claims are checked within one plugin's answer; a caller with several plugins shares an `Ownership` between them.
+Differs: the library checks claims over the answers of all plugins; here: they are checked within one plugin's
+    answer. Why: a caller with several plugins shares an `Ownership` between them. Option: none.
 """
 
 import re
@@ -140,8 +141,9 @@ class _GoStream:
     def _take(self, room: int) -> _Steps:
         """Takes one mux frame.
 
-        Differs: the real queue is emptied by another thread, so whether 257 frames overflow it is a race; here
-        they always do when they belong to one ttrpc frame.
+        Differs: the library's queue is emptied by another thread, so whether 257 frames overflow it is a
+            race; here: they always do when they belong to one ttrpc frame. Why: a test has to see the same
+            result each time. Option: none.
         """
         while not self._queue:
             yield

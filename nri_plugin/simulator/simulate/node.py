@@ -15,8 +15,10 @@ only the messages of pods and containers that exist.
 a runtime is asked. Invariant: requests never exceed what is allocatable. Amounts are thousandths of CPUs and bytes. Huge
 pages are not part of the memory for pods. The device manager counts devices.
 
-Source: kubelet v1.36, node allocatable and GeneralPredicates; kube-scheduler NodeResourcesFit. Differs: the number of
-    pods (`maxPods`) and ephemeral storage are not counted.
+Source: kubelet v1.36, node allocatable and GeneralPredicates; kube-scheduler NodeResourcesFit.
+Differs: kubelet and scheduler count the number of pods (`maxPods`) and ephemeral storage; here: they are not
+    counted. Why: they limit how many pods a node takes, and do not decide where a container runs. Option:
+    none.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -90,7 +90,8 @@ def _merge_field(one: ContainerUpdate, other: ContainerUpdate, name: str) -> Any
 def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
     """Writes one update.
 
-    Differs: an empty `memory` goes along when none is set, since an update without one crashed old CRI-O.
+    Differs: the Go library leaves out an empty `memory`; here: it goes along when none is set. Why: an update
+        without one crashed old CRI-O. Option: none.
     """
     message = pb.ContainerUpdate(container_id=value.container_id, ignore_failure=value.ignore_failure)
     message.linux.resources.CopyFrom(resources(value.resources))

@@ -371,7 +371,7 @@ class CreateContainerResponse:
 
     `resources` is short for `Adjustment(resources=...)`, which is all that placement sets.
 
-    Differs: the protocol has evictions too; no runtime applies them, so there are none here.
+    Differs: the NRI protocol has evictions; here: there are none. Why: no runtime applies them. Option: none.
     """
 
     resources: Resources | None = None

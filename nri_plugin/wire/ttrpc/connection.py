@@ -18,8 +18,8 @@ There is no cancel message and no goodbye: a client that gives a call up forgets
 the socket ends all calls.
 
 Source: containerd/ttrpc PROTOCOL.md, client.go and server.go, v1.2.9.
-Differs: messages of a stream are reported as they come. Bounding how many wait is left to the caller, who alone
-    knows whether to stop reading the socket.
+Differs: the Go library bounds how many messages of a stream wait; here: they are reported as they come. Why:
+    only the caller knows whether to stop reading the socket. Option: none.
 """
 
 from dataclasses import dataclass
