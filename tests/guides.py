@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 GUIDE = ROOT / "deploy" / "guide"
 COMMANDS = GUIDE / "commands.md"
+CONFIGURE = GUIDE / "configure.md"
 LIMITS = GUIDE / "limits.md"
 SIMULATE = GUIDE / "simulate.md"
 WIDTH = 80
@@ -281,8 +283,12 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
-ANSWERED = ("nri-pin explain --machine demo ", "nri-pin simulate inference\n")
-"""Commands whose whole answer a document shows, and which answers the same everywhere."""
+ANSWERED = (
+    "nri-pin explain --machine demo ",
+    "nri-pin simulate inference\n",
+    "nri-pin simulate demo model.yaml ",
+)
+"""Commands whose whole answer a document shows, and which answer the same everywhere."""
 
 
 def with_answers(text: str) -> str:
@@ -294,7 +300,11 @@ def with_answers(text: str) -> str:
             return found[0]
         return f"```console\n{line}\n{_printed(shlex.split(line)[2:])}\n```"
 
-    return FENCE.sub(answered, text)
+    # The commands read files that the documents show.
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        for name, shown in quoted_files().items():
+            Path(name).write_text(shown, encoding="utf-8")
+        return FENCE.sub(answered, text)
 
 
 def outdated() -> dict[Path, str]:
@@ -302,6 +312,7 @@ def outdated() -> dict[Path, str]:
     wanted = {
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
         LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_tables()),
+        CONFIGURE: with_answers(CONFIGURE.read_text("utf-8")),
         README: with_answers(README.read_text("utf-8")),
         SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
     }

@@ -107,6 +107,13 @@ def test_the_namespace_of_the_release_is_never_refused(render: Render):
     assert config.options.never_refuse == {"a", "place"}
 
 
+def test_a_feature_gate_of_the_values_reaches_the_agent(render: Render):
+    gates = {"PodLevelResourceManagers": True}
+    config = load_text(config_of(render(config={"featureGates": gates}), "pin"), "f")
+    assert config.options.pod_level_managers
+    assert not load_text(config_of(render(), "pin"), "f").options.pod_level_managers
+
+
 def test_metrics_and_probes_have_ports_of_their_own_and_each_can_be_left_out(render: Render):
     def shown(**values: Any) -> tuple[list[str], set[str], Any]:
         objects = render(**values)

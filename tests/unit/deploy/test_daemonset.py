@@ -24,6 +24,13 @@ def test_the_configuration_in_the_file_is_one_the_agent_takes() -> None:
     assert config.options.never_refuse >= {"kube-system", "nri-pin"}
 
 
+def test_the_feature_gate_in_its_comment_is_one_the_agent_takes() -> None:
+    line = "# featureGates: {PodLevelResourceManagers: true}"
+    assert CONFIG_TEXT.count(line) == 1
+    config = load_text(CONFIG_TEXT.replace(line, line.removeprefix("# ")), "configmap")
+    assert config.options.pod_level_managers
+
+
 def test_every_path_of_the_configuration_is_mounted_and_the_defaults_are_covered() -> None:
     config = load_text(CONFIG_TEXT, "configmap")
     assert MOUNTS["state"]["mountPath"] == config.state_dir
