@@ -79,9 +79,9 @@ class CheckpointSaver:
         self.serves = serves
         self.trouble = ""
         self._store, self._log, self._directory = store, log, directory
-        # What the checkpoint holds: exactly, or None after a failed save, when it holds the former state or the new one.
+        # The state in the checkpoint: exactly, or None after a failed save, when it holds the former state or the new one.
         self._exact: State | None = saved
-        # What the checkpoint holds at least, as far as a save was confirmed.
+        # The last state whose save was confirmed.
         self._confirmed = saved
         self._told: frozenset[str] = frozenset()
 

@@ -37,7 +37,7 @@ from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import CreateContainer, NRIEvent, Request, Synchronize
 from nri_plugin.wire.nri.messages import Container, Pod
 
-# What the exporter sends: JSON whose lengths and numbers are bounded by these types
+# The answer of the exporter: JSON whose lengths and numbers are bounded by these types
 
 
 _Text = Annotated[str, Meta(min_length=1, max_length=bounds.NAME_CHARS)]

@@ -58,7 +58,7 @@ Word = TypeVar("Word", bound=StrEnum)
 # The request of one container, from its shares, its quota and the facts of its pod.
 
 MIN_SHARES = 2
-"""What the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
+"""The shares that the kubelet writes for "no request" (kubelet v1.36 cm/helpers_linux.go MinShares)."""
 
 MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""

@@ -30,7 +30,7 @@ from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
 class ContainerOutcome(StrEnum):
-    """What became of a container."""
+    """The outcome of a decision for its container."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"

@@ -1,4 +1,4 @@
-"""What each hint provider answered, what the merge made of it, and in which steps the CPUs were taken, as values.
+"""Answers of hint providers, their merge, and the steps in which the CPUs were taken, as values.
 
 Nothing is decided here. The hints are those of the providers, the candidates those of the merge, and the steps are what
 the assignment reported while it took the CPUs. `nri_plugin.cli.explain.text` has the words for them.
@@ -58,7 +58,7 @@ class ExplainedRule:
 
 @dataclass(frozen=True, slots=True)
 class ResourceHints:
-    """What a provider answered about one resource.
+    """The answer of a provider about one resource.
 
     Attributes:
         resource: `cpu`, `memory`, `hugepages-SIZE`, a device's resource, or the name that a provider of another
@@ -110,7 +110,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """What became of all hints.
+    """The merge of all hints.
 
     Attributes:
         policy: the topology policy.

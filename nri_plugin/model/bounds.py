@@ -56,7 +56,7 @@ def _escape(found: re.Match[str]) -> str:
 # The bounds.
 
 POD_BYTES: Final = 16 << 10
-"""The most that the agent keeps for a pod, its containers apart."""
+"""The most that the agent keeps for a pod, without its containers."""
 
 CONTAINER_BYTES: Final = 1 << 10
 """The same for each of its containers."""
@@ -65,11 +65,11 @@ NAME_CHARS: Final = 253
 """Of a name or uid. Source: Kubernetes, names of objects are DNS subdomains (RFC 1123)."""
 
 OWN_ANNOTATIONS: Final = "nri-pin/"
-"""What annotations meant for us begin with."""
+"""The prefix of the annotations that the agent reads."""
 
 ANNOTATIONS_SEEN: Final = 1024
-"""Annotations of a pod. One with more is not heard at all: their order on the wire is random, so that looking at some
-of them would find another part of ours each time. A pod of a busy service mesh has about 50."""
+"""Annotations of a pod. The agent reads none of a pod with more: their order on the wire is random, so reading some of
+them would find other ones of ours each time. A pod of a busy service mesh has about 50."""
 
 ANNOTATIONS: Final = 32
 """Annotations of ours that a pod may have: four for each of eight containers. Together they take 10 KiB in memory."""
@@ -81,7 +81,7 @@ ANNOTATION_VALUE_CHARS: Final = 64
 """Of a value. All that mean something are words and small numbers; a longer one means nothing, cut or not."""
 
 LISTS_DEVICES: Final = "PCIDEVICE_"
-"""What a variable begins with that lists PCI devices. Source: SR-IOV network device plugin."""
+"""The prefix of variables that list PCI devices. Source: SR-IOV network device plugin."""
 
 VARIABLES_SEEN: Final = 1024
 """Environment variables, from the first. The kubelet puts those of device plugins before those of the pod, and the
@@ -141,7 +141,7 @@ _DIGEST_CHARS: Final = 16
 
 
 class Cut(StrEnum):
-    """What was left out of a pod or container."""
+    """The part of a pod or container that was left out."""
 
     NAMES = "names"
     ANNOTATIONS = "annotations"

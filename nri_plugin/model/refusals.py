@@ -45,7 +45,7 @@ _REASONS = {
 
 
 class Obstacle(StrEnum):
-    """What stands in the way of a request."""
+    """The reason why a request has no room."""
 
     CONFIGURATION = "configuration"
     """No other pod holds anything, and the request does not fit nevertheless."""
@@ -57,7 +57,7 @@ class Obstacle(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one other container holds.
+    """The CPUs and memory of one other container.
 
     Attributes:
         container: NAMESPACE/POD/CONTAINER.
@@ -98,10 +98,10 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What would have fitted, and what stands in the way. Each alternative was tried.
+    """Requests that would have fitted, and the obstacle to this one. Each alternative was tried.
 
     Attributes:
-        obstacle: what stands in the way.
+        obstacle: the reason why there is no room.
         holders: who holds most; named in the text where they are the obstacle.
         cpu_counts: numbers of CPUs that fit.
         memory: resource and bytes that fit, for a request whose CPUs are not the problem.
@@ -126,7 +126,7 @@ class Advice:
 
     @property
     def obstacle_text(self) -> str:
-        """What stands in the way, in words."""
+        """The obstacle in words."""
         if self.obstacle is Obstacle.HOLDERS:
             return f"in the way: {self.holders}"
         return _OBSTACLES[self.obstacle]

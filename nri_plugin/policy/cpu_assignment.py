@@ -36,7 +36,7 @@ from nri_plugin.policy.hints import LISTED_NODES
 
 
 class AssignmentStage(StrEnum):
-    """What a note is about."""
+    """The step of the assignment that a note is about."""
 
     NODES_OF_HINT = "nodes-of-hint"
     SOCKETS_OF_HINT = "sockets-of-hint"
@@ -541,7 +541,7 @@ def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:
 def _round_robin(
     takers: tuple[int, ...], rest: dict[int, int], remainder: int, group: int
 ) -> Iterator[tuple[dict[int, int], Shares]]:
-    """What stays free of the takers, and who gets which groups in turn; nothing when it does not fit."""
+    """The free CPUs that the takers leave, and the groups that each gets in turn; nothing when it does not fit."""
     if sum(rest[node] // group for node in takers) < remainder:
         return
     after = {node: rest[node] for node in takers}

@@ -357,7 +357,7 @@ def nearest(
 def without_last(
     tables: CPUTables, grown: Sequence[CPUSet], count: int, options: Options
 ) -> tuple[CPUSet, ...]:
-    """What remains of the CPUs a container grew by when it gives back `count`, the last ones first.
+    """The CPUs that remain of those a container grew by when it gives back `count`, the last ones first.
 
     Of CPUs taken at once those stay that the options would have taken alone.
 

@@ -25,8 +25,8 @@ possible (`intersections.lowest_member`). Without distances and tie break it is 
 the first upper bound of the cost.
 
 **Machines built in levels** (`levels`). On real machines nodes are in sockets, sockets in boards, and the distance
-of two nodes depends only on the smallest group that holds both. Then the distances are a tree. What k nodes
-of a group cost depends only on how many are taken of each part: k = i + j nodes of two parts put i * j pairs at
+of two nodes depends only on the smallest group that holds both. Then the distances are a tree. The cost of k nodes
+of a group depends only on how many are taken of each part: k = i + j nodes of two parts put i * j pairs at
 the distance between the parts. From the leaves to the root this gives the cheapest cost for each number of
 nodes. As 2ij = (i+j)^2 - i^2 - j^2, joining two parts needs additions only.
 
@@ -35,7 +35,7 @@ Lagrange multiplier), and the charge for the whole capacity is refunded. The che
 the cheapest possible set, so its cost is a lower bound. Each multiplier is raised until sets that use too much are as
 dear as sets that do not. With a lower bound of the cost of all nodes outside of a group, a search from the leaves
 to the root keeps few partial sets (*labels*): those that can still lead to a set as cheap as the best known one, and
-that no other label matches in cost and in all uses. What remains at the root is the answer.
+that no other label matches in cost and in all uses. The label that remains at the root is the answer.
 
 **All other machines** (`closest.BranchAndBound`). Nodes are decided one after the other: selected or excluded. A
 branch ends when even its lower bound is no cheaper than the best set known. The bound is the cost of the selected

@@ -167,7 +167,7 @@ class BranchAndBound:
         self._least_uses = cache(self._least_uses_from)
 
     def search(self) -> None:
-        """Find `best`. What was found stays there when the search is interrupted.
+        """Find `best`, which keeps the best set so far when the search is interrupted.
 
         Raises:
             BudgetSpentError: the budget ran out.

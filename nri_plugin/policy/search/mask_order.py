@@ -78,7 +78,7 @@ def distances_of(topology: Topology) -> Distances | None:
 
 
 class Share(NamedTuple):
-    """What one node adds when it joins a mask.
+    """The shares of one node in the rank and the goal of a mask.
 
     Attributes:
         rank: to the mask's rank.
@@ -112,7 +112,7 @@ class TieBreak:
 
     @property
     def goal(self) -> int:
-        """What the gains of a mask's shares must reach; 0 where only ranks count."""
+        """The least sum of the gains of a mask; 0 where only ranks count."""
         return self.count if self.rule is TopologyTieBreak.BEST_FIT else 0
 
     @property

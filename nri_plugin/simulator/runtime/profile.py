@@ -98,7 +98,7 @@ PROFILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """What one runtime does around its plugins.
+    """The behaviour of one runtime around its plugins.
 
     Attributes:
         name: as a scenario names it.

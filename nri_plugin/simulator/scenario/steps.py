@@ -318,7 +318,7 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a running container has, to compare with an `Expect`.
+    """The CPUs and memory nodes of a running container, to compare with an `Expect`.
 
     Attributes:
         cpus, mems: effective, kernel lists.

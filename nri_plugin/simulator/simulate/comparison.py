@@ -149,7 +149,7 @@ class Sum:
 
 @dataclass(frozen=True, slots=True)
 class SimulationComparison:
-    """What differs between two simulations.
+    """The differences between two simulations.
 
     Attributes:
         configuration: (key, with the first, with the second) of the values that differ.

@@ -112,7 +112,7 @@ class ContainerStatus(StrEnum):
 
 
 class RefusalStage(StrEnum):
-    """What refused a container."""
+    """The part of the node that refused a container."""
 
     NODE = "node"
     """Scheduler or kubelet: the node as a whole has too little left."""

@@ -52,7 +52,7 @@ from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 
 class AnswerProblemKind(Enum):
-    """What became of an answer that did not simply arrive."""
+    """The fate of an answer that was not queued as it is."""
 
     NOT_WAITING = "not waiting"
     """The call is no longer known; nothing was queued."""
@@ -98,7 +98,7 @@ class SessionStage(Enum):
 
 
 class SessionStep(Enum):
-    """What happens to the connection."""
+    """The steps of a connection."""
 
     REGISTER = "register"
     CONFIGURE = "Configure"
@@ -143,7 +143,7 @@ LATE_ANSWER_SECONDS: Final = 1.0
 
 
 class SessionWatchdog:
-    """What must happen next, by name: the time until when, and the problem to report after it."""
+    """The steps that are due, by name: the time until when, and the problem to report after it."""
 
     def __init__(self, timeout: float, *, prelaunched: bool) -> None:
         self._timeout = timeout

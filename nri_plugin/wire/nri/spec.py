@@ -141,7 +141,7 @@ class SyscallArgument:
 
 @dataclass(frozen=True, slots=True)
 class Syscall:
-    """What seccomp does when one of these system calls is made."""
+    """The action of seccomp on a call of one of these system calls."""
 
     names: tuple[str, ...] = ()
     action: str = ""

@@ -109,7 +109,7 @@ ClientEvent: TypeAlias = Reply | StreamMessage | StreamEnd
 
 
 class End:
-    """What both ends share: a frame reader, limits, and the queue of frames to be sent.
+    """The parts that both ends share: a frame reader, limits, and the queue of frames to be sent.
 
     Args:
         max_receive: most bytes of data a frame of the peer may carry.
