@@ -232,12 +232,7 @@ def _read(path: str) -> File | None:
 
 
 def _record(file: File, manager: str) -> Record:
-    """The record in a file; a kubelet with or without PodLevelResourceManagers has to accept it.
-
-    Differs: the kubelet keeps the CPUs and memory of whole pods from a file whose checksum is that of an
-        older form, which does not cover them; here: they are only compared with those of the pod's
-        containers. Why: an unverified set could contain CPUs of other pods. Option: none.
-    """
+    """The record in a file; a kubelet with or without PodLevelResourceManagers has to accept it."""
     policy = "static" if manager == "cpu" else "Static"
     refusals = [load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True)]
     if all(refusals):

@@ -222,7 +222,7 @@ def require_way_back(settings: NRISettings, nri_socket: str, drop_in: Path) -> N
     """Check that an agent that ended can connect again.
 
     Raises:
-        HostError: the runtime takes no connections, or at another socket than the configuration says.
+        HostError: the runtime accepts no connections, or listens at another socket than that of the configuration.
     """
     if not settings.takes_connections:
         raise HostError(

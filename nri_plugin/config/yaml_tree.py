@@ -168,7 +168,7 @@ def scalar(value: Value) -> Scalar:
     """The value, which must be a single one.
 
     Raises:
-        ConfigError: it is a list or a section.
+        ConfigError: the value is a list or a section.
     """
     if isinstance(value, Scalar):
         return value

@@ -236,9 +236,6 @@ def _admit_with_own_resources(
     Differs: the kubelet admits a running pod with resources of its own anew when it starts, and may refuse it
         or move it; here: the pod keeps all that it has. Why: a running container is never moved. Option:
         none.
-    Differs: the kubelet admits a pod with resources of its own anew when these are resized, and may refuse it
-        or take other CPUs and lose the first ones; here: the pod keeps its CPUs and memory. Why: a running
-        container is never moved, and every CPU belongs to a set. Option: none.
     Differs: the kubelet stores the shared set, the pod and each container one after the other, and a stop in
         between leaves CPUs with a pod without containers for ever; here: all allocations of the pod are one
         state, which is saved as a whole. Why: a crash must not lose CPUs. Option: none.

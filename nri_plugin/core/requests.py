@@ -465,7 +465,7 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     """`request` with the pod's annotations applied.
 
     Raises:
-        AnnotationError: one that is heard cannot be understood, or does not fit this container.
+        AnnotationError: an annotation cannot be read, or does not fit this container.
     """
     given = _given(options, pod)
     if not given:
