@@ -233,15 +233,23 @@ def test_a_wrong_value_is_refused_with_place_and_expectation(text: str, error: s
     assert error in error_of(f"{text}\n{SMALLEST}" if "reservedSystemCPUs" not in text else text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "repairMems: true",
-        "featureGates: {PodLevelResourceManagers: true}",
-    ],
-)
-def test_what_a_later_version_brings_is_refused_by_name(text: str) -> None:
-    assert "not yet supported" in error_of(f"{text}\n{SMALLEST}")
+def test_a_key_of_a_later_version_is_refused_by_name() -> None:
+    assert "not yet supported" in error_of(f"repairMems: true\n{SMALLEST}")
+
+
+MANAGERS_GATE = "PodLevelResourceManagers: true"
+
+
+def test_the_gate_of_pod_level_managers_is_off_and_can_be_set() -> None:
+    assert not load_text(SMALLEST, "f").options.pod_level_managers
+    text = f"featureGates: {{{MANAGERS_GATE}}}\n{SMALLEST}"
+    assert load_text(text, "f").options.pod_level_managers
+
+
+def test_the_gate_of_pod_level_managers_needs_that_of_pod_level_resources() -> None:
+    error = error_of(f"featureGates: {{{MANAGERS_GATE}, PodLevelResources: false}}\n{SMALLEST}")
+    assert error.startswith("f:1:1: featureGates: ")
+    assert "depends on features that are disabled: [PodLevelResources]" in error
 
 
 ALPHA = "featureGates: {CPUManagerPolicyAlphaOptions: true}\n"

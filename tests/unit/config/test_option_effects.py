@@ -32,7 +32,7 @@ from nri_plugin.model.options import (
     UncoreCacheRule,
 )
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
-from nri_plugin.model.state import State
+from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
@@ -74,6 +74,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "kept_memory_bytes": ({}, GIB),
     "lift_cpu_quota": ({}, False),
     "effect": ({}, Effect.UPDATE),
+    "pod_level_managers": (SINGLE, True),
 }
 """By option: the options without which it has no effect, and a value that is not its default."""
 
@@ -117,13 +118,20 @@ def creation(uid: str, asked: Asked) -> InformedCreate:
     return InformedCreate(nri.CreateContainer(of, replace(created, resources=limited)), devices=given)
 
 
+def whole_pod() -> InformedCreate:
+    """A pod with CPUs of its own. Its container sets the same amounts."""
+    of, amounts = pod("whole", "Guaranteed", cpu=2), Amounts(2000, 2000, GIB, GIB)
+    facts = PodFacts(of.uid, QOSClass.GUARANTEED, (ContainerFacts("c", Kind.APP, amounts),), amounts)
+    return InformedCreate(nri.CreateContainer(of, container(of, "c", cpu=2, memory=GIB)), facts=facts)
+
+
 def outcomes(options: dict[str, Any]) -> Iterator[object]:
     """Everything that follows from the same lives: decisions, kernel settings, published zones."""
     node = Node(machine(), Options(**options), CPUSet.parse("0,16"))
-    for life in LIVES:
+    lives = [[creation(f"p{number}", asked) for number, asked in enumerate(life)] for life in LIVES]
+    for life in (*lives, [whole_pod()]):
         state = State()
-        for number, asked in enumerate(life):
-            known = creation(f"p{number}", asked)
+        for known in life:
             of, created = known.event.pod, known.event.container
             for event in (nri.RunPodSandbox(of), known, nri.StartContainer(of, created)):
                 decision = decide(node, state, event)

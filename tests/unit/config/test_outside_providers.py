@@ -149,7 +149,7 @@ def test_one_that_cannot_be_asked_stops_the_start(install, value, error):
 
 def test_the_documented_example_is_found_and_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Installed as the guide has it, its code and its entry point word for word."""
-    text = guides.section(guides.GUIDE / "configure.md", "Hint providers of your own")
+    text = guides.section(guides.GUIDE / "configure.md", "Your own hint providers")
     (code,) = guides.blocks(text, "python")
     project = tomllib.loads(*guides.blocks(text, "toml"))
     (tmp_path / "our_site").mkdir()
