@@ -433,8 +433,8 @@ def _asks_for_hints(node: Node) -> bool:
 def _facts_count(node: Node, event: CreateContainer) -> bool:
     """Return whether the pod's facts could change the decision: a container may get exclusive CPUs or memory.
 
-    That is so if the pod's cgroup is that of a Guaranteed pod or tells no QoS class, and where an annotation may make
-    containers exclusive.
+    They could if the pod's cgroup is that of a Guaranteed pod or tells no QoS class, or if an annotation may make containers
+    exclusive.
     """
     options, pod = node.options, event.pod
     if options.cpu_manager_policy is CPUManagerPolicy.NONE and (

@@ -180,7 +180,7 @@ def text(value: Value) -> str:
     """A word as written; a word that YAML would read as something else needs quotes.
 
     Raises:
-        ConfigError: no single value, or one that YAML reads as a boolean, a number, a date or nothing.
+        ConfigError: the value is a list or a section, or YAML reads it as a boolean, a number, a date or nothing.
     """
     found = scalar(value)
     if found.kind == "str":

@@ -352,7 +352,7 @@ def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
     """The record of the pod in which a container is created.
 
     Where the sandbox is not the known one, the event of its start was lost, and the end of the old sandbox must no longer
-    end the pod. Annotations are taken from the event: the namespaces in which they are heard may have changed.
+    end the pod. Annotations are taken from the event: the namespaces in which they are read may have changed.
     """
     known = state.pods.get(pod_uid(pod))
     if known is not None and known.sandbox_id == pod.id:

@@ -136,7 +136,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         preferred=hint.preferred,
         is_init=is_plain_init(pod.facts, request.name),
     )
-    # 6. CPUs and memory that came from ended containers leave their allocations, but for the CPUs of init containers.
+    # 6. CPUs and memory of ended containers leave their allocations, but for the CPUs of init containers.
     after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
 

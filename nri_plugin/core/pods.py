@@ -121,7 +121,7 @@ def admit(
     try:
         held = state.allocations.get(request.key)
         if held is not None and allocation_key(pod.uid, "") in state.allocations:
-            # The pod owns CPUs or memory as a whole. The parts of its containers are settled until the pod ends.
+            # The pod owns CPUs or memory as a whole. The parts of its containers do not change until the pod ends.
             return Placement(state, held, ("kept",))
         if pod.is_admitted:
             return with_a_cpu(node, place(node, state, pod, request))

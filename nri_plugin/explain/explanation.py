@@ -30,7 +30,7 @@ from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
 class ContainerOutcome(StrEnum):
-    """The outcome of a decision for its container."""
+    """The outcome for a container."""
 
     EXCLUSIVE = "exclusive"
     SHARED = "shared"
@@ -74,7 +74,7 @@ class WhyKind(StrEnum):
     NEVER_REFUSED = "never-refused"
     """Its namespace is in neverRefuse: it runs in the shared pool although policy refuses it."""
     ANNOTATION = "annotation"
-    """Exclusive, by an annotation that is heard."""
+    """Exclusive, by an annotation that is read."""
     WHOLE_CPUS = "whole-cpus"
     """Exclusive: whole CPUs of a Guaranteed pod."""
     INHERITED_CPUS = "inherited-cpus"

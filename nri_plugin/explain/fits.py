@@ -136,7 +136,7 @@ MANY_TRIALS = 512
 
 
 class FitKind(StrEnum):
-    """The kind of change with which the request fits."""
+    """The kind of change after which the request fits."""
 
     CPUS = "cpus"
     MEMORY = "memory"
@@ -173,7 +173,7 @@ class Fit:
 
 
 def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
-    """Changes with which the request fits: less of it, another policy or option, or the end of others."""
+    """Changes after which the request fits: a smaller request, another policy or option, or the end of others."""
     refused = Trial(node, state, pod, request)
     looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
     fits = tuple(fit for look in looks for fit in look(refused))

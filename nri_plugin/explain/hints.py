@@ -110,7 +110,7 @@ class Lead:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merge of all hints.
+    """The merged hint of all providers.
 
     Attributes:
         policy: the topology policy.

@@ -104,7 +104,7 @@ class NICHelper:
             process.communicate()  # reaps the process and closes the pipes
 
     def _hears(self) -> bool:
-        """Whether the helper is ready. If no helper runs, one is started for later questions; this question does not wait."""
+        """Whether the helper is ready. If no helper runs, one is started for later questions; this one does not wait."""
         if self._process is None:
             if self._clock() >= self._again_at:
                 with suppress(OSError):

@@ -68,8 +68,8 @@ OWN_ANNOTATIONS: Final = "nri-pin/"
 """The prefix of the annotations that the agent reads."""
 
 ANNOTATIONS_SEEN: Final = 1024
-"""Annotations of a pod. The agent reads none of a pod with more: their order on the wire is random, so reading some of
-them would find other ones of ours each time. A pod of a busy service mesh has about 50."""
+"""Annotations of a pod. The agent reads none of a pod with more: their order on the wire is random, so some of them
+would be other ones of ours each time. A pod of a busy service mesh has about 50."""
 
 ANNOTATIONS: Final = 32
 """Annotations of ours that a pod may have: four for each of eight containers. Together they take 10 KiB in memory."""

@@ -82,7 +82,7 @@ class SMTAlignmentError(AdmissionError):
 
 
 class AnnotationError(AdmissionError):
-    """An annotation that is heard asks for something that cannot be; names the annotation."""
+    """An annotation that is read asks for something impossible; names the annotation."""
 
     kind = RefusalKind.ANNOTATION
 

@@ -18,7 +18,7 @@ class Level(StrEnum):
 
 
 class Affects(StrEnum):
-    """The part of the node that an option affects; `explain` shows the options that affect CPUs and NUMA nodes."""
+    """The area that an option affects; `explain` shows the options that affect CPUs and NUMA nodes."""
 
     CPUS = "exclusive CPUs"
     NUMA_NODES = "NUMA nodes"

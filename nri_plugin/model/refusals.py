@@ -45,7 +45,7 @@ _REASONS = {
 
 
 class Obstacle(StrEnum):
-    """The reason why a request has no room."""
+    """The reason why a request does not fit."""
 
     CONFIGURATION = "configuration"
     """No other pod holds anything, and the request does not fit nevertheless."""
@@ -98,10 +98,10 @@ class Holders:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Requests that would have fitted, and the obstacle to this one. Each alternative was tried.
+    """Alternatives that would have fitted, and the obstacle to the request. Each alternative was tried.
 
     Attributes:
-        obstacle: the reason why there is no room.
+        obstacle: the reason why the request does not fit.
         holders: who holds most; named in the text where they are the obstacle.
         cpu_counts: numbers of CPUs that fit.
         memory: resource and bytes that fit, for a request whose CPUs are not the problem.

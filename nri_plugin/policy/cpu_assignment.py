@@ -541,7 +541,7 @@ def _takers(able: list[int], rest: dict[int, int]) -> Iterator[tuple[int, ...]]:
 def _round_robin(
     takers: tuple[int, ...], rest: dict[int, int], remainder: int, group: int
 ) -> Iterator[tuple[dict[int, int], Shares]]:
-    """The free CPUs that the takers leave, and the groups that each gets in turn; nothing when it does not fit."""
+    """The free CPUs that the takers leave, and the groups of each in turn; nothing when the remainder does not fit."""
     if sum(rest[node] // group for node in takers) < remainder:
         return
     after = {node: rest[node] for node in takers}

@@ -216,8 +216,8 @@ def allocate_cpus(
 
     Raises:
         SMTAlignmentError: full_pcpus_only and the count does not fill cores or exceeds the CPUs available
-            beside the cores of reserved CPUs. Checked first, as the kubelet does, even when `held`; by the
-            rule whole-cores not then.
+            beside the cores of reserved CPUs. As in the kubelet this check comes first, also when `held`;
+            the rule whole-cores does not check then.
         InsufficientCPUsError: fewer CPUs are available than requested.
         UncoreCacheAlignmentError: strict_uncore_cache, and no cache there has as many.
     """
@@ -357,7 +357,7 @@ def nearest(
 def without_last(
     tables: CPUTables, grown: Sequence[CPUSet], count: int, options: Options
 ) -> tuple[CPUSet, ...]:
-    """The CPUs that remain of those a container grew by when it gives back `count`, the last ones first.
+    """The CPUs that a container grew by and keeps when it gives back `count`, the last ones first.
 
     Of CPUs taken at once those stay that the options would have taken alone.
 

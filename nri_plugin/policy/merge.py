@@ -341,6 +341,6 @@ def admit(
 
 
 def _findings(providers: Sequence[Provider]) -> tuple[str, ...]:
-    """The findings of each provider, in its own words; equal words for several resources are quoted once."""
+    """The findings of the providers in their own words; equal words are quoted once."""
     hint_sets = (hint_set for provider in providers for hint_set in provider or ())
     return tuple(dict.fromkeys(hint_set.why for hint_set in hint_sets if hint_set.why))

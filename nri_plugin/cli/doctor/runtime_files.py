@@ -112,7 +112,7 @@ class NRISettings:
 
     @property
     def closing_key(self) -> str:
-        """The key that closes NRI to plugins that the runtime did not start."""
+        """The key that refuses NRI connections of plugins that the runtime did not start."""
         return CLOSING_KEYS[self.runtime]
 
 

@@ -237,7 +237,7 @@ def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
 
 
 def _machine(one: Simulation, width: int) -> list[str]:
-    """The resources left on each NUMA node, and its fragmentation; a node of one cache has none."""
+    """The CPUs and memory left on each NUMA node, and its fragmentation; a node of one cache has none."""
     groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
     heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
     caches = {group.id: CPUSet.from_ids(group.cpus) for group in one.machine.caches}

@@ -167,7 +167,7 @@ class BranchAndBound:
         self._least_uses = cache(self._least_uses_from)
 
     def search(self) -> None:
-        """Find `best`, which keeps the best set so far when the search is interrupted.
+        """Find `best`. If the search is interrupted, `best` is the best set so far.
 
         Raises:
             BudgetSpentError: the budget ran out.

@@ -78,7 +78,7 @@ def distances_of(topology: Topology) -> Distances | None:
 
 
 class Share(NamedTuple):
-    """The shares of one node in the rank and the goal of a mask.
+    """The part of one node in the rank and in the goal of a mask.
 
     Attributes:
         rank: to the mask's rank.
@@ -136,7 +136,7 @@ class TieBreak:
 
     @property
     def is_additive(self) -> bool:
-        """Whether the shares of single nodes add up to the rank."""
+        """Whether the rank is the sum of the shares of single nodes."""
         # They do not where a cache with available CPUs spans nodes: it would count once for each node.
         if self.rule is not TopologyTieBreak.BEST_FIT:
             return True

@@ -98,7 +98,7 @@ PROFILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of one runtime around its plugins.
+    """The behaviour of one runtime towards its plugins.
 
     Attributes:
         name: as a scenario names it.

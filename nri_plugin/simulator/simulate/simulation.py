@@ -112,7 +112,7 @@ class ContainerStatus(StrEnum):
 
 
 class RefusalStage(StrEnum):
-    """The part of the node that refused a container."""
+    """The stage that refused a container."""
 
     NODE = "node"
     """Scheduler or kubelet: the node as a whole has too little left."""

@@ -1,7 +1,7 @@
 """Plain values to protobuf messages.
 
 Only fields that are set are written: a runtime takes a field that is present as claimed by this plugin, and two plugins that
-claim one field fail the request. A value that a runtime would drop silently, or fail for, is refused here.
+claim one field fail the request. A value that a runtime would drop silently, or that would make it fail, is refused here.
 """
 
 from collections.abc import Iterable

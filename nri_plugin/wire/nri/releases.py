@@ -1,4 +1,4 @@
-"""The parts of each release of NRI: events that a plugin may subscribe to, and parts of an answer that take effect.
+"""The features of each release of NRI: events that a plugin may subscribe to, and parts of an answer that take effect.
 
 A runtime closes the connection silently if the subscription has one event that it does not know. It drops unknown
 fields of an answer silently. Releases before 0.12 do not send their version, so it is inferred from the runtime's.

@@ -52,7 +52,7 @@ from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 
 class AnswerProblemKind(Enum):
-    """The fate of an answer that was not queued as it is."""
+    """The outcome of an answer that was not sent as it is."""
 
     NOT_WAITING = "not waiting"
     """The call is no longer known; nothing was queued."""
@@ -143,7 +143,7 @@ LATE_ANSWER_SECONDS: Final = 1.0
 
 
 class SessionWatchdog:
-    """The steps that are due, by name: the time until when, and the problem to report after it."""
+    """The steps that are due, by name, each with its deadline and the problem to report after it."""
 
     def __init__(self, timeout: float, *, prelaunched: bool) -> None:
         self._timeout = timeout

@@ -33,7 +33,7 @@ HEADER_BYTES: Final = HEADER.size
 MAX_SEND_BYTES: Final = 4 << 20
 """Most data a frame may carry; the limit every ttrpc release enforces on receipt."""
 MAX_RECEIVE_BYTES: Final = 16 << 20
-"""The limit of frames that are accepted: ttrpc before 1.2.6 does not check before sending."""
+"""Most data of a frame that is accepted: ttrpc before 1.2.6 does not check before sending."""
 MAX_SKIP_BYTES: Final = 64 << 20
 """Above this a length is taken for garbage, not for a frame to be skipped."""
 
