@@ -173,7 +173,7 @@ class Fit:
 
 
 def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
-    """Changes after which the request fits: a smaller request, another policy or option, or the end of others."""
+    """What would have fitted: less, under another policy or option, or once others have ended."""
     refused = Trial(node, state, pod, request)
     looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
     fits = tuple(fit for look in looks for fit in look(refused))
