@@ -157,7 +157,7 @@ def _peers(*, quick: bool) -> int:
     try:
         programs = against_peers.build()
         found = []
-        for crowd in (against_peers.EMPTY, against_peers.FULL):
+        for crowd in (against_peers.EMPTY, against_peers.SMALL if quick else against_peers.FULL):
             _say(sys.stderr, f"\r\033[K{crowd.name}")
             measured = against_peers.measure(programs, crowd, turns=turns, rounds=rounds, slow=slow)
             found.append((crowd, measured))

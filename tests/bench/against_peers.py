@@ -43,6 +43,7 @@ class Crowd:
 
 
 EMPTY, FULL = Crowd("empty node", 0, 0), Crowd("600 pods + 3,000 containers", 600, 5)
+SMALL = Crowd("60 pods + 300 containers", 60, 5)
 
 
 @dataclass(slots=True)
