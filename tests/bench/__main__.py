@@ -8,7 +8,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from tests.bench import against_go, decisions, extender, packing, scale, search, simulating, starting, wire
+from tests.bench import (
+    against_go,
+    against_peers,
+    decisions,
+    extender,
+    packing,
+    scale,
+    search,
+    simulating,
+    starting,
+    wire,
+)
 from tests.bench.figures import Figure, as_json, machine, table
 
 PARTS = {
@@ -18,7 +29,7 @@ PARTS = {
     "start": starting.figures,
 }
 USUAL = ("decisions", "wire")
-STUDIES = ("packing", "search", "extender")
+STUDIES = ("packing", "search", "extender", "peers")
 
 
 def main() -> int:
@@ -37,6 +48,8 @@ def main() -> int:
         _packing(chosen.plot, quick=chosen.quick)
     if "extender" in parts:
         _extender(chosen.plot, 50 if chosen.quick else 300)
+    if "peers" in parts:
+        return _peers(quick=chosen.quick)
     return 0
 
 
@@ -48,7 +61,8 @@ def _arguments() -> argparse.Namespace:
         choices=[*PARTS, *STUDIES, []],
         help="parts to measure (default: decisions and wire). packing: churn, first fit against best fit. search: the "
         "merge on up to 64 NUMA nodes. simulate: the whole command. start: start times of commands, in starts of the "
-        "bare interpreter. extender: requests of a scheduler for 5,000 nodes, of which 100 change a second",
+        "bare interpreter. peers: the hook beside a Go plugin that does nothing, asked by the runtime's side of NRI; needs Go. "
+        "extender: requests of a scheduler for 5,000 nodes, of which 100 change a second",
     )
     parser.add_argument(
         "--rounds", type=int, default=1000, metavar="N", help="samples of each decision and call"
@@ -64,7 +78,7 @@ def _arguments() -> argparse.Namespace:
         "with extender: time against nodes",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="packing, search and extender with a fifth of the samples"
+        "--quick", action="store_true", help="packing, search, extender and peers with a fifth of the samples"
     )
     return parser.parse_args()
 
@@ -136,6 +150,23 @@ def _extender(file: Path | None, rounds: int) -> None:
         for line in extender.plot(file, max(20, rounds // 10)):
             _say(sys.stdout, f"{line}\n")
         _say(sys.stdout, f"\nplot: {file}\n")
+
+
+def _peers(*, quick: bool) -> int:
+    turns, rounds, slow = (1, 80, 10) if quick else (4, 400, 100)
+    try:
+        programs = against_peers.build()
+        found = []
+        for crowd in (against_peers.EMPTY, against_peers.SMALL if quick else against_peers.FULL):
+            _say(sys.stderr, f"\r\033[K{crowd.name}")
+            measured = against_peers.measure(programs, crowd, turns=turns, rounds=rounds, slow=slow)
+            found.append((crowd, measured))
+    except against_peers.NoPeersError as error:
+        sys.stderr.write(f"{error}\n")
+        return 77
+    _say(sys.stderr, "\r\033[K")
+    _say(sys.stdout, f"{machine()}\n\n{against_peers.table(found)}\n")
+    return 0
 
 
 def _say(where: TextIO, text: str) -> None:

@@ -47,16 +47,28 @@ class Running:
 
     def rss_mib(self) -> float:
         """Its resident memory."""
-        for line in Path(f"/proc/{self.pid}/status").read_text("utf-8").splitlines():
-            if line.startswith("VmRSS"):
-                return int(line.split()[1]) / 1024
-        raise ProcessLookupError(self.pid)
+        return rss_mib(self.pid)
+
+
+def rss_mib(pid: int) -> float:
+    """The resident memory of a process."""
+    for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) / 1024
+    raise ProcessLookupError(pid)
 
 
 @contextmanager
 def site() -> Iterator[Path]:
     """A node's files, for one agent or for several one after another."""
-    with tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=_memory()) as base:
+    with site_in(_memory()) as base:
+        yield base
+
+
+@contextmanager
+def site_in(folder: str | None) -> Iterator[Path]:
+    """The same in a folder; None for the usual place."""
+    with tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=folder) as base:
         _prepare(Path(base))
         yield Path(base)
 
