@@ -9,7 +9,8 @@ from nri_plugin.agent.metrics import EVENTS
 from nri_plugin.core import engine
 from nri_plugin.recording.rows import RECORDED
 from nri_plugin.simulator.runtime.codec import EVENT_BIT
-from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri import codec, events, releases
+from nri_plugin.wire.nri.messages import EventMask
 
 ALL = get_args(events.NRIEvent)
 WITHOUT_BIT = {events.Configure, events.Synchronize, events.Shutdown}
@@ -33,6 +34,19 @@ def test_the_simulated_runtime_can_send_it(kind: type) -> None:
 def test_something_is_decided_and_recorded_or_nothing_of_both(kind: type) -> None:
     assert (kind in engine._HANDLERS) == (kind not in DECIDES_NOTHING)
     assert (kind in RECORDED) == (kind not in DECIDES_NOTHING)
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_the_agent_asks_for_every_event_that_it_decides_on(kind: type) -> None:
+    is_decided = kind in EVENT_BIT and kind not in DECIDES_NOTHING
+    assert (kind in SUBSCRIBED) == is_decided
+
+
+def test_the_newest_release_knows_every_event_that_a_plugin_may_ask_for() -> None:
+    every = EventMask(0)
+    for bit in EVENT_BIT.values():
+        every |= bit
+    assert every == releases.MASK_SINCE_0_10
 
 
 @pytest.mark.parametrize("kind", SUBSCRIBED, ids=lambda kind: kind.__name__)

@@ -79,9 +79,16 @@ def opens_for_writing(tree: ast.AST) -> bool:
 
 def names_a_cpuset_file(tree: ast.AST) -> bool:
     return any(
-        isinstance(found, ast.Constant) and isinstance(found.value, str) and found.value.startswith(FILES)
+        isinstance(found, ast.Constant)
+        and isinstance(found.value, str)
+        and any(_is_path_of(found.value, name) for name in FILES)
         for found in ast.walk(tree)
     )
+
+
+def _is_path_of(text: str, name: str) -> bool:
+    """Whether a text is such a file's name, or ends a path, as in `f"{folder}/cpuset.cpus"`; prose has blanks."""
+    return " " not in text and (text.startswith(name) or f"/{name}" in text)
 
 
 def test_no_other_module_of_the_product_imports_the_writers() -> None:
@@ -107,6 +114,7 @@ def test_the_guards_notice_a_write() -> None:
     assert WRITING_NAMES & set(called(tree))
     assert opens_for_writing(tree)
     assert names_a_cpuset_file(tree)
+    assert names_a_cpuset_file(ast.parse("open(f'{folder}/cpuset.cpus', 'w')"))
 
 
 NODE = node()

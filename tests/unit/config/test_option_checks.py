@@ -53,7 +53,7 @@ def said(check, *of, **more):
 @pytest.mark.parametrize(
     "given", GIVEN, ids=lambda given: ",".join(n for n, v in given.items() if v == "true")
 )
-def test_every_combination_is_accepted_but_for_four_pairs(given):
+def test_every_combination_is_accepted_but_for_the_pairs_that_exclude_each_other(given):
     on = {name for name, value in given.items() if value == "true"}
     clashes = [pair for pair in NEVER_TOGETHER if set(pair) <= on]
     options = Options(**option_values(CPU_MANAGER, given, ALL_GATES))
