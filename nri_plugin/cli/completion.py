@@ -14,9 +14,7 @@ import click
 from click import shell_completion
 from click.shell_completion import BashComplete, CompletionItem, FishComplete, ShellComplete, ZshComplete
 
-from nri_plugin.cli.main import COMPLETION_VARIABLE
-
-PROGRAM = "nri-pin"
+from nri_plugin.cli import COMPLETION_VARIABLE, PROGRAM
 
 EXAMPLES = """\b
 Examples:

@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from nri_plugin import __version__
+from nri_plugin.cli import COMPLETION_VARIABLE, PROGRAM
 from nri_plugin.cli.output import echo
 
 
@@ -108,8 +109,6 @@ def run(words: tuple[str, ...]) -> int:
 
 
 EXIT_INTERRUPTED = 130
-COMPLETION_VARIABLE = "_NRI_PIN_COMPLETE"
-"""A shell sets this variable to ask for completions."""
 
 FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
 """First words of the sentences of click, which become lower-case; our own may begin with a path or a name."""
@@ -180,7 +179,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     no_args_is_help=True,
     epilog=EXAMPLES,
 )
-@click.version_option(__version__, prog_name="nri-pin", message="%(prog)s %(version)s")
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def group() -> None:
     """Give containers NUMA-aligned CPUs and memory nodes, by the kubelet's rules."""
 
