@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.format import decode
-from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_cpu, losses_to_version_1, without_newer
+from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_cpu, losses_to_version, without_newer
 from nri_plugin.checkpoint.kubelet_state import File, allocations_in, cpu_file, imported, memory_file
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy
@@ -60,7 +60,7 @@ def test_promises_outlive_the_way_through_a_kubelets_files(state: State, cpus: i
 def test_version_1_of_a_checkpoint_holds_all_but_what_is_named(state: State) -> None:
     read = decode(checkpoint_file(state, NodeFacts.of(NODE), 7, version=1))
     assert (read.state, read.generation) == (without_newer(state), 7)
-    losses = losses_to_version_1(state)
+    losses = losses_to_version(state)
     assert (read.state == state) == (not losses.allocations and not losses.others)
 
 

@@ -149,9 +149,9 @@ def no_case(path: Path) -> str:
 
 
 def _listed_beside(path: Path) -> set[str]:
-    """The sample files that an index in the same folder names."""
+    """The sample files that an index in the same folder names: `index.json`, `index_pod_level.json.gz`."""
     named: set[str] = set()
-    for index in (path.parent / "index.json", path.parent / "index.json.gz"):
+    for index in sorted(path.parent.glob("index*.json*")):
         with contextlib.suppress(UnreadableError):
             named |= {case.get("file", "") for case in load(index)["cases"] if isinstance(case, dict)}
     return named
