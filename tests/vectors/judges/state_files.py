@@ -92,7 +92,9 @@ def _other_text(case: Case, data: bytes, gate: str) -> Judged | None:
     if found.get("checksum") == 0 and without == {
         key: value for key, value in parse(ours.encode()).items() if key != "checksum"
     }:
-        return Judged(case["name"], Verdict.REPAIRED, "the reference believes podEntries that it did not verify")
+        return Judged(
+            case["name"], Verdict.REPAIRED, "the reference believes podEntries that it did not verify"
+        )
     return Judged(case["name"], Verdict.FAILED, f"rewritten, gate {gate}: ours {ours} recorded {told}")
 
 

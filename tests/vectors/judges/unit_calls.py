@@ -7,6 +7,7 @@ from typing import Any
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint
 from tests.vectors.judges import distributed, packed, starting
@@ -46,6 +47,35 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
         return distributed.judge_case(case, tables, malformed=False)
     if case["fn"] == "start":
         return starting.judge_cpu_case({**case, **_as_found(case)}, tables)
+    manager, hidden = _cpu_manager(case, tables)
+    if case["fn"] == "remove_container":
+        manager.remove(case["pod_uid"], case["container"])
+        return _after(case, manager, hidden)
+    pod = _pod(case)
+    if case["fn"] == "allocate_pod":
+        wrong = _other_error(case, lambda hint: manager.allocate_pod(pod, hint))
+        return wrong or _after(case, manager, hidden)
+    return _judge_cpu_container(case, manager, pod, hidden)
+
+
+def _judge_cpu_container(case: Case, manager: CPUManager, pod: Pod, hidden: CPUSet) -> Judged:
+    manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
+    if case["fn"] == "get_pod_topology_hints":
+        return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
+    container = next(c for c in pod.containers if c.name == case["container"])
+    if case["fn"] == "get_topology_hints":
+        return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
+    wrong = _other_error(case, lambda hint: manager.allocate(pod, container, hint))
+    if wrong:
+        return wrong
+    reusable = str(manager.reusable.get(pod.uid, CPUSet()))
+    if reusable != case.get("reusable_after", reusable):
+        return compare(case["id"], reusable, case["reusable_after"], "reusable")
+    return _after(case, manager, hidden)
+
+
+def _cpu_manager(case: Case, tables: CPUTables) -> tuple[CPUManager, CPUSet]:
+    """The manager before the call, and the CPUs that are neither on offer nor of a container."""
     kind = PodCPUManager if _is_pod_level(case) else CPUManager
     manager = kind(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
     if isinstance(manager, PodCPUManager):
@@ -55,30 +85,7 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
     hidden = CPUSet(tables.online) - default - _union(manager.held) - _union(_pod_sets(case["state_before"]))
     manager.unknown = default - CPUSet(tables.online)
     manager.held["", "not on offer"] = hidden
-    if case["fn"] == "remove_container":
-        manager.remove(case["pod_uid"], case["container"])
-        return _after(case, manager, hidden)
-    pod = _pod(case)
-    if case["fn"] == "allocate_pod":
-        return _allocated_pod(case, manager, pod, lambda: _after(case, manager, hidden))
-    manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
-    if case["fn"] == "get_pod_topology_hints":
-        return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
-    container = next(c for c in pod.containers if c.name == case["container"])
-    if case["fn"] == "get_topology_hints":
-        return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
-    mask, preferred = case["affinity"]
-    error = None
-    try:
-        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
-    except AdmissionError as refusal:
-        error = refusal
-    if not same_error(error, case["error"] or ""):
-        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
-    reusable = str(manager.reusable.get(pod.uid, CPUSet()))
-    if reusable != case.get("reusable_after", reusable):
-        return compare(case["id"], reusable, case["reusable_after"], "reusable")
-    return _after(case, manager, hidden)
+    return manager, hidden
 
 
 def _as_found(case: Case) -> Case:
@@ -98,24 +105,24 @@ def _is_pod_level(case: Case) -> bool:
 def _pod(case: Case) -> Pod:
     """The pod; what is given for it as a whole is not even looked at with both gates off."""
     if _is_pod_level(case):
-        return LevelPod.of({**case["pod"], "pod": case["pod"]["uid"], "resources": case["pod"]["pod_resources"]})
+        return LevelPod.of(
+            {**case["pod"], "pod": case["pod"]["uid"], "resources": case["pod"]["pod_resources"]}
+        )
     pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
     return pod if case.get("gates") else replace(pod, has_own_resources=False)
 
 
-def _allocated_pod(
-    case: Case, manager: PodCPUManager | PodMemoryManager, pod: LevelPod, after: Callable[[], Judged]
-) -> Judged:
-    """An allocation for the pod as a whole, which the kubelet does not ask for where nothing is for the pod."""
+def _other_error(case: Case, allocate: Callable[[MergedHint], None]) -> Judged | None:
+    """A failure where the allocation is refused otherwise than recorded; None where it is not."""
     mask, preferred = case["affinity"]
     error = None
     try:
-        manager.allocate_pod(pod, MergedHint(None if mask is None else NodeMask(mask), preferred))
+        allocate(MergedHint(None if mask is None else NodeMask(mask), preferred))
     except AdmissionError as refusal:
         error = refusal
-    if not same_error(error, case["error"] or ""):
-        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
-    return after()
+    if same_error(error, case["error"] or ""):
+        return None
+    return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
 
 
 def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
@@ -167,21 +174,17 @@ def judge_memory_case(case: Case) -> Judged:
         return _memory_after(case, manager)
     pod = _pod(case)
     if case["fn"] == "allocate_pod":
-        return _allocated_pod(case, manager, pod, lambda: _memory_after(case, manager))
+        wrong = _other_error(case, lambda hint: manager.allocate_pod(pod, hint))
+        return wrong or _memory_after(case, manager)
     manager.reuse = {pod.uid: _reuse(case.get("reusable_before"))}
     if case["fn"] == "get_pod_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
-    mask, preferred = case["affinity"]
-    error = None
-    try:
-        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
-    except AdmissionError as refusal:
-        error = refusal
-    if not same_error(error, case["error"] or ""):
-        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
+    wrong = _other_error(case, lambda hint: manager.allocate(pod, container, hint))
+    if wrong:
+        return wrong
     if "reusable_after" in case:
         ours = {key: size for key, size in manager.reuse.get(pod.uid, {}).items() if size}
         recorded = {key: size for key, size in _reuse(case["reusable_after"]).items() if size}
