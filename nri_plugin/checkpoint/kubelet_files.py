@@ -234,6 +234,10 @@ class UnreadableError(NriPinError):
     """The file does not have this form; the text is the kubelet's."""
 
 
+class DataError(UnreadableError):
+    """`data` of a file is not what its checksum says, or no state."""
+
+
 def checksum(text: str) -> int:
     """FNV-1a, 32 bits, over the UTF-8 of `text`."""
     value = 2166136261
@@ -335,16 +339,20 @@ def data_of(record: Record) -> Record | None:
     """The whole state that a kubelet of Kubernetes 1.37 wrote into `data`; None where the record has none.
 
     Raises:
-        UnreadableError: its checksum is wrong, or it is no JSON object. The kubelet falls back to nothing, too.
+        DataError: its checksum is wrong, or it is no JSON object. The kubelet falls back to nothing, too.
     """
     text = record.get("data")
     if not text:
         return None
-    if not isinstance(text, str):
-        raise UnreadableError(OTHER_TYPE)
-    if record.get("dataChecksum", 0) != data_checksum(text):
-        raise UnreadableError(CORRUPTED)
-    return parse(text.encode())
+    try:
+        # A text that is not Unicode has no hash.
+        if record.get("dataChecksum", 0) != data_checksum(text):
+            raise DataError(CORRUPTED)
+        return parse(text.encode())
+    except (AttributeError, ValueError):
+        raise DataError(OTHER_TYPE) from None
+    except UnreadableError as error:
+        raise DataError(str(error)) from None
 
 
 def data_checksum(text: str) -> int:

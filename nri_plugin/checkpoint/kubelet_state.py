@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nri_plugin.checkpoint.kubelet_files import (
+    DataError,
     Record,
     StoredNode,
     UnreadableError,
@@ -407,12 +408,15 @@ def _record(file: File, manager: str) -> Record:
     policy = "static" if manager == "cpu" else "Static"
     try:
         record = data_of(parse(file.data))
-        refusal = policy_refusal(record, policy) if record is not None else ""
-    except UnreadableError as error:
-        record, refusal = None, f"its data: {error}" if b'"data"' in file.data else ""
+        refusal = "" if record is None else policy_refusal(record, policy)
+    except DataError as error:
+        record, refusal = None, f"its data: {error}"
+    except UnreadableError:
+        # Said below, in the words of a kubelet.
+        record, refusal = None, ""
     if refusal:
         raise CheckpointError(file.name, f"cannot be used; a kubelet would say: {refusal}")
-    return record or _verified(file, manager, policy)
+    return _verified(file, manager, policy) if record is None else record
 
 
 def _verified(file: File, manager: str, policy: str) -> Record:
@@ -426,12 +430,13 @@ def _verified(file: File, manager: str, policy: str) -> Record:
     found = parse(file.data)
     # The gate under which the kubelet accepts the file; with it on, all that it verifies is there.
     record = verified(found, manager, pod_level=not refusals[1])
-    if found.get("podEntries") and "podEntries" not in record:
+    pods = found.get("podEntries")
+    if pods and "podEntries" not in record:
+        shown = ", ".join(sorted(pods)) if isinstance(pods, dict) else "of another type"
         raise CheckpointError(
             file.name,
-            f"cannot be used; no checksum covers its podEntries ({', '.join(sorted(found['podEntries']))}): the "
-            "checksum is 0 or that of an older form, and a kubelet would believe them unchecked; drain these pods and "
-            "remove podEntries",
+            f"cannot be used; no checksum covers its podEntries ({shown}): the checksum is 0 or that of an older form, "
+            "and a kubelet would believe them unchecked; drain these pods and remove podEntries",
         )
     return record
 

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.checkpoint.kubelet_files import checksum, cpu_state_refusal, cpu_v1, cpu_v2, load_refusal
+from nri_plugin.checkpoint.kubelet_files import (
+    checksum,
+    cpu_state_refusal,
+    cpu_v1,
+    cpu_v2,
+    cpu_v3,
+    load_refusal,
+)
 from nri_plugin.checkpoint.kubelet_state import (
     File,
     KubeletAllocations,
@@ -20,6 +27,7 @@ from nri_plugin.checkpoint.kubelet_state import (
     read_allocations,
     shared_within_pods,
 )
+from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import MemoryManagerPolicy, ReservedMemory
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -36,7 +44,8 @@ from nri_plugin.model.state import (
     QOSClass,
     State,
 )
-from tests.builders import GIB, machine, node
+from nri_plugin.wire.nri.events import Synchronize
+from tests.builders import GIB, container, machine, node, pod
 from tests.conftest import HERE
 
 WRITTEN = HERE / "vectors" / "kubelet" / "checkpoints"
@@ -175,6 +184,40 @@ def test_pod_entries_that_no_checksum_covers_are_refused(tmp_path: Path, stored:
         read_allocations(str(tmp_path))
 
 
+def test_pod_entries_of_another_type_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "cpu_manager_state").write_text(
+        '{"policyName":"static","defaultCpuSet":"0-1","podEntries":3}'
+    )
+    with pytest.raises(CheckpointError, match=r"no checksum covers its podEntries \(of another type\)"):
+        read_allocations(str(tmp_path))
+
+
+def test_an_agent_that_starts_on_imported_pods_keeps_all_they_have(tmp_path: Path) -> None:
+    record = {
+        "policyName": "static",
+        "defaultCpuSet": "0-1,6-15",
+        "entries": {"p": {"db": "2-3", "log": "4-5", "proxy": "4-5"}},
+        "podEntries": {"p": {"cpuSet": "2-5"}},
+    }
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(record | {"checksum": checksum(cpu_v3(record))}))
+    ours = node(machine(), pod_level_managers=True)
+    before = imported(ours, read_allocations(str(tmp_path)))
+    of = pod("p")
+    running = [
+        container(of, "db", cpu=2, cpus="2-3"),
+        container(of, "log", cpu=1, cpus="4-5"),
+        container(of, "proxy", cpus="4-5"),
+    ]
+    after = decide(ours, before, Synchronize((of,), tuple(running))).state
+    assert after.allocations == before.allocations
+    assert {one.name: str(after.desired_cpus(ours, one)) for one in after.containers.values()} == {
+        "db": "2-3",
+        "log": "4-5",
+        "proxy": "4-5",
+    }
+    assert kubelet_refusals(ours, after) == []
+
+
 def of_1_37(text: str, **changes: object) -> bytes:
     """A file of version 4 with that state."""
     outer = {key: value for key, value in json.loads(text).items() if key != "podEntries"}
@@ -199,7 +242,9 @@ def test_the_form_of_kubernetes_1_37_is_read_from_its_data() -> None:
     ("changes", "said"),
     [
         ({"dataChecksum": 1}, "its data: checkpoint is corrupted"),
-        ({"data": 7}, "its data: json: a value is of another type"),
+        ({"data": 7}, "its data: checkpoint is corrupted"),
+        ({"data": 7, "dataChecksum": checksum("(string)7")}, "its data: json: a value is of another type"),
+        ({"data": "\ud800"}, "its data: json: a value is of another type"),
         ({"data": "[]", "dataChecksum": checksum("(string)[]")}, "its data: not a JSON object"),
         (
             {"data": "{}", "dataChecksum": checksum("(string){}")},
