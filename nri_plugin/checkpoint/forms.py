@@ -292,7 +292,7 @@ def _records(state: State) -> Iterator[str]:
         yield f"the merged hints of {hints} allocations"
     inits = sum(1 for one in state.allocations.values() if one.is_init)
     if inits:
-        yield f"which {inits} allocations are those of init containers: a kubelet knows it from the cluster"
+        yield f"the marks of {inits} init containers: a kubelet knows them from the cluster"
     for key, one in state.allocations.items():
         if is_whole_pod(key):
             yield from _undivided(state, key, one)

@@ -52,6 +52,7 @@ from nri_plugin.model.state import (
     State,
     allocation_key,
     is_whole_pod,
+    named,
     owner_of,
     pod_of,
 )
@@ -226,7 +227,20 @@ def kubelet_refusals(node: Node, state: State) -> list[str]:
 
 
 def kubelet_doubts(node: Node, state: State) -> list[str]:
-    """Why a kubelet may start on our allocations at one time and refuse them at the next; empty where it will start."""
+    """Why a kubelet may not keep our allocations although its checks pass; empty where it will.
+
+    Source: kubelet v1.36.2 admits running pods anew when it starts; github.com/kubernetes/kubernetes issue 140906.
+    """
+    wholes = [named(state.pods, key) for key in state.allocations if is_whole_pod(key)]
+    doubt = (
+        "a kubelet of Kubernetes 1.36 or 1.37.0 admits running pods anew when it starts, and refuses or moves those that "
+        f"have CPUs or memory as a whole ({', '.join(wholes)}); end these pods before the export, or use a newer kubelet"
+    )
+    return [*([doubt] if wholes else ()), *_memory_doubts(node, state)]
+
+
+def _memory_doubts(node: Node, state: State) -> list[str]:
+    """Why a kubelet may start on our memory at one time and refuse it at the next."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return []
     blocks = _nested(_counted(state))

@@ -441,3 +441,9 @@ def test_memory_over_different_sets_of_nodes_may_be_refused_by_a_kubelet_or_not(
     assert doubt.startswith("memory on NUMA node 0 is allocated over different sets of nodes (0 and 0-1): ")
     assert kubelet_doubts(node(), state) == []
     assert kubelet_doubts(node(**STATIC), state.without_allocation("p2/a")) == []
+
+
+def test_pods_as_wholes_may_be_refused_by_a_kubelet_that_admits_them_anew() -> None:
+    (doubt,) = kubelet_doubts(node(), LEVEL.with_pod(PodRecord("p", "sb", "db-0", "shop")))
+    assert "admits running pods anew when it starts, and refuses or moves those" in doubt
+    assert "(shop/db-0)" in doubt

@@ -246,7 +246,7 @@ def test_the_facts_that_a_kubelets_file_lacks_are_named(site: Site) -> None:
     assert "not kept: that log alone runs in the shared pool of pod shop/db-0" in done.output
     site.save(LEVEL)
     inits = site.run("@state", "@out", "--to", "cpu")
-    assert "not kept: which 1 allocations are those of init containers" in inits.output
+    assert "not kept: the marks of 1 init containers" in inits.output
 
 
 def test_a_container_on_other_nodes_than_its_pod_is_named(site: Site) -> None:
