@@ -8,14 +8,22 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
-from nri_plugin.checkpoint.kubelet_state import cpus_by_id, nodes_of
+from nri_plugin.checkpoint.kubelet_state import (
+    CPU_FILE,
+    FIRST_WITH_PODS,
+    MEMORY_FILE,
+    cpus_by_id,
+    nodes_of,
+    without_pods,
+)
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import State, named
+from nri_plugin.model.sets import NO_NODES, CPUSet
+from nri_plugin.model.state import Allocation, State, allocation_key, is_whole_pod, named, owner_of, pod_of
 from nri_plugin.model.topology import Topology
 
 CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
@@ -61,13 +69,14 @@ def checkpoint_file(
     """The checkpoint with these allocations.
 
     Args:
-        state: the allocations; version 1 holds what `without_newer` keeps of them.
+        state: the allocations; an older version holds what `without_newer` keeps of them.
         facts: the machine; None if unknown.
         generation: of the checkpoint.
         version: of its form.
     """
+    state = without_newer(state, version)
     if version == 1:
-        state, facts = without_newer(state), facts and replace(facts, memory=())
+        facts = facts and replace(facts, memory=())
     text = b"".join(Encoder().encode(state, generation, facts))
     if version == VERSION:
         return text
@@ -77,37 +86,65 @@ def checkpoint_file(
     return body + CHECKSUM_LINE % zlib.crc32(body)
 
 
-NEWER: Mapping[str, Sequence[tuple[str, object, str]]] = {
+class NewerField(NamedTuple):
+    """A field that older versions of a checkpoint lack.
+
+    Attributes:
+        name: of the field.
+        default: its value in a version that lacks it.
+        loss: the sentence where a record has another value, with `{}` for the record; empty where the loss is that of
+            an allocation (`_resizes`, `_of_whole_pods`).
+        since: the first version that has it.
+    """
+
+    name: str
+    default: object
+    loss: str
+    since: int = 2
+
+
+NEWER: Mapping[str, Sequence[NewerField]] = {
     "pods": (
-        ("facts", None, "the facts of the cluster on pod {}"),
-        ("is_admitted", False, "that pod {} was admitted as a whole"),
-        ("devices_counted", False, "that the hint of pod {} counts the devices of all its containers"),
-        ("limit_milli", 0, "the CPU limit of pod {}"),
-        ("sandbox_path", "", "the cgroup of the sandbox of pod {}"),
+        NewerField("facts", None, "the facts of the cluster on pod {}"),
+        NewerField("is_admitted", False, "that pod {} was admitted as a whole", 3),
+        NewerField(
+            "devices_counted", False, "that the hint of pod {} counts the devices of all its containers"
+        ),
+        NewerField("limit_milli", 0, "the CPU limit of pod {}"),
+        NewerField("sandbox_path", "", "the cgroup of the sandbox of pod {}"),
     ),
     "containers": (
-        ("limit_milli", 0, "the CPU limit of container {}"),
-        ("affinity", None, "the hint of container {}"),
-        ("affinity_preferred", True, "the hint of container {}"),
+        NewerField("limit_milli", 0, "the CPU limit of container {}"),
+        NewerField("affinity", None, "the hint of container {}"),
+        NewerField("affinity_preferred", True, "the hint of container {}"),
     ),
     "allocations": (
-        ("grown", (), "which CPUs of {} came with a resize"),
-        ("is_init", False, "that {} is an init container, whose CPUs later containers of its pod may hold"),
-        ("resize", None, ""),
+        NewerField("grown", (), "which CPUs of {} came with a resize"),
+        NewerField(
+            "is_init",
+            False,
+            "that {} is an init container, and its CPUs that later containers of its pod hold",
+            3,
+        ),
+        NewerField("is_pod_shared", False, "", 3),
+        NewerField("resize", None, ""),
     ),
 }
-"""Fields that version 1 of a checkpoint lacks: name, default, and the loss where a record has another value.
-
-The loss of a resize is that of an allocation; see `_resizes`.
-"""
 
 
-def without_newer(state: State) -> State:
-    """The state with the defaults of all fields that version 1 of a checkpoint lacks."""
+def without_newer(state: State, version: int = 1) -> State:
+    """The state as an older version of a checkpoint holds it; each CPU has one owner there.
+
+    Fields that the version lacks have their defaults. Before version 3 there are no pods as wholes and no shared pools of
+    pods, and an init container keeps only the CPUs that no later container of its pod holds.
+    """
+    if version >= VERSION:
+        return state
+    state = _with_one_owner(without_pods(state))
     return State(
         **{
             name: {
-                key: replace(record, **{field: default for field, default, _ in newer})
+                key: replace(record, **{one.name: one.default for one in newer if one.since > version})
                 for key, record in getattr(state, name).items()
             }
             for name, newer in NEWER.items()
@@ -115,28 +152,68 @@ def without_newer(state: State) -> State:
     )
 
 
-def losses_to_version_1(state: State, facts: NodeFacts | None = None) -> Losses:
-    """The losses when these allocations and the machine become version 1 of a checkpoint."""
-    return Losses(tuple(_resizes(state)), tuple(_newer(state, facts)))
+def _with_one_owner(state: State) -> State:
+    """Without those CPUs of init containers that later containers of their pods hold."""
+    held: dict[str, int] = {}
+    for key, one in state.allocations.items():
+        if not one.is_init:
+            held[pod_of(key)] = held.get(pod_of(key), 0) | one.cpus.mask
+    kept = dict(state.allocations)
+    # The last init container first: it is the one that may be running.
+    for key in reversed([key for key, one in state.allocations.items() if one.is_init]):
+        one, pod = kept[key], pod_of(key)
+        later = CPUSet(held.get(pod, 0))
+        held[pod] = held.get(pod, 0) | one.cpus.mask
+        if not later.isdisjoint(one.cpus):
+            kept[key] = _without_cpus(one, later)
+    return replace(state, allocations=kept)
 
 
-def _newer(state: State, facts: NodeFacts | None) -> Iterator[str]:
+def _without_cpus(one: Allocation, cpus: CPUSet) -> Allocation:
+    # A resize of a container that has ended is over.
+    settled = one.settled(is_done=False)
+    grown = tuple(left for part in settled.grown if (left := part - cpus))
+    return replace(settled, cpus=settled.cpus - cpus, grown=grown)
+
+
+def losses_to_version(state: State, version: int, facts: NodeFacts | None = None) -> Losses:
+    """The losses when these allocations and the machine become an older version of a checkpoint."""
+    if version >= VERSION:
+        return Losses()
+    lost = [*_of_whole_pods(state), *(_resizes(state) if version == 1 else ())]
+    return Losses(tuple(lost), tuple(_newer(state, version, facts)))
+
+
+def _newer(state: State, version: int, facts: NodeFacts | None) -> Iterator[str]:
     for name, newer in NEWER.items():
         for key, record in getattr(state, name).items():
             # A container is named by the key of its allocation; a pod's own key names no container.
             shown = key if name == "pods" else named(state.pods, getattr(record, "key", key))
             yield from dict.fromkeys(
-                loss.format(shown)
-                for field, default, loss in newer
-                if loss and getattr(record, field) != default
+                one.loss.format(shown)
+                for one in newer
+                if one.since > version and one.loss and getattr(record, one.name) != one.default
             )
-    if facts is not None and facts.memory:
+    if version == 1 and facts is not None and facts.memory:
         yield "how much memory each NUMA node has: it follows from the machine and the configuration"
+
+
+def _of_whole_pods(state: State) -> Iterator[str]:
+    """Allocations that only forms with pods as wholes hold."""
+    for key, one in state.allocations.items():
+        name = named(state.pods, key)
+        if is_whole_pod(key):
+            size = sum(block.size_bytes for block in one.memory)
+            yield f"CPUs {one.cpus or 'none'} and {size} bytes of memory that pod {name} holds as a whole"
+        elif one.is_pod_shared:
+            yield f"CPUs {one.cpus or 'none'} that {name} shares with other containers of its pod"
 
 
 def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losses:
     """The losses when these allocations become a `cpu_manager_state`, beside a `memory_manager_state` or alone."""
     lost = list(_resizes(state)) + list(_unsized(state))
+    if version < FIRST_WITH_PODS[CPU_FILE]:
+        lost += _of_whole_pods(state)
     if not has_memory_file:
         lost += [
             f"memory of {named(state.pods, key)}" for key, one in state.allocations.items() if one.memory
@@ -146,17 +223,19 @@ def losses_to_cpu(state: State, version: int, *, has_memory_file: bool) -> Losse
         known = {record.key for number, record in state.containers.items() if number in held}
         lost += [
             f"CPUs {one.cpus} of {named(state.pods, key)}: version 1 goes by container ids, and there is no such container"
-            for key, one in state.allocations.items()
+            for key, one in without_pods(state).allocations.items()
             if one.cpus and key not in known
         ]
-    return Losses(tuple(lost), tuple(_records(state)))
+    return Losses(tuple(dict.fromkeys(lost)), tuple(_records(state)))
 
 
-def losses_to_memory(state: State) -> Losses:
+def losses_to_memory(state: State, version: int) -> Losses:
     """The losses when these allocations become a `memory_manager_state` alone."""
     lost = [
         f"CPUs {one.cpus} of {named(state.pods, key)}" for key, one in state.allocations.items() if one.cpus
     ]
+    if version < FIRST_WITH_PODS[MEMORY_FILE]:
+        lost += _of_whole_pods(state)
     return Losses((*lost, *_resizes(state), *_unsized(state)), tuple(_records(state)))
 
 
@@ -194,7 +273,10 @@ def _resizes(state: State) -> Iterator[str]:
 def _unsized(state: State) -> Iterator[str]:
     """Allocations with other memory nodes than those of their blocks: the kubelet's file has only blocks."""
     for key, one in state.allocations.items():
-        if nodes_of(one.memory) != one.mems:
+        pod = state.allocations.get(allocation_key(pod_of(key), ""), Allocation())
+        # A container of a pod with memory of its own is bound to the nodes of the pod; an ended one to none.
+        bound = {nodes_of(pod.memory), NO_NODES} if pod.memory and not one.memory else {nodes_of(one.memory)}
+        if one.mems not in bound:
             name = named(state.pods, key)
             yield f"that {name} is bound to NUMA nodes {one.mems or 'none'}, which are not those of its memory"
 
@@ -208,3 +290,26 @@ def _records(state: State) -> Iterator[str]:
     hints = sum(1 for one in state.allocations.values() if one.affinity or not one.preferred)
     if hints:
         yield f"the merged hints of {hints} allocations"
+    inits = sum(1 for one in state.allocations.values() if one.is_init)
+    if inits:
+        yield f"the marks of {inits} init containers: a kubelet knows them from the cluster"
+    for key, one in state.allocations.items():
+        if is_whole_pod(key):
+            yield from _undivided(state, key, one)
+
+
+def _undivided(state: State, key: str, pod: Allocation) -> Iterator[str]:
+    """Facts about the containers of a pod as a whole that follow from its object only."""
+    name, record = named(state.pods, key), state.pods.get(pod_of(key))
+    if pod.memory and (record is None or record.facts is None):
+        yield (
+            f"how the containers of pod {name} divide its memory: the facts of the cluster are not known, so each is "
+            "shown with all of it; the kubelet counts the pod's"
+        )
+    sharing = [
+        other
+        for other, one in state.allocations.items()
+        if one.is_pod_shared and not one.is_init and pod_of(other) == pod_of(key)
+    ]
+    if len(sharing) == 1:
+        yield f"that {owner_of(sharing[0])[1]} alone runs in the shared pool of pod {name}: a file without it is the same"

@@ -3,6 +3,11 @@
 A file carries the 32-bit FNV-1a hash of a one-line rendering of itself. The rendering depends on the version of the file:
 the kubelet tries the newest that it knows first, and its final error is about the oldest.
 
+Versions of `cpu_manager_state`: 1 by container id; 2 by pod and container; 3 (PodLevelResourceManagers, Kubernetes 1.36)
+also has `podEntries`, the CPUs of pods as wholes; 4 (Kubernetes 1.37) has the fields and the hash of version 2, and the
+whole state as JSON text in `data`, with a hash of its own. Versions 1, 2 and 3 of `memory_manager_state` are the same
+without containers' ids.
+
 The kubelet refuses to start when one of these checks fails. This agent never refuses to start; the checks tell an operator
 who goes back to the kubelet's managers what the kubelet will say.
 
@@ -13,6 +18,7 @@ Source: kubelet v1.36 cpumanager/state/checkpoint.go, memorymanager/state/checkp
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from nri_plugin.model import bits
@@ -27,9 +33,17 @@ CPUAssignments = Mapping[str, Mapping[str, CPUSet]]
 MemoryAssignments = Mapping[str, Mapping[str, Sequence[MemoryBlock]]]
 """Memory blocks by pod uid, then by container name, in the order they were made."""
 
+NO_PODS: Mapping[str, Any] = MappingProxyType({})
+
 
 def cpu_state_refusal(
-    default: CPUSet, assignments: CPUAssignments, *, online: CPUSet, reserved: CPUSet, strict: bool
+    default: CPUSet,
+    assignments: CPUAssignments,
+    *,
+    online: CPUSet,
+    reserved: CPUSet,
+    strict: bool,
+    pods: Mapping[str, CPUSet] = NO_PODS,
 ) -> str:
     """Why a static CPU Manager would not start on this state; empty when it would.
 
@@ -39,6 +53,7 @@ def cpu_state_refusal(
         online: all CPUs of the machine.
         reserved: CPUs for the system.
         strict: whether strict-cpu-reservation is on.
+        pods: CPUs of pods as wholes, by pod uid. Only their number of CPUs is checked, not where they are.
     """
     # The kubelet takes a file without any CPUs for that of a first start.
     if not default:
@@ -57,6 +72,8 @@ def cpu_state_refusal(
             if not cpus.isdisjoint(default):
                 return f'pod: {pod}, container: {name} cpuset: "{cpus}" overlaps with default cpuset {shown}'
             known |= cpus
+    for cpus in pods.values():
+        known |= cpus
     if known != expected:
         return f'current set of available CPUs "{expected}" doesn\'t match with CPUs in state "{known}"'
     return ""
@@ -89,19 +106,25 @@ class StoredNode:
 
 
 def memory_state_refusal(
-    stored: Mapping[int, StoredNode], assignments: MemoryAssignments, machine: MemoryMachine
+    stored: Mapping[int, StoredNode],
+    assignments: MemoryAssignments,
+    machine: MemoryMachine,
+    pods: Mapping[str, Sequence[MemoryBlock]] = NO_PODS,
 ) -> str:
     """Why a static Memory Manager would not start on this state; empty when it would.
 
     Totals, group and number of blocks of each node must follow from `machine` and the blocks. Free and allocated
-    memory must do so only in sum over the nodes of a group.
+    memory must do so only in sum over the nodes of a group. The blocks of a pod as a whole (`pods`, by pod uid) count
+    instead of those of its containers.
     """
     if not stored:
         return "machine state can not be empty when it has memory assignments" if assignments else ""
     wrong = next(_unknown_blocks(stored, assignments), "")
     if wrong:
         return wrong
-    blocks = [blocks for by_name in assignments.values() for blocks in by_name.values()]
+    blocks = [
+        blocks for pod, by_name in assignments.items() if pod not in pods for blocks in by_name.values()
+    ] + list(pods.values())
     if _comparable(stored) != _comparable(machine_state(machine, blocks)):
         return "the expected machine state is different from the real one"
     return ""
@@ -193,12 +216,26 @@ Record = Mapping[str, Any]
 
 CORRUPTED = "checkpoint is corrupted"
 CUT_OFF = "unexpected end of JSON input"
+OTHER_TYPE = "json: a value is of another type than in any state file"
 
-_KEYS = ("policyName", "defaultCpuSet", "entries", "podEntries", "machineState", "checksum")
+_KEYS = (
+    "policyName",
+    "defaultCpuSet",
+    "machineState",
+    "entries",
+    "podEntries",
+    "checksum",
+    "data",
+    "dataChecksum",
+)
 
 
 class UnreadableError(NriPinError):
     """The file does not have this form; the text is the kubelet's."""
+
+
+class DataError(UnreadableError):
+    """`data` of a file is not what its checksum says, or no state."""
 
 
 def checksum(text: str) -> int:
@@ -216,10 +253,12 @@ class Form:
     Attributes:
         render: the text that is hashed.
         zero_is_valid: whether a checksum of 0 is accepted without a check.
+        has_pods: whether the text covers `podEntries`.
     """
 
     render: Callable[[Record], str]
     zero_is_valid: bool = True
+    has_pods: bool = False
 
 
 def parse(data: bytes) -> Record:
@@ -252,21 +291,73 @@ def load_refusal(data: bytes, manager: str, policy: str, *, pod_level: bool = Fa
         pod_level: its feature gate PodLevelResourceManagers.
     """
     try:
-        record = parse(data)
-        refusal = CORRUPTED
-        # From the newest form to the oldest: if none fits, the error about the oldest stays.
-        for form in FORMS[manager, pod_level]:
-            refusal = _form_refusal(record, form)
-            if not refusal:
-                break
+        record = verified(parse(data), manager, pod_level=pod_level)
     except UnreadableError as error:
-        refusal = str(error)
-    if refusal:
-        return refusal
+        return str(error)
+    return policy_refusal(record, policy)
+
+
+def policy_refusal(record: Record, policy: str) -> str:
+    """Why a kubelet with this policy would not start on a record; empty when it would."""
     stored = record.get("policyName", "")
     if stored != policy:
         return f'configured policy "{policy}" differs from state checkpoint policy "{stored}"'
     return ""
+
+
+def verified(record: Record, manager: str, *, pod_level: bool) -> Record:
+    """The fields that a kubelet of Kubernetes 1.36 uses.
+
+    Args:
+        record: a file as parsed.
+        manager: `cpu` or `memory`.
+        pod_level: the feature gate PodLevelResourceManagers.
+
+    Raises:
+        UnreadableError: the record has no form that this kubelet knows; the text is the kubelet's.
+
+    Differs: the kubelet uses podEntries that no checksum covers, where the checksum is that of an older form, or 0; here: they
+        are left out. Why: an unverified set could contain CPUs of other pods. Option: none.
+    """
+    refusal = CORRUPTED
+    # From the newest form to the oldest: if none fits, the error about the oldest stays.
+    for form in FORMS[manager, pod_level]:
+        refusal = _form_refusal(record, form)
+        if not refusal:
+            return {
+                key: value
+                for key, value in record.items()
+                if key not in _OF_DATA and (form.has_pods or key != "podEntries")
+            }
+    raise UnreadableError(refusal)
+
+
+_OF_DATA = ("data", "dataChecksum")
+
+
+def data_of(record: Record) -> Record | None:
+    """The whole state that a kubelet of Kubernetes 1.37 wrote into `data`; None where the record has none.
+
+    Raises:
+        DataError: its checksum is wrong, or it is no JSON object. The kubelet falls back to nothing, too.
+    """
+    text = record.get("data")
+    if not text:
+        return None
+    try:
+        # A text that is not Unicode has no hash.
+        if record.get("dataChecksum", 0) != data_checksum(text):
+            raise DataError(CORRUPTED)
+        return parse(text.encode())
+    except (AttributeError, ValueError):
+        raise DataError(OTHER_TYPE) from None
+    except UnreadableError as error:
+        raise DataError(str(error)) from None
+
+
+def data_checksum(text: str) -> int:
+    """The hash of `data`."""
+    return checksum(f"(string){text}")
 
 
 def expected_checksum(record: Record, manager: str) -> int | None:
@@ -288,7 +379,7 @@ def _form_refusal(record: Record, form: Form) -> str:
     except UnreadableError as error:
         return str(error)
     except (AttributeError, LookupError, TypeError, ValueError):
-        return "json: a value is of another type than in any state file"
+        return OTHER_TYPE
     stored = record.get("checksum", 0)
     if (form.zero_is_valid and stored == 0) or stored == checksum(text):
         return ""
@@ -424,8 +515,8 @@ def _list(values: Iterable[object]) -> str:
 
 FORMS: Mapping[tuple[str, bool], tuple[Form, ...]] = {
     ("cpu", False): (Form(cpu_v2), Form(_cpu_v2_by_name), Form(cpu_v1)),
-    ("cpu", True): (Form(cpu_v3, zero_is_valid=False), Form(cpu_v2), Form(cpu_v1)),
+    ("cpu", True): (Form(cpu_v3, zero_is_valid=False, has_pods=True), Form(cpu_v2), Form(cpu_v1)),
     ("memory", False): (Form(memory_v1),),
-    ("memory", True): (Form(memory_v2, zero_is_valid=False), Form(memory_v1)),
+    ("memory", True): (Form(memory_v2, zero_is_valid=False, has_pods=True), Form(memory_v1)),
 }
 """By manager and PodLevelResourceManagers: the forms that the kubelet tries, in order."""

@@ -2,18 +2,24 @@
 
 A node changes from the kubelet's managers to this agent, and back, without a drain: the allocations are the same in both,
 and no container moves.
+
+A pod with resources of its own has an entry for the pod in both. In the kubelet's files each of its containers also has
+its part of the pod's memory; here the memory is counted once, for the pod, and its containers have only the NUMA nodes.
 """
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
 from operator import or_
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from nri_plugin.checkpoint.kubelet_files import (
+    DataError,
     Record,
     StoredNode,
     UnreadableError,
@@ -22,6 +28,8 @@ from nri_plugin.checkpoint.kubelet_files import (
     cpu_v1,
     cpu_v2,
     cpu_v3,
+    data_checksum,
+    data_of,
     expected_checksum,
     load_refusal,
     machine_state,
@@ -30,17 +38,33 @@ from nri_plugin.checkpoint.kubelet_files import (
     memory_v2,
     order_dependent_nodes,
     parse,
+    policy_refusal,
+    verified,
 )
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, Phase, State, allocation_key, owner_of, pod_of
+from nri_plugin.model.state import (
+    Allocation,
+    MemoryBlock,
+    Phase,
+    State,
+    allocation_key,
+    is_whole_pod,
+    named,
+    owner_of,
+    pod_of,
+)
 from nri_plugin.policy.memory_state import memory_machine
+from nri_plugin.policy.pod_level import memory_of
 
 CPU_FILE = "cpu_manager_state"
 MEMORY_FILE = "memory_manager_state"
 LARGEST = 64 << 20
+NO_MORE: Mapping[str, Any] = MappingProxyType({})
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +80,9 @@ class KubeletAllocations:
     """The allocations in both files of a kubelet.
 
     Attributes:
-        cpus: exclusive CPUs by `POD/CONTAINER`, as `allocation_key` makes it.
+        cpus: exclusive CPUs by `POD/CONTAINER`, as `allocation_key` makes it; those of a pod as a whole by `POD/`.
         cpus_by_id: the same by container id, as kubelets before 1.18 wrote it; else empty.
-        memory: blocks by `POD/CONTAINER`.
+        memory: blocks by `POD/CONTAINER` and `POD/`. Those of a pod as a whole include those of its containers.
     """
 
     cpus: Mapping[str, CPUSet]
@@ -66,8 +90,9 @@ class KubeletAllocations:
     memory: Mapping[str, tuple[MemoryBlock, ...]]
 
     def of(self, containers: Mapping[str, str]) -> "KubeletAllocations":
-        """The allocations of `containers` (allocation key by container id), all by key."""
+        """The allocations of `containers` (allocation key by container id) and of their pods, all by key."""
         keys = set(containers.values())
+        keys |= {allocation_key(pod_of(key), "") for key in keys}
         return replace(
             self,
             cpus={key: cpus for key, cpus in self.cpus.items() if key in keys}
@@ -81,8 +106,8 @@ def read_allocations(folder: str) -> KubeletAllocations:
     """The allocations in a kubelet's root directory, `/var/lib/kubelet` unless it was told another.
 
     Raises:
-        CheckpointError: neither file is there, one is damaged or of no known form, or a pod holds more than its
-            containers together, which only a kubelet can keep for it.
+        CheckpointError: neither file is there, one is damaged or of no known form, or no checksum covers what it says
+            of pods as wholes.
     """
     found = {name: _read(os.path.join(folder, name)) for name in (CPU_FILE, MEMORY_FILE)}
     if not any(found.values()):
@@ -104,8 +129,6 @@ def allocations_in(cpu: File | None, memory: File | None) -> KubeletAllocations:
     try:
         by_key, by_id = _cpus(cpu_record)
         blocks = _memory(memory_record)
-        _check_pod_cpus(path.name, cpu_record, by_key)
-        _check_pod_memory(path.name, memory_record, blocks)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise CheckpointError(path.name, f"holds what no kubelet writes: {error}") from None
     return KubeletAllocations(by_key, by_id, blocks)
@@ -115,49 +138,112 @@ def imported(node: Node, found: KubeletAllocations) -> State:
     """The state with these allocations. Pods and containers are added when the runtime lists them."""
     has_memory = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     memory = found.memory if has_memory else {}
-    keys = dict.fromkeys((*found.cpus, *memory))
-    return State(
-        allocations={
-            key: _allocation(node, found.cpus.get(key, NO_CPUS), memory.get(key, ())) for key in keys
-        }
-    )
+    shared = pod_shared(found)
+    allocations = {}
+    for key in dict.fromkeys((*found.cpus, *memory)):
+        whole = allocation_key(pod_of(key), "")
+        cpus, blocks = found.cpus.get(key, NO_CPUS), memory.get(key, ())
+        # The files have neither the request nor the hint. The kubelet gives as many CPUs as were requested; the hint
+        # had at least the nodes of the CPUs, and those of the pod where it was the pod's.
+        allocation = Allocation(
+            cpus=cpus,
+            mems=nodes_of(memory.get(whole, blocks)),
+            memory=blocks if key == whole or whole not in memory else (),
+            cpu_milli=0 if key in shared else 1000 * len(cpus),
+            affinity=node.topology.nodes_of(found.cpus.get(whole, cpus)),
+            preferred=False,
+            is_pod_shared=key in shared,
+        )
+        # An empty list of blocks holds nothing.
+        if cpus or allocation.mems:
+            allocations[key] = allocation
+    return State(allocations=allocations)
+
+
+def pod_shared(found: KubeletAllocations) -> frozenset[str]:
+    """Keys of containers that run in the shared pool of their pod.
+
+    The files do not tell shared pools from slices. A set is the shared pool when several containers have it and it is
+    what the slices of the pod leave of its CPUs. The pool of one container alone looks like a slice; no other container
+    runs there either.
+    """
+    shared: set[str] = set()
+    for whole, block in found.cpus.items():
+        if not is_whole_pod(whole):
+            continue
+        own = {key: cpus for key, cpus in found.cpus.items() if pod_of(key) == pod_of(whole) and key != whole}
+        for pool, holders in Counter(own.values()).items():
+            # The set of an init container may overlap with any other one.
+            slices = reduce(or_, (cpus for cpus in own.values() if cpus.isdisjoint(pool)), NO_CPUS)
+            if holders > 1 and pool == block - slices:
+                shared |= {key for key, cpus in own.items() if cpus == pool}
+    return frozenset(shared)
 
 
 def shared_within_pods(found: KubeletAllocations) -> list[str]:
-    """A sentence for each two containers of a pod that share CPUs, as an init container and its successor do."""
+    """A sentence for each two containers of a pod that share CPUs, as an init container and its successor do.
+
+    CPUs of the pod as a whole and of its shared pool are meant to be shared.
+    """
+    shared = pod_shared(found)
+    containers = sorted((key, cpus) for key, cpus in found.cpus.items() if not is_whole_pod(key))
     return [
         f"{key} and {other} both have CPUs {cpus & others}"
-        for (key, cpus), (other, others) in combinations(sorted(found.cpus.items()), 2)
-        if pod_of(key) == pod_of(other) and not cpus.isdisjoint(others)
+        for (key, cpus), (other, others) in combinations(containers, 2)
+        if pod_of(key) == pod_of(other)
+        and not cpus.isdisjoint(others)
+        and not (key in shared and other in shared)
     ]
+
+
+def needs_pod_level(node: Node, state: State) -> bool:
+    """Whether the kubelet's files have to be those of PodLevelResourceManagers."""
+    return node.options.pod_level_managers or any(map(is_whole_pod, state.allocations))
 
 
 def kubelet_refusals(node: Node, state: State) -> list[str]:
     """Why a kubelet with the node's options would not start on our allocations; empty when it would."""
-    assignments: dict[str, dict[str, CPUSet]] = _nested(
-        {key: one.cpus for key, one in state.allocations.items() if one.cpus}
-    )
+    cpus = {key: one.cpus for key, one in state.allocations.items() if one.cpus}
     refusal = cpu_state_refusal(
         _default(node, state),
-        assignments,
+        _nested(_of_containers(cpus)),
         online=node.topology.online,
         reserved=node.reserved,
         strict=node.options.strict_cpu_reservation,
+        pods=_of_pods(cpus),
     )
     found = [f"the kubelet's CPU Manager would say: {refusal}"] if refusal else []
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return found
     machine = memory_machine(node.topology, node.options.reserved_memory)
-    blocks = {key: one.memory for key, one in state.allocations.items() if one.memory}
-    refusal = memory_state_refusal(machine_state(machine, list(blocks.values())), _nested(blocks), machine)
+    blocks = _counted(state)
+    refusal = memory_state_refusal(
+        machine_state(machine, list(blocks.values())),
+        _nested(_of_containers(blocks)),
+        machine,
+        _of_pods(blocks),
+    )
     return [*found, f"the kubelet's Memory Manager would say: {refusal}"] if refusal else found
 
 
 def kubelet_doubts(node: Node, state: State) -> list[str]:
-    """Why a kubelet may start on our allocations at one time and refuse them at the next; empty where it will start."""
+    """Why a kubelet may not keep our allocations although its checks pass; empty where it will.
+
+    Source: kubelet v1.36.2 admits running pods anew when it starts; github.com/kubernetes/kubernetes issue 140906.
+    """
+    wholes = [named(state.pods, key) for key in state.allocations if is_whole_pod(key)]
+    doubt = (
+        "a kubelet of Kubernetes 1.36 or 1.37.0 admits running pods anew when it starts, and refuses or moves those that "
+        f"have CPUs or memory as a whole ({', '.join(wholes)}); end these pods before the export, or use a newer kubelet"
+    )
+    return [*([doubt] if wholes else ()), *_memory_doubts(node, state)]
+
+
+def _memory_doubts(node: Node, state: State) -> list[str]:
+    """Why a kubelet may start on our memory at one time and refuse it at the next."""
     if node.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return []
-    blocks = _nested({key: one.memory for key, one in state.allocations.items() if one.memory})
+    blocks = _nested(_counted(state))
     return [
         f"memory on NUMA node {number} is allocated over different sets of nodes ({' and '.join(map(bits.format_list, masks))}): "
         "the kubelet checks allocations in random order, so it may refuse memory_manager_state at one start and take it "
@@ -171,20 +257,53 @@ def _default(node: Node, state: State) -> CPUSet:
     return pool - node.reserved if node.options.strict_cpu_reservation else pool
 
 
-def cpu_file(node: Node, state: State, version: int = 2) -> bytes:
+def _counted(state: State) -> dict[str, tuple[MemoryBlock, ...]]:
+    """The blocks that count on the NUMA nodes, by allocation key: those of a pod as a whole once."""
+    return {key: one.memory for key, one in state.allocations.items() if one.memory}
+
+
+def _of_containers(by_key: Mapping[str, Value]) -> dict[str, Value]:
+    return {key: value for key, value in by_key.items() if not is_whole_pod(key)}
+
+
+def _of_pods(by_key: Mapping[str, Value]) -> dict[str, Value]:
+    """Those of pods as wholes, by pod uid, sorted."""
+    return {pod_of(key): by_key[key] for key in sorted(by_key) if is_whole_pod(key)}
+
+
+def without_pods(state: State) -> State:
+    """The allocations that forms without pods as wholes can hold: none of a pod as a whole, none of a shared pool.
+
+    The slices of the pod's containers stay. The rest of the pod's CPUs returns to the node's shared pool.
+    """
+    kept = {}
+    for key, one in state.allocations.items():
+        if not one.is_pod_shared and not is_whole_pod(key):
+            kept[key] = one
+        elif one.mems and not is_whole_pod(key):
+            kept[key] = replace(one, cpus=NO_CPUS, is_pod_shared=False)
+    return replace(state, allocations=kept)
+
+
+def cpu_file(node: Node, state: State, version: int | None = None) -> bytes:
     """`cpu_manager_state` with our allocations.
 
     Args:
         node: the machine.
         state: the allocations.
         version: 1 names containers by id, as kubelets before 1.18 did, and has only allocations of containers that
-            exist; 3 is that of PodLevelResourceManagers.
+            exist; 1 and 2 have what `without_pods` keeps; 3 is that of PodLevelResourceManagers, 4 that of Kubernetes
+            1.37. None for 3 where `needs_pod_level`, else 2.
     """
+    version = version or (3 if needs_pod_level(node, state) else 2)
+    state = state if version >= FIRST_WITH_PODS[CPU_FILE] else without_pods(state)
     record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(_default(node, state))}
-    entries = cpus_by_id(state) if version == 1 else _nested(_lists(state))
+    lists = _lists(state)
+    entries = cpus_by_id(state) if version == 1 else _nested(_of_containers(lists))
     if entries:
         record["entries"] = entries
-    return _sealed(record, CPU_RENDERINGS[version](record))
+    pods = {pod: {"cpuSet": cpus} for pod, cpus in _of_pods(lists).items()}
+    return _written(record, pods, version == LAST[CPU_FILE], CPU_RENDERINGS[version])
 
 
 def cpus_by_id(state: State) -> dict[str, str]:
@@ -197,23 +316,90 @@ def cpus_by_id(state: State) -> dict[str, str]:
     }
 
 
-def memory_file(node: Node, state: State, version: int = 1) -> bytes:
-    """`memory_manager_state` with our allocations; version 2 is that of PodLevelResourceManagers."""
+def memory_file(node: Node, state: State, version: int | None = None) -> bytes:
+    """`memory_manager_state` with our allocations.
+
+    Args:
+        node: the machine.
+        state: the allocations.
+        version: 1 has what `without_pods` keeps; 2 is that of PodLevelResourceManagers, 3 that of Kubernetes 1.37. None
+            for 2 where `needs_pod_level`, else 1.
+    """
+    version = version or (2 if needs_pod_level(node, state) else 1)
+    state = state if version >= FIRST_WITH_PODS[MEMORY_FILE] else without_pods(state)
     machine = memory_machine(node.topology, node.options.reserved_memory)
-    blocks = {key: one.memory for key, one in state.allocations.items() if one.memory}
-    stored = machine_state(machine, list(blocks.values()))
-    entries = _nested({key: [_block(block) for block in value] for key, value in blocks.items()})
+    counted = _counted(state)
+    stored = machine_state(machine, list(counted.values()))
+    blocks = {
+        key: list(map(_block, value))
+        for key, value in (_of_containers(counted) | parts_of_pods(state)).items()
+    }
     record: dict[str, Any] = {
         "policyName": "Static",
-        "machineState": {str(number): _stored(one) for number, one in stored.items()},
+        "machineState": {str(number): _stored(stored[number]) for number in sorted(stored, key=str)},
     }
-    if entries:
-        record["entries"] = entries
-    return _sealed(record, MEMORY_RENDERINGS[version](record))
+    if blocks:
+        record["entries"] = _nested(blocks)
+    pods = {pod: {"memoryBlocks": list(map(_block, value))} for pod, value in _of_pods(counted).items()}
+    return _written(record, pods, version == LAST[MEMORY_FILE], MEMORY_RENDERINGS[version])
 
 
-CPU_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: cpu_v1, 2: cpu_v2, 3: cpu_v3}
-MEMORY_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: memory_v1, 2: memory_v2}
+def parts_of_pods(state: State) -> dict[str, tuple[MemoryBlock, ...]]:
+    """The parts of containers in the memory of their pods, by allocation key.
+
+    A plain init container that has ended has none. Where the facts of the pod are not known, each container is shown
+    with all memory of the pod: the NUMA nodes are right, and the kubelet does not count these parts.
+    """
+    found = {}
+    for whole, pod in state.allocations.items():
+        if not is_whole_pod(whole) or not pod.memory:
+            continue
+        uid = pod_of(whole)
+        facts = state.pods[uid].facts if uid in state.pods else None
+        parts = memory_of(facts, pod.memory) if facts else {}
+        for key, one in state.allocations.items():
+            if pod_of(key) == uid and key != whole and one.mems:
+                found[key] = parts.get(owner_of(key)[1], pod.memory)
+    return found
+
+
+CPU_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: cpu_v1, 2: cpu_v2, 3: cpu_v3, 4: cpu_v2}
+MEMORY_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: memory_v1, 2: memory_v2, 3: memory_v1}
+FIRST_WITH_PODS = {CPU_FILE: 3, MEMORY_FILE: 2}
+"""The first version of a file that holds pods as wholes."""
+LAST = {CPU_FILE: max(CPU_RENDERINGS), MEMORY_FILE: max(MEMORY_RENDERINGS)}
+"""The version of a file with `data`."""
+
+
+def _written(
+    record: dict[str, Any], pods: Mapping[str, Any], has_data: bool, render: Callable[[Record], str]
+) -> bytes:
+    """The text of a file.
+
+    Source: Kubernetes 1.37: version 4 of cpu_manager_state and version 3 of memory_manager_state have the fields and the
+        checksum of the version without pods, for older kubelets, and the whole state in `data`.
+    """
+    whole = {**record, "podEntries": pods} if pods else record
+    if not has_data:
+        return sealed(whole, render)
+    data = go_json(whole)
+    return sealed(record, render, {"data": data, "dataChecksum": data_checksum(data)})
+
+
+def sealed(
+    record: Mapping[str, Any], render: Callable[[Record], str], more: Mapping[str, Any] = NO_MORE
+) -> bytes:
+    """The file of a record, with its checksum."""
+    return go_json({**record, "checksum": checksum(render(record)), **more}).encode()
+
+
+def go_json(value: object) -> str:
+    """JSON as Go writes it: no blanks, text as it is except for characters that have a meaning in HTML and JavaScript."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return text.translate(_ESCAPED)
+
+
+_ESCAPED = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
 def _lists(state: State) -> dict[str, str]:
@@ -232,15 +418,41 @@ def _read(path: str) -> File | None:
 
 
 def _record(file: File, manager: str) -> Record:
-    """The record in a file; a kubelet with or without PodLevelResourceManagers has to accept it."""
+    """The verified record in a file; a kubelet with or without PodLevelResourceManagers, or of 1.37, has to accept it."""
     policy = "static" if manager == "cpu" else "Static"
+    try:
+        record = data_of(parse(file.data))
+        refusal = "" if record is None else policy_refusal(record, policy)
+    except DataError as error:
+        record, refusal = None, f"its data: {error}"
+    except UnreadableError:
+        # Said below, in the words of a kubelet.
+        record, refusal = None, ""
+    if refusal:
+        raise CheckpointError(file.name, f"cannot be used; a kubelet would say: {refusal}")
+    return _verified(file, manager, policy) if record is None else record
+
+
+def _verified(file: File, manager: str, policy: str) -> Record:
+    """The record in a file without `data`."""
     refusals = [load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True)]
     if all(refusals):
         raise CheckpointError(
             file.name,
             f"cannot be used; {_checksums(file, manager)}a kubelet would say: {refusals[0]}",
         )
-    return parse(file.data)
+    found = parse(file.data)
+    # The gate under which the kubelet accepts the file; with it on, all that it verifies is there.
+    record = verified(found, manager, pod_level=not refusals[1])
+    pods = found.get("podEntries")
+    if pods and "podEntries" not in record:
+        shown = ", ".join(sorted(pods)) if isinstance(pods, dict) else "of another type"
+        raise CheckpointError(
+            file.name,
+            f"cannot be used; no checksum covers its podEntries ({shown}): the checksum is 0 or that of an older form, "
+            "and a kubelet would believe them unchecked; drain these pods and remove podEntries",
+        )
+    return record
 
 
 def _checksums(file: File, manager: str) -> str:
@@ -263,61 +475,26 @@ def _cpus(record: Record) -> tuple[dict[str, CPUSet], dict[str, CPUSet]]:
         for name, cpus in value.items():
             if cpus:
                 by_key[allocation_key(pod, name)] = CPUSet.parse(cpus)
+    for pod, value in (record.get("podEntries") or {}).items():
+        if cpus := value.get("cpuSet", ""):
+            by_key[allocation_key(pod, "")] = CPUSet.parse(cpus)
     return by_key, by_id
 
 
 def _memory(record: Record) -> dict[str, tuple[MemoryBlock, ...]]:
-    return {
+    found = {
         allocation_key(pod, name): tuple(map(_memory_block, blocks))
         for pod, containers in (record.get("entries") or {}).items()
         for name, blocks in containers.items()
     }
+    for pod, value in (record.get("podEntries") or {}).items():
+        if blocks := value.get("memoryBlocks"):
+            found[allocation_key(pod, "")] = tuple(map(_memory_block, blocks))
+    return found
 
 
 def _memory_block(block: Mapping[str, Any]) -> MemoryBlock:
     return MemoryBlock(NodeMask.from_ids(block["numaAffinity"]), block["type"], block["size"])
-
-
-def _check_pod_cpus(path: str, record: Record, cpus: Mapping[str, CPUSet]) -> None:
-    for pod, entry in (record.get("podEntries") or {}).items():
-        rest = CPUSet.parse(entry.get("cpuSet", ""))
-        for key, own in cpus.items():
-            rest = rest - own if pod_of(key) == pod else rest
-        if rest:
-            raise _pod_level(path, pod, f"CPUs {rest}")
-
-
-def _check_pod_memory(path: str, record: Record, memory: Mapping[str, Iterable[MemoryBlock]]) -> None:
-    for pod, entry in (record.get("podEntries") or {}).items():
-        left: dict[str, int] = {}
-        for block in entry.get("memoryBlocks") or ():
-            left[block["type"]] = left.get(block["type"], 0) + block["size"]
-        for key, blocks in memory.items():
-            for one in blocks if pod_of(key) == pod else ():
-                left[one.resource] = left.get(one.resource, 0) - one.size_bytes
-        for resource, size in left.items():
-            if size > 0:
-                raise _pod_level(path, pod, f"{size} bytes of {resource}")
-
-
-def _pod_level(path: str, pod: str, what: str) -> CheckpointError:
-    return CheckpointError(
-        path,
-        f"pod {pod} holds {what} that none of its containers has, which only a kubelet keeps; drain this pod first",
-    )
-
-
-def _allocation(node: Node, cpus: CPUSet, blocks: tuple[MemoryBlock, ...]) -> Allocation:
-    # The files have neither the request nor the hint. The kubelet gives as many CPUs as were requested; the hint had at
-    # least the nodes of the CPUs.
-    return Allocation(
-        cpus=cpus,
-        mems=nodes_of(blocks),
-        memory=blocks,
-        cpu_milli=1000 * len(cpus),
-        affinity=node.topology.nodes_of(cpus),
-        preferred=False,
-    )
 
 
 def nodes_of(blocks: Iterable[MemoryBlock]) -> NodeMask:
@@ -353,7 +530,3 @@ def _stored(node: StoredNode) -> dict[str, Any]:
         },
         "cells": list(bits.iterate(node.group)),
     }
-
-
-def _sealed(record: Mapping[str, Any], rendered: str) -> bytes:
-    return json.dumps({**record, "checksum": checksum(rendered)}, separators=(",", ":")).encode()

@@ -31,6 +31,7 @@ from nri_plugin.model.state import (
     PodRecord,
     State,
     allocation_key,
+    is_whole_pod,
     pod_of,
 )
 from nri_plugin.policy.memory_state import Reuse, shrink_reused
@@ -42,7 +43,9 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     The allocations are searched, not the records: a container that ended while the agent was away has no record.
     """
     own = allocation_key(pod.uid, name)
-    mine = [key for key in state.allocations if pod_of(key) == pod.uid and key != own]
+    mine = [
+        key for key in state.allocations if pod_of(key) == pod.uid and key != own and not is_whole_pod(key)
+    ]
     if pod.facts is None:
         live = live_keys(state, pod.uid)
         return tuple(key for key in mine if key not in live)

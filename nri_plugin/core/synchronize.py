@@ -27,7 +27,15 @@ from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, State, pod_of
+from nri_plugin.model.state import (
+    Allocation,
+    ContainerRecord,
+    Phase,
+    PodRecord,
+    State,
+    allocation_key,
+    pod_of,
+)
 from nri_plugin.wire.nri.events import Synchronize, SynchronizeResponse
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 
@@ -206,7 +214,8 @@ def _liveliness(record: ContainerRecord) -> int:
 
 def _clashes(claimant: str, claim: Allocation, key: str, held: Allocation) -> bool:
     if key != claimant:
-        return not claim.cpus.isdisjoint(held.cpus)
+        # The CPUs of a pod as a whole include those of its containers.
+        return not claim.cpus.isdisjoint(held.cpus) and key != allocation_key(pod_of(claimant), "")
     return claim.cpus != held.cpus or (bool(claim.mems) and claim.mems != held.mems)
 
 

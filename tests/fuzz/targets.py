@@ -15,12 +15,13 @@ from google.protobuf.message import DecodeError
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.checkpoint.format import FORMAT, VERSION, decode
 from nri_plugin.checkpoint.kubelet_files import load_refusal
+from nri_plugin.checkpoint.kubelet_state import File, allocations_in, shared_within_pods
 from nri_plugin.config.loading import Config, load_text
 from nri_plugin.core.requests import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated, container_request, pod_record
 from nri_plugin.exporter import facts_socket, pod_resources
 from nri_plugin.kube._pb import podresources_pb2
 from nri_plugin.model import bits, bounds
-from nri_plugin.model.errors import AnnotationError, ConfigError, RemoteProtocolError
+from nri_plugin.model.errors import AnnotationError, CheckpointError, ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Options
 from nri_plugin.model.state import PodRecord, State
 from nri_plugin.simulator.runtime.codec import encode_event
@@ -43,7 +44,7 @@ EVENT = CreateContainer(pod(), container(pod()))
 EXPORTER = PodResourcesClient("/nowhere", lambda: 0.0)
 TRUSTED = Options(annotation_namespaces=frozenset({"trusted"}))
 REQUESTS = {
-    name: container_request(PodRecord("u", "s", qos=name), container(pod(), cpu=2))  # type: ignore[arg-type]
+    name: container_request(Options(), PodRecord("u", "s", qos=name), container(pod(), cpu=2))  # type: ignore[arg-type]
     for name in ("Guaranteed", "Burstable", "BestEffort")
 }
 KEYS = [
@@ -151,10 +152,13 @@ def checkpoint(data: bytes) -> None:
 
 
 def kubelet_files(data: bytes) -> None:
-    """Never raises: a refusal is a text."""
+    """Never raises: a refusal is a text. What an import refuses is named with the file."""
     for manager, policy in (("cpu", "static"), ("memory", "Static")):
         for pod_level in (False, True):
             assert isinstance(load_refusal(data, manager, policy, pod_level=pod_level), str)
+    for cpu, memory in ((File("f", data), None), (None, File("f", data))):
+        with suppress(CheckpointError):
+            shared_within_pods(allocations_in(cpu, memory))
 
 
 def configuration(data: bytes) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
-from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError, decode
+from nri_plugin.checkpoint.format import VERSION, Checkpoint, OtherVersionError, decode
 from nri_plugin.checkpoint.forms import (
     Losses,
     RowKind,
@@ -23,7 +23,7 @@ from nri_plugin.checkpoint.forms import (
     losses_from_kubelet,
     losses_to_cpu,
     losses_to_memory,
-    losses_to_version_1,
+    losses_to_version,
 )
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
@@ -35,6 +35,7 @@ from nri_plugin.checkpoint.kubelet_state import (
     imported,
     kubelet_refusals,
     memory_file,
+    needs_pod_level,
     shared_within_pods,
 )
 from nri_plugin.checkpoint.rows import NodeFacts
@@ -163,16 +164,18 @@ FORMS = (
     "checkpoint",
     "checkpoint-v1",
     "checkpoint-v2",
+    "checkpoint-v3",
     "kubelet",
     "cpu",
     "cpu-v1",
     "cpu-v2",
     "cpu-v3",
+    "cpu-v4",
     "memory",
     "memory-v1",
     "memory-v2",
+    "memory-v3",
 )
-VERSION_OF = {"checkpoint": 2, "cpu": 2, "memory": 1, "kubelet": 2}
 
 EXAMPLES = """\b
 Examples:
@@ -184,12 +187,13 @@ Examples:
 
 \b
 Forms, for --to:
-  checkpoint                         nri-pin's own; -v1 and -v2 are its versions
+  checkpoint (checkpoint-v3)         nri-pin's own; -v1 and -v2 are those of older releases
   kubelet                            both files of a kubelet, as far as there is something for them
+  cpu, memory                        one of them
   cpu-v1                             cpu_manager_state by container id, of kubelets before 1.18
-  cpu-v2 (cpu)                       by pod and container
-  cpu-v3                             of kubelets with PodLevelResourceManagers
-  memory-v1 (memory), memory-v2      memory_manager_state, and that of PodLevelResourceManagers
+  cpu-v2, memory-v1                  of a kubelet without PodLevelResourceManagers: the default
+  cpu-v3, memory-v2                  with it: the default where a pod has CPUs or memory as a whole
+  cpu-v4, memory-v3                  of Kubernetes 1.37; older kubelets read what cpu-v2, memory-v1 hold
 
 `convert` only reads IN and writes OUT. To take a node over use `state import` and `state export`: they know the
 agent's configuration and machine, refuse while an agent runs, and put files where they belong.
@@ -287,18 +291,18 @@ def _converted(
 ) -> tuple[dict[str, bytes], Losses]:
     """Contents by the names they have in a directory, and what they do not hold."""
     family, _, version = form.partition("-v")
-    number = int(version) if version else VERSION_OF[family]
+    number = int(version) if version else None
     if given.checkpoint is None:
         if family != "checkpoint":
             raise WrongUsageError(
                 "both are state files of a kubelet; convert to a checkpoint first, and that to the other form"
             )
-        return _from_kubelet(given, number, node, containers)
+        return _from_kubelet(given, number or VERSION, node, containers)
     state = given.checkpoint.state
     if family == "checkpoint":
-        facts = given.checkpoint.facts
+        facts, number = given.checkpoint.facts, number or VERSION
         data = checkpoint_file(state, facts, given.checkpoint.generation, number)
-        return {FILE_NAME: data}, losses_to_version_1(state, facts) if number == 1 else Losses()
+        return {FILE_NAME: data}, losses_to_version(state, number, facts)
     return _to_kubelet(state, family, number, node)
 
 
@@ -311,6 +315,8 @@ def _from_kubelet(
     _refuse([str(one) for one in state.violations(node)] if node else [])
     facts = None if node is None else NodeFacts.of(node)
     losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
+    older = losses_to_version(state, version, facts)
+    losses = Losses(older.allocations, (*losses.others, *older.others))
     return {FILE_NAME: checkpoint_file(state, facts, version=version)}, losses
 
 
@@ -352,7 +358,7 @@ def _running(path: str) -> Mapping[str, str]:
 
 
 def _to_kubelet(
-    state: State, family: str, version: int, node: Node | None
+    state: State, family: str, version: int | None, node: Node | None
 ) -> tuple[dict[str, bytes], Losses]:
     if node is None:
         raise WrongUsageError(
@@ -368,15 +374,20 @@ def _to_kubelet(
             "--machine, or --root / for this one, and what is reserved with --config"
         )
     _refuse(kubelet_refusals(node, state))
+    # Pods as wholes need the newer form of both files.
+    newer = needs_pod_level(node, state)
+    cpu = version if family == "cpu" else None
+    memory = version if family == "memory" else None
+    cpu, memory = cpu or (3 if newer else 2), memory or (2 if newer else 1)
     files = {}
     if family != "memory":
-        files[CPU_FILE] = cpu_file(node, state, version)
+        files[CPU_FILE] = cpu_file(node, state, cpu)
     if wants_memory:
-        files[MEMORY_FILE] = memory_file(node, state, version if family == "memory" else 1)
+        files[MEMORY_FILE] = memory_file(node, state, memory)
     losses = (
-        losses_to_memory(state)
+        losses_to_memory(state, memory)
         if family == "memory"
-        else losses_to_cpu(state, version, has_memory_file=wants_memory)
+        else losses_to_cpu(state, cpu, has_memory_file=wants_memory)
     )
     return files, losses
 

@@ -20,6 +20,7 @@ from nri_plugin.checkpoint.kubelet_state import (
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
+    needs_pod_level,
     read_allocations,
 )
 from nri_plugin.cli.output import echo, format_option
@@ -29,7 +30,7 @@ from nri_plugin.cli.state.verify import awaiting_agent
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, is_whole_pod
 from nri_plugin.model.topology import Topology
 
 KUBELET_CONFIG = "config.yaml"
@@ -61,6 +62,11 @@ Back from nri-pin to the kubelet's static managers:
   5. put the kubelet's configuration in place and start it
   6. move the checkpoint away, as the export says
 """
+
+NEEDS_GATES = (
+    "the files have the form of PodLevelResourceManagers (cpu_manager_state version 3, memory_manager_state version 2); "
+    "start the kubelet with the feature gates PodLevelResources and PodLevelResourceManagers, or it refuses them"
+)
 
 config_option = click.option(
     "--config",
@@ -99,7 +105,8 @@ def import_command(
 ) -> None:
     """Import the allocations of the kubelet's static managers from KUBELET_DIR.
 
-    Checksums are verified, and the allocations are checked against this machine and the configuration. They
+    Checksums are verified, and the allocations are checked against this machine and the configuration. Pods with
+    resources of their own (PodLevelResourceManagers) keep their CPUs and memory as a whole. The allocations
     go into an empty checkpoint, while no agent runs; the agent finds them when it starts and moves no container.
     An import that no agent has read yet is replaced. A node without a configuration of the agent, as where a
     DaemonSet brings it, is judged by the kubelet's own file.
@@ -134,8 +141,10 @@ def export_command(
     """Export the allocations to KUBELET_DIR as the state files of the kubelet's static managers.
 
     Nothing is written that a kubelet with the same options would refuse to start with. Where memory of a NUMA node is
-    allocated over different sets of nodes, the kubelet's own check depends on chance; the export warns of it. The
-    checkpoint stays; move it away when the kubelet has taken over, or an agent that starts later uses it.
+    allocated over different sets of nodes, the kubelet's own check depends on chance; the export warns of it. Where
+    the configuration turns PodLevelResourceManagers on, or a pod has CPUs or memory as a whole, the files have the form
+    that only a kubelet with this feature gate reads; the export says so. The checkpoint stays; move it away when the
+    kubelet has taken over, or an agent that starts later uses it.
 
     Exit code: 0, 1 when a kubelet would refuse them, 2 when a file or the machine cannot be read or written.
     """
@@ -155,6 +164,8 @@ def export_command(
             f"{path} stays; when the kubelet has taken over, retire it, or the next agent uses it and the next import "
             f"is refused: {_retire(path)}"
         )
+    if needs_pod_level(node, state):
+        echo(f"note: {NEEDS_GATES}", err=True)
     for doubt in kubelet_doubts(node, state):
         echo(f"warning: {doubt}", err=True)
 
@@ -205,7 +216,7 @@ def _check_memory(
         or node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     ):
         return
-    count = len(allocations.memory)
+    count = sum(1 for key in allocations.memory if not is_whole_pod(key))
     raise FailedError(
         f"nothing was changed: {MEMORY_FILE} holds memory of {count} container{'s' * (count != 1)}, and "
         f"memoryManagerPolicy is not Static in {config.source}; write it there with the kubelet's reservedMemory, or "

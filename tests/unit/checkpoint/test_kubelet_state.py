@@ -5,21 +5,47 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, load_refusal
+from nri_plugin.checkpoint.kubelet_files import (
+    checksum,
+    cpu_state_refusal,
+    cpu_v1,
+    cpu_v2,
+    cpu_v3,
+    load_refusal,
+)
 from nri_plugin.checkpoint.kubelet_state import (
+    File,
+    KubeletAllocations,
+    allocations_in,
     cpu_file,
     imported,
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
+    needs_pod_level,
+    pod_shared,
     read_allocations,
     shared_within_pods,
 )
+from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import MemoryManagerPolicy, ReservedMemory
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, State
-from tests.builders import GIB, machine, node
+from nri_plugin.model.state import (
+    Allocation,
+    Amounts,
+    CgroupRef,
+    ContainerFacts,
+    ContainerRecord,
+    MemoryBlock,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    State,
+)
+from nri_plugin.wire.nri.events import Synchronize
+from tests.builders import GIB, container, machine, node, pod
 from tests.conftest import HERE
 
 WRITTEN = HERE / "vectors" / "kubelet" / "checkpoints"
@@ -87,18 +113,155 @@ def test_only_containers_that_run_are_taken_over_when_they_are_named(tmp_path: P
     assert list(promises.of({"id-1": "pod9/c", "id-2": "pod9/gone"}).cpus) == ["pod9/c"]
 
 
-def test_cpus_of_a_whole_pod_come_along_when_its_containers_have_them_all(tmp_path: Path) -> None:
-    promises = read_allocations(written(tmp_path, "cpu_manager_state.v3-static-pod-entries"))
-    assert {key: str(cpus) for key, cpus in promises.cpus.items()} == {"p1/a": "2-3", "p1/b": "4-7"}
+def test_cpus_of_pods_as_wholes_are_read(tmp_path: Path) -> None:
+    found = read_allocations(written(tmp_path, "cpu_manager_state.v3-static-pod-entries-many"))
+    assert {key: str(cpus) for key, cpus in found.cpus.items()} == {
+        "p1/a": "2-3",
+        "p1/b": "4-7",
+        "p2/x": "10-12",
+        "p1/": "2-7",
+        "p2/": "10-12,20",
+    }
+
+
+def test_memory_of_a_pod_as_a_whole_counts_once_and_binds_its_containers(tmp_path: Path) -> None:
+    found = read_allocations(written(tmp_path, "memory_manager_state.v2-static-pod-entries"))
+    state = imported(node(machine(), **STATIC), found)
+    assert {key: (list(one.mems), one.memory) for key, one in state.allocations.items()} == {
+        "p1/": ([1], (MemoryBlock(NodeMask.of(1), "memory", 2 * GIB),)),
+        "p1/a": ([1], ()),
+    }
+
+
+def level(entries: dict[str, str], block: str, *names: str) -> KubeletAllocations:
+    """One pod `p` with these sets, of the containers `names` or of all."""
+    cpus = {f"p/{name}": CPUSet.parse(text) for name, text in entries.items() if name in (names or entries)}
+    return KubeletAllocations(cpus | {"p/": CPUSet.parse(block)}, {}, {})
+
+
+def test_a_set_of_several_containers_is_the_shared_pool_if_slices_leave_it() -> None:
+    entries = {"db": "2-3", "log": "4-5", "proxy": "4-5", "prepare": "2-5"}
+    assert pod_shared(level(entries, "2-5")) == {"p/log", "p/proxy"}
+    assert pod_shared(level(entries, "2-6")) == set()  # CPU 6 is in no set
+    assert pod_shared(level({"db": "2-3", "log": "4-5"}, "2-5")) == set()
+    state = imported(node(machine()), level(entries, "2-5", "db", "log", "proxy"))
+    assert {
+        key: (str(one.cpus), one.is_pod_shared, one.cpu_milli) for key, one in state.allocations.items()
+    } == {
+        "p/db": ("2-3", False, 2000),
+        "p/log": ("4-5", True, 0),
+        "p/proxy": ("4-5", True, 0),
+        "p/": ("2-5", False, 4000),
+    }
+    assert state.violations(node(machine())) == []
+
+
+def test_an_init_container_in_a_pods_cpus_is_told_apart_by_naming_those_that_run() -> None:
+    entries = {"db": "2-3", "log": "4-5", "proxy": "4-5", "prepare": "2-5"}
+    said = shared_within_pods(level(entries, "2-5"))
+    assert said == [
+        "p/db and p/prepare both have CPUs 2-3",
+        "p/log and p/prepare both have CPUs 4-5",
+        "p/prepare and p/proxy both have CPUs 4-5",
+    ]
+    running = level(entries, "2-5").of({"1": "p/db", "2": "p/log", "3": "p/proxy"})
+    assert shared_within_pods(running) == []
+    assert str(running.cpus["p/"]) == "2-5"
+
+
+def test_a_pod_none_of_whose_containers_runs_is_left_out() -> None:
+    assert level({"db": "2-3"}, "2-5").of({"1": "q/db"}).cpus == {}
+
+
+@pytest.mark.parametrize("stored", [0, "of version 2"])
+def test_pod_entries_that_no_checksum_covers_are_refused(tmp_path: Path, stored: object) -> None:
+    record = {"policyName": "static", "defaultCpuSet": "0-1", "entries": {"p": {"a": "2"}}}
+    record["checksum"] = checksum(cpu_v2(record)) if stored else 0
+    record["podEntries"] = {"p": {"cpuSet": "2-3"}}
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(record))
+    assert load_refusal(json.dumps(record).encode(), "cpu", "static", pod_level=True) == ""
+    with pytest.raises(CheckpointError, match=r"no checksum covers its podEntries \(p\)"):
+        read_allocations(str(tmp_path))
+
+
+def test_pod_entries_of_another_type_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "cpu_manager_state").write_text(
+        '{"policyName":"static","defaultCpuSet":"0-1","podEntries":3}'
+    )
+    with pytest.raises(CheckpointError, match=r"no checksum covers its podEntries \(of another type\)"):
+        read_allocations(str(tmp_path))
+
+
+def test_an_agent_that_starts_on_imported_pods_keeps_all_they_have(tmp_path: Path) -> None:
+    record = {
+        "policyName": "static",
+        "defaultCpuSet": "0-1,6-15",
+        "entries": {"p": {"db": "2-3", "log": "4-5", "proxy": "4-5"}},
+        "podEntries": {"p": {"cpuSet": "2-5"}},
+    }
+    (tmp_path / "cpu_manager_state").write_text(json.dumps(record | {"checksum": checksum(cpu_v3(record))}))
+    ours = node(machine(), pod_level_managers=True)
+    before = imported(ours, read_allocations(str(tmp_path)))
+    of = pod("p")
+    running = [
+        container(of, "db", cpu=2, cpus="2-3"),
+        container(of, "log", cpu=1, cpus="4-5"),
+        container(of, "proxy", cpus="4-5"),
+    ]
+    after = decide(ours, before, Synchronize((of,), tuple(running))).state
+    assert after.allocations == before.allocations
+    assert {one.name: str(after.desired_cpus(ours, one)) for one in after.containers.values()} == {
+        "db": "2-3",
+        "log": "4-5",
+        "proxy": "4-5",
+    }
+    assert kubelet_refusals(ours, after) == []
+
+
+def of_1_37(text: str, **changes: object) -> bytes:
+    """A file of version 4 with that state."""
+    outer = {key: value for key, value in json.loads(text).items() if key != "podEntries"}
+    more = {"data": text, "dataChecksum": checksum(f"(string){text}"), **changes}
+    return json.dumps(outer | {"checksum": checksum(cpu_v2(outer))} | more).encode()
+
+
+LEVEL_TEXT = '{"policyName":"static","defaultCpuSet":"0-1","entries":{"p":{"a":"2"}},"podEntries":{"p":{"cpuSet":"2-3"}}}'
+
+
+def test_the_form_of_kubernetes_1_37_is_read_from_its_data() -> None:
+    found = allocations_in(File("cpu", of_1_37(LEVEL_TEXT)), None)
+    assert {key: str(cpus) for key, cpus in found.cpus.items()} == {"p/a": "2", "p/": "2-3"}
+    # An older kubelet takes the file, and does not see the pod.
+    assert load_refusal(of_1_37(LEVEL_TEXT), "cpu", "static") == ""
+    assert load_refusal(of_1_37(LEVEL_TEXT), "cpu", "static", pod_level=True) == ""
+    recorded = File("memory", (WRITTEN / "memory_manager_state.pod-level-v3-of-1.37.json").read_bytes())
+    assert [block.size_bytes for block in allocations_in(None, recorded).memory["pod3/"]] == [GIB // 2]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dataChecksum": 1}, "its data: checkpoint is corrupted"),
+        ({"data": 7}, "its data: checkpoint is corrupted"),
+        ({"data": 7, "dataChecksum": checksum("(string)7")}, "its data: json: a value is of another type"),
+        ({"data": "\ud800"}, "its data: json: a value is of another type"),
+        ({"data": "[]", "dataChecksum": checksum("(string)[]")}, "its data: not a JSON object"),
+        (
+            {"data": "{}", "dataChecksum": checksum("(string){}")},
+            'configured policy "static" differs from state checkpoint policy ""',
+        ),
+    ],
+)
+def test_data_that_is_not_verified_is_refused_without_a_fallback(
+    changes: dict[str, object], said: str
+) -> None:
+    with pytest.raises(CheckpointError, match=said):
+        allocations_in(File("cpu", of_1_37(LEVEL_TEXT, **changes)), None)
 
 
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        (
-            "memory_manager_state.v2-static-pod-entries",
-            "pod p1 holds 1073741824 bytes of memory that none of its containers has, which only a kubelet keeps",
-        ),
         (
             "cpu_manager_state.odd-bad-checksum",
             r"its checksum: expected \d+, found \d+; a kubelet would say: json:",
@@ -147,6 +310,98 @@ def test_what_we_write_a_kubelet_starts_on_and_we_read_back(tmp_path: Path, stri
     } == {key: (one.cpus, one.mems, one.memory, one.cpu_milli) for key, one in STATE.allocations.items()}
 
 
+BLOCKS = (MemoryBlock(NodeMask.of(1), "memory", 3 * GIB),)
+LEVEL = State(
+    allocations={
+        "p/": Allocation(CPUSet.parse("8-13"), NodeMask.of(1), BLOCKS, 6000),
+        "p/db": Allocation(CPUSet.parse("8-11"), NodeMask.of(1), cpu_milli=4000),
+        "p/log": Allocation(CPUSet.parse("12"), NodeMask.of(1), is_pod_shared=True),
+        "p/proxy": Allocation(CPUSet.parse("12"), NodeMask.of(1), is_pod_shared=True),
+    }
+)
+FACTS = PodFacts(
+    "p",
+    QOSClass.GUARANTEED,
+    (
+        ContainerFacts("db", amounts=Amounts(4000, 4000, 2 * GIB, 2 * GIB)),
+        ContainerFacts("log"),
+        ContainerFacts("proxy"),
+    ),
+    Amounts(6000, 6000, 3 * GIB, 3 * GIB),
+)
+
+
+def test_pods_as_wholes_have_the_newer_form_and_their_memory_counts_once() -> None:
+    ours = node(machine(), **STATIC)
+    known = LEVEL.with_pod(PodRecord("p", "sb", facts=FACTS))
+    assert needs_pod_level(ours, LEVEL)
+    assert kubelet_refusals(ours, known) == []
+    cpu, memory = json.loads(cpu_file(ours, known)), json.loads(memory_file(ours, known))
+    assert cpu["podEntries"] == {"p": {"cpuSet": "8-13"}}
+    assert cpu["entries"] == {"p": {"db": "8-11", "log": "12", "proxy": "12"}}
+    assert cpu["defaultCpuSet"] == "0-7,14-15"
+    sizes = {name: [one["size"] // GIB for one in blocks] for name, blocks in memory["entries"]["p"].items()}
+    assert sizes == {"db": [2], "log": [1], "proxy": [1]}
+    assert [one["size"] for one in memory["podEntries"]["p"]["memoryBlocks"]] == [3 * GIB]
+    assert memory["machineState"]["1"]["memoryMap"]["memory"]["reserved"] == 3 * GIB
+    for manager, policy, data in (("cpu", "static", cpu), ("memory", "Static", memory)):
+        assert load_refusal(json.dumps(data).encode(), manager, policy, pod_level=True) == ""
+        assert load_refusal(json.dumps(data).encode(), manager, policy) != ""
+
+
+def test_without_the_facts_of_a_pod_each_container_is_shown_with_all_its_memory() -> None:
+    blocks = json.loads(memory_file(node(machine(), **STATIC), LEVEL))["entries"]["p"]
+    assert {name: one[0]["size"] // GIB for name, one in blocks.items()} == {"db": 3, "log": 3, "proxy": 3}
+
+
+def test_the_gate_alone_gives_the_newer_form() -> None:
+    ours = node(machine(), pod_level_managers=True, **STATIC)
+    for data, manager, policy in (
+        (cpu_file(ours, STATE), "cpu", "static"),
+        (memory_file(ours, STATE), "memory", "Static"),
+    ):
+        assert load_refusal(data, manager, policy, pod_level=True) == ""
+        assert load_refusal(data, manager, policy) != ""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_forms_without_pods_give_the_rest_of_a_pod_back_to_the_shared_pool(version: int) -> None:
+    ours = node(machine(), **STATIC)
+    record = ContainerRecord("id-db", "p", "db", Phase.RUNNING, CgroupRef("/p"))
+    cpu = json.loads(cpu_file(ours, LEVEL.with_container(record), version))
+    assert cpu["entries"] == ({"p": {"db": "8-11"}} if version == 2 else {"id-db": "8-11"})
+    assert cpu["defaultCpuSet"] == "0-7,12-15"
+    memory = json.loads(memory_file(ours, LEVEL, 1))
+    assert ("entries" in memory, "podEntries" in memory) == (False, False)
+
+
+def test_the_form_of_1_37_has_pods_in_its_data_only() -> None:
+    ours = node(machine(), **STATIC)
+    for data, manager, policy in (
+        (cpu_file(ours, LEVEL, 4), "cpu", "static"),
+        (memory_file(ours, LEVEL, 3), "memory", "Static"),
+    ):
+        outer = json.loads(data)
+        assert "podEntries" not in outer
+        assert list(json.loads(outer["data"])["podEntries"]) == ["p"]
+        assert (
+            load_refusal(data, manager, policy) == load_refusal(data, manager, policy, pod_level=True) == ""
+        )
+
+
+def test_names_are_written_as_go_writes_them() -> None:
+    data = cpu_file(node(), State(allocations={"p<&>/\u00e9": Allocation(CPUSet.parse("2"))}))
+    assert '"p\\u003c\\u0026\\u003e":{"\u00e9":"2"}' in data.decode()
+    assert load_refusal(data, "cpu", "static") == ""
+
+
+def test_a_kubelet_counts_cpus_of_pods_as_known() -> None:
+    how = {"online": CPUSet.parse("0-7"), "reserved": CPUSet.parse("0-1"), "strict": False}
+    held, default = {"p": {"a": CPUSet.parse("2")}}, CPUSet.parse("0-1,4-7")
+    assert cpu_state_refusal(default, held, pods={"p": CPUSet.parse("2-3")}, **how) == ""
+    assert "doesn't match" in cpu_state_refusal(default, held, **how)
+
+
 def test_a_file_is_written_as_the_kubelet_writes_it() -> None:
     one = State(
         allocations={"p1/b": Allocation(CPUSet.parse("4-7")), "p1/a": Allocation(CPUSet.parse("2-3"))}
@@ -186,3 +441,9 @@ def test_memory_over_different_sets_of_nodes_may_be_refused_by_a_kubelet_or_not(
     assert doubt.startswith("memory on NUMA node 0 is allocated over different sets of nodes (0 and 0-1): ")
     assert kubelet_doubts(node(), state) == []
     assert kubelet_doubts(node(**STATIC), state.without_allocation("p2/a")) == []
+
+
+def test_pods_as_wholes_may_be_refused_by_a_kubelet_that_admits_them_anew() -> None:
+    (doubt,) = kubelet_doubts(node(), LEVEL.with_pod(PodRecord("p", "sb", "db-0", "shop")))
+    assert "admits running pods anew when it starts, and refuses or moves those" in doubt
+    assert "(shop/db-0)" in doubt

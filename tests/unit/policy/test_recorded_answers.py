@@ -15,7 +15,7 @@ ALL = os.environ.get("NRI_PIN_VECTORS")
 
 AT_LEAST = {
     "admission": 95,
-    "index": 29,
+    "index": 44,
     "cpu_distributed": 550,
     "cpu_packed": 900,
     "cpu_start_validation": 150,

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.checkpoint.kubelet_files import load_refusal, parse
+from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, cpu_file, memory_file
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.hint_providers import memory_state_of
@@ -61,7 +63,8 @@ def judge_case(case: Case, recorded: Case) -> Judged:
             return Judged(
                 case["id"], Verdict.FAILED, f"step {number} {step['op']} {step.get('pod', '')}: {wrong}"
             )
-    return Judged(case["id"], Verdict.PASSED)
+    wrong = next(filter(None, map(player.other_file, (CPU_FILE, MEMORY_FILE), (case, case))), "")
+    return Judged(case["id"], Verdict.FAILED if wrong else Verdict.PASSED, wrong)
 
 
 def _is_lost_in_go(step: Case) -> bool:
@@ -192,6 +195,20 @@ class Player:
         refused = [one["pod"] for one in expect.get("pods", ()) if not one["admit"]]
         return f"recorded {expect.get('error') or refused}" if expect.get("error") or refused else ""
 
+    def other_file(self, name: str, case: Case) -> str:
+        """What our export writes otherwise than the kubelet wrote, or nothing."""
+        told = case["expect"].get(name)
+        if told is None:
+            return ""
+        manager, policy, export = {
+            CPU_FILE: ("cpu", "static", cpu_file),
+            MEMORY_FILE: ("memory", "Static", memory_file),
+        }[name]
+        data = export(self.node, self.state)
+        refusal = load_refusal(data, manager, policy, pod_level=self.node.options.pod_level_managers)
+        ours, theirs = _comparable(data), _comparable(told.encode())
+        return refusal or ("" if ours == theirs else f"{name}: ours {ours} recorded {theirs}")
+
     def compare(self, step: Case, expect: Case) -> str:
         """What is held otherwise than recorded, or nothing."""
         if "default" in expect and str(self.default) != expect["default"]:
@@ -266,6 +283,27 @@ class Player:
             ]
             for node in state.machine.nodes
         }
+
+
+def _comparable(data: bytes) -> dict[str, Any]:
+    """A state file without what does not matter: the order of blocks, and containers that hold nothing."""
+    record = {key: value for key, value in parse(data).items() if key != "checksum"}
+    entries = {
+        pod: {name: _sorted_blocks(held) for name, held in by_name.items() if _sorted_blocks(held)}
+        for pod, by_name in record.get("entries", {}).items()
+    }
+    record["entries"] = {pod: by_name for pod, by_name in entries.items() if by_name}
+    record["podEntries"] = {
+        pod: {key: _sorted_blocks(value) for key, value in entry.items()}
+        for pod, entry in record.get("podEntries", {}).items()
+    }
+    return record
+
+
+def _sorted_blocks(held: Any) -> Any:
+    if isinstance(held, str):
+        return held
+    return sorted((block for block in held if block["size"]), key=lambda block: block["type"])
 
 
 def _other_refusal(refusal: AdmissionRefusal | None, expect: Case) -> str:

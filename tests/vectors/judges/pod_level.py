@@ -7,12 +7,28 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from nri_plugin.checkpoint.kubelet_files import (
+    StoredMemory,
+    StoredNode,
+    cpu_state_refusal,
+    memory_state_refusal,
+    parse,
+)
+from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, File, allocations_in
 from nri_plugin.model.errors import AdmissionError, EmptyPodSharedPoolError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
+from nri_plugin.model.state import (
+    Amounts,
+    ContainerFacts,
+    Kind,
+    MemoryBlock,
+    PodFacts,
+    QOSClass,
+    allocation_key,
+)
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets, exclusive_count
 from nri_plugin.policy.hints import HintSet, Provider
@@ -328,7 +344,72 @@ def _play(case: Case, manager: _Manager) -> Judged:
             return Judged(case["id"], Verdict.REPAIRED, f"{' '.join(case['fault'])}: step {number}: {wrong}")
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
-    return Judged(case["id"], Verdict.PASSED)
+    wrong = _other_file(manager.of, case["expect"])
+    if wrong and case.get("fault"):
+        return Judged(case["id"], Verdict.REPAIRED, f"{' '.join(case['fault'])}: {wrong}")
+    return Judged(case["id"], Verdict.FAILED if wrong else Verdict.PASSED, wrong)
+
+
+def _other_file(manager: PodCPUManager | PodMemoryManager, expect: Case) -> str:
+    """What we read otherwise out of the file that the kubelet left, or nothing; a restart on it is one on ours."""
+    if expect.get(CPU_FILE) and isinstance(manager, PodCPUManager):
+        read = allocations_in(File(CPU_FILE, expect[CPU_FILE].encode()), None).cpus
+        whole = {allocation_key(uid, ""): cpus for uid, cpus in manager.blocks.items()}
+        ours = {allocation_key(uid, name): cpus for (uid, name), cpus in manager.held.items()} | whole
+        return "" if read == ours else f"{CPU_FILE}: ours {ours} recorded {read}"
+    if expect.get(MEMORY_FILE) and isinstance(manager, PodMemoryManager):
+        data = expect[MEMORY_FILE].encode()
+        read = _held(allocations_in(None, File(MEMORY_FILE, data)).memory)
+        whole = {allocation_key(uid, ""): blocks for uid, blocks in manager.pod_blocks.items()}
+        ours = _held(
+            {allocation_key(uid, name): blocks for (uid, name), blocks in manager.blocks.items()} | whole
+        )
+        if read != ours:
+            return f"{MEMORY_FILE}: ours {ours} recorded {read}"
+        return _memory_refusal(manager, parse(data))
+    return ""
+
+
+def _held(by_key: Mapping[str, tuple[MemoryBlock, ...]]) -> dict[str, set[MemoryBlock]]:
+    """Blocks without their order; containers that hold nothing left out."""
+    sized = {key: {one for one in blocks if one.size_bytes} for key, blocks in by_key.items()}
+    return {key: blocks for key, blocks in sized.items() if blocks}
+
+
+def _memory_refusal(manager: PodMemoryManager, record: Case) -> str:
+    """What a fresh Memory Manager of the kubelet says of the machine in its file."""
+    stored = {
+        int(node): StoredNode(
+            shown["numberOfAssignments"],
+            NodeMask.from_ids(shown["cells"]).mask,
+            {
+                name: StoredMemory(
+                    *(amounts[key] for key in ("total", "systemReserved", "allocatable", "reserved", "free"))
+                )
+                for name, amounts in shown["memoryMap"].items()
+            },
+        )
+        for node, shown in record["machineState"].items()
+    }
+    return memory_state_refusal(stored, _nested(manager.blocks), manager.machine, manager.pod_blocks)
+
+
+def _nested(by_owner: Mapping[tuple[str, str], Any]) -> dict[str, dict[str, Any]]:
+    nested: dict[str, dict[str, Any]] = {}
+    for (uid, name), value in by_owner.items():
+        nested.setdefault(uid, {})[name] = value
+    return nested
+
+
+def _start_refusal(manager: PodCPUManager) -> str:
+    return cpu_state_refusal(
+        manager.default,
+        _nested(manager.held),
+        online=CPUSet(manager.tables.online),
+        reserved=manager.reserved,
+        strict=manager.options.strict_cpu_reservation,
+        pods=manager.blocks,
+    )
 
 
 def _step(manager: _Manager, case: Case, step: Case, expect: Case) -> str:
@@ -336,7 +417,8 @@ def _step(manager: _Manager, case: Case, step: Case, expect: Case) -> str:
         manager.of.reusable = {} if isinstance(manager.of, PodCPUManager) else manager.of.reuse  # type: ignore[union-attr]
         if isinstance(manager.of, PodMemoryManager):
             manager.of.reuse = {}
-        return expect["error"]
+        ours = _start_refusal(manager.of) if isinstance(manager.of, PodCPUManager) else ""
+        return "" if ours == expect["error"] else f"restart ours {ours!r} recorded {expect['error']!r}"
     if step["op"] == "remove_container":
         manager.of.remove(step["pod"], step["container"])
         return f"recorded {expect['error']}" if expect.get("error") else ""

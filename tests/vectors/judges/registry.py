@@ -41,30 +41,35 @@ class Schema:
         judge: compares its cases with our answers.
         has: keys that every case has, in words.
         lacks: keys that tell its cases from those of another kind.
+        step: a key that some step of its cases has; empty where none tells it from another kind.
     """
 
     judge: Judge
     has: str
     lacks: str = ""
+    step: str = ""
 
     def fits(self, cases: list[Any]) -> bool:
         """Whether all `cases` look like its own; never for none."""
         has, lacks = set(self.has.split()), set(self.lacks.split())
-        return bool(cases) and all(
+        fits = bool(cases) and all(
             isinstance(case, dict) and has <= set(case) and lacks.isdisjoint(case) for case in cases
         )
+        return fits and (not self.step or any(self.step in step for case in cases for step in case["steps"]))
 
 
 SCHEMAS: Mapping[str, Schema] = {
     "cpu_packed": Schema(packed.judge, "topology available n prefer_align_by_uncore_cache", "fn"),
     "cpu_distributed": Schema(distributed.judge, "topology available n cpu_group_size", "fn"),
-    "cpu_static_sequences": Schema(static.judge, "topology tm_policy steps expect", "tm_scope"),
+    "cpu_static_sequences": Schema(
+        static.judge, "topology tm_policy steps expect", "tm_scope tm_options memory_nodes"
+    ),
+    "pod_level_admission": Schema(
+        pod_admission.judge, "topology tm_policy tm_scope memory_nodes steps expect", "devices", "resources"
+    ),
     "admission": Schema(admission.judge, "topology tm_policy tm_scope steps expect", "devices"),
     "pod_lives": Schema(lives.judge, "topology tm_policy tm_scope devices steps expect"),
     "memory_hints": Schema(memory.judge, "memory_nodes memory_reserved steps expect", "topology"),
-    "pod_level_admission": Schema(
-        pod_admission.judge, "topology tm_policy tm_scope memory_nodes steps expect", "devices"
-    ),
     "pod_level_sequences": Schema(
         pod_level.judge_cpus, "topology tm_policy steps expect", "tm_scope memory_nodes"
     ),
@@ -149,9 +154,9 @@ def no_case(path: Path) -> str:
 
 
 def _listed_beside(path: Path) -> set[str]:
-    """The sample files that an index in the same folder names."""
+    """The sample files that an index in the same folder names: `index.json`, `index_pod_level.json.gz`."""
     named: set[str] = set()
-    for index in (path.parent / "index.json", path.parent / "index.json.gz"):
+    for index in sorted(path.parent.glob("index*.json*")):
         with contextlib.suppress(UnreadableError):
             named |= {case.get("file", "") for case in load(index)["cases"] if isinstance(case, dict)}
     return named

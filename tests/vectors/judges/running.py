@@ -14,9 +14,9 @@ SUMMED = (Verdict.PASSED, Verdict.REPAIRED, Verdict.FAILED)
 USAGE = """Judge our answers by recorded ones: hack/conformance [DIR or FILE...]
 
 Each DIR holds recorded files (see tests/vectors/README.md), each FILE is one; default: $NRI_PIN_VECTORS, else
-those of this checkout, and $NRI_PIN_LIVES where that is set. What a file holds is told by its name, else by the keys of its cases. Prints what each
-file came to; the last line is "N passed, M failed". Exit code 1 when anything failed, 2 when there is nothing
-to judge."""
+those of this checkout, and $NRI_PIN_POD_VECTORS where that is set. What a file holds is told by its name, else by
+the keys of its cases. Prints what each file came to; the last line is "N passed, M failed". Exit code 1 when anything
+failed, 2 when there is nothing to judge."""
 
 
 def _say(line: str) -> None:
@@ -47,12 +47,11 @@ def main(arguments: list[str]) -> int:
 
 
 def _default_places() -> list[str]:
-    vectors, lives = os.environ.get("NRI_PIN_VECTORS") or str(OURS), os.environ.get("NRI_PIN_LIVES")
-    return [vectors, lives] if lives else [vectors]
+    vectors, pods = os.environ.get("NRI_PIN_VECTORS") or str(OURS), os.environ.get("NRI_PIN_POD_VECTORS")
+    return [vectors, pods] if pods else [vectors]
 
 
 _APART = {
-    Verdict.NOT_A_CASE: "listed as not cases",
     Verdict.NOT_YET: "not yet supported, not judged",
     Verdict.REPAIRED: "repaired, counted as passed (the recorded answer is a fault, ours is sound)",
 }
@@ -85,7 +84,6 @@ def _judge_file(name: str, schema: str, document: Document) -> "Counter[Verdict]
     known = "" if Path(name).name.partition(".")[0] == schema else f" (like {schema})"
     _say(
         f"{name}{known}: {', '.join(f'{count[v]} {v}' for v in SUMMED)}"
-        + (f", not cases: {count[Verdict.NOT_A_CASE]}" * bool(count[Verdict.NOT_A_CASE]))
         + (f", not yet supported: {count[Verdict.NOT_YET]} cases" * bool(count[Verdict.NOT_YET]))
     )
     later = Counter(one.detail for one in judged if one.verdict is Verdict.NOT_YET)

@@ -1,12 +1,13 @@
 """unit_cpu and unit_memory: single calls, with the state before and after."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import MemoryBlock
+from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint
 from tests.vectors.judges import distributed, packed, starting
@@ -19,9 +20,12 @@ from tests.vectors.judges.managers import (
     shown_blocks,
     shown_hint_sets,
 )
+from tests.vectors.judges.pod_level import LevelPod, PodCPUManager, PodMemoryManager
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 POD_LEVEL = "PodLevelResourceManagers"
+"""With this feature gate a pod's own resources decide."""
+
 CLASHING = "a core id stands for"
 """How a recorded machine says that its core ids cannot be used."""
 
@@ -29,9 +33,7 @@ CLASHING = "a core id stands for"
 def judge_cpu(document: Document) -> Iterator[Judged]:
     for case in document["cases"]:
         recorded = document["topologies"][case["topology"]]
-        if POD_LEVEL in (case.get("gates") or ()):
-            yield Judged(case["id"], Verdict.NOT_A_CASE, POD_LEVEL)
-        elif any(reason.startswith(CLASHING) for reason in recorded.get("inconsistent", ())):
+        if any(reason.startswith(CLASHING) for reason in recorded.get("inconsistent", ())):
             yield Judged(case["id"], Verdict.REPAIRED, "the recorded machine contradicts itself")
         else:
             yield judge_cpu_case(case, recorded)
@@ -45,34 +47,45 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
         return distributed.judge_case(case, tables, malformed=False)
     if case["fn"] == "start":
         return starting.judge_cpu_case({**case, **_as_found(case)}, tables)
-    manager = CPUManager(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
-    manager.held = _sets(case["state_before"])
-    default = CPUSet.parse(case["state_before"]["default"])
-    hidden = CPUSet(tables.online) - default - _union(manager.held)
-    manager.unknown = default - CPUSet(tables.online)
-    manager.held["", "not on offer"] = hidden
+    manager, hidden = _cpu_manager(case, tables)
     if case["fn"] == "remove_container":
         manager.remove(case["pod_uid"], case["container"])
         return _after(case, manager, hidden)
     pod = _pod(case)
+    if case["fn"] == "allocate_pod":
+        wrong = _other_error(case, lambda hint: manager.allocate_pod(pod, hint))
+        return wrong or _after(case, manager, hidden)
+    return _judge_cpu_container(case, manager, pod, hidden)
+
+
+def _judge_cpu_container(case: Case, manager: CPUManager, pod: Pod, hidden: CPUSet) -> Judged:
     manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
     if case["fn"] == "get_pod_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
-    mask, preferred = case["affinity"]
-    error = None
-    try:
-        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
-    except AdmissionError as refusal:
-        error = refusal
-    if not same_error(error, case["error"] or ""):
-        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
+    wrong = _other_error(case, lambda hint: manager.allocate(pod, container, hint))
+    if wrong:
+        return wrong
     reusable = str(manager.reusable.get(pod.uid, CPUSet()))
     if reusable != case.get("reusable_after", reusable):
         return compare(case["id"], reusable, case["reusable_after"], "reusable")
     return _after(case, manager, hidden)
+
+
+def _cpu_manager(case: Case, tables: CPUTables) -> tuple[CPUManager, CPUSet]:
+    """The manager before the call, and the CPUs that are neither on offer nor of a container."""
+    kind = PodCPUManager if _is_pod_level(case) else CPUManager
+    manager = kind(tables, CPUSet.parse(case["reserved"]), options_of(case.get("options")))
+    if isinstance(manager, PodCPUManager):
+        manager.blocks = _pod_sets(case["state_before"])
+    manager.held = _sets(case["state_before"])
+    default = CPUSet.parse(case["state_before"]["default"])
+    hidden = CPUSet(tables.online) - default - _union(manager.held) - _union(_pod_sets(case["state_before"]))
+    manager.unknown = default - CPUSet(tables.online)
+    manager.held["", "not on offer"] = hidden
+    return manager, hidden
 
 
 def _as_found(case: Case) -> Case:
@@ -85,19 +98,41 @@ def _as_found(case: Case) -> Case:
     }
 
 
+def _is_pod_level(case: Case) -> bool:
+    return POD_LEVEL in (case.get("gates") or ())
+
+
 def _pod(case: Case) -> Pod:
     """The pod; what is given for it as a whole is not even looked at with both gates off."""
+    if _is_pod_level(case):
+        return LevelPod.of(
+            {**case["pod"], "pod": case["pod"]["uid"], "resources": case["pod"]["pod_resources"]}
+        )
     pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
     return pod if case.get("gates") else replace(pod, has_own_resources=False)
+
+
+def _other_error(case: Case, allocate: Callable[[MergedHint], None]) -> Judged | None:
+    """A failure where the allocation is refused otherwise than recorded; None where it is not."""
+    mask, preferred = case["affinity"]
+    error = None
+    try:
+        allocate(MergedHint(None if mask is None else NodeMask(mask), preferred))
+    except AdmissionError as refusal:
+        error = refusal
+    if same_error(error, case["error"] or ""):
+        return None
+    return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
 
 
 def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
     """Compare the state after; what no container holds stays off the shared set unless it was given out."""
     after = case["state_after"]
     held = {key: cpus for key, cpus in manager.held.items() if key[0]}
-    default = (CPUSet(manager.tables.online) | manager.unknown) - _union(held) - hidden
-    ours = ({key: str(cpus) for key, cpus in held.items()}, str(default))
-    recorded = ({key: str(cpus) for key, cpus in _sets(after).items()}, after["default"])
+    pods = manager.blocks if isinstance(manager, PodCPUManager) else {}
+    default = (CPUSet(manager.tables.online) | manager.unknown) - _union(held) - _union(pods) - hidden
+    ours = (_texts(held), _texts(pods), str(default))
+    recorded = (_texts(_sets(after)), _texts(_pod_sets(after)), after["default"])
     return compare(case["id"], ours, recorded)
 
 
@@ -109,6 +144,14 @@ def _sets(state: Mapping[str, Any]) -> dict[tuple[str, str], CPUSet]:
     }
 
 
+def _pod_sets(state: Mapping[str, Any]) -> dict[str, CPUSet]:
+    return {uid: CPUSet.parse(text) for uid, text in state.get("pod_assignments", {}).items()}
+
+
+def _texts(sets: Mapping[Any, CPUSet]) -> dict[Any, str]:
+    return {key: str(cpus) for key, cpus in sets.items()}
+
+
 def _union(held: Mapping[Any, CPUSet]) -> CPUSet:
     mask = 0
     for cpus in held.values():
@@ -118,34 +161,30 @@ def _union(held: Mapping[Any, CPUSet]) -> CPUSet:
 
 def judge_memory(document: Document) -> Iterator[Judged]:
     for case in document["cases"]:
-        if POD_LEVEL in (case.get("gates") or ()):
-            yield Judged(case["id"], Verdict.NOT_A_CASE, POD_LEVEL)
-        elif case["fn"] == "start":
+        if case["fn"] == "start":
             yield starting.judge_memory_start(case)
         else:
             yield judge_memory_case(case)
 
 
 def judge_memory_case(case: Case) -> Judged:
-    manager = _memory_manager(case["state_before"])
+    manager = _memory_manager(case)
     if case["fn"] == "remove_container":
         manager.remove(case["pod_uid"], case["container"])
         return _memory_after(case, manager)
     pod = _pod(case)
+    if case["fn"] == "allocate_pod":
+        wrong = _other_error(case, lambda hint: manager.allocate_pod(pod, hint))
+        return wrong or _memory_after(case, manager)
     manager.reuse = {pod.uid: _reuse(case.get("reusable_before"))}
     if case["fn"] == "get_pod_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
     if case["fn"] == "get_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.hint_sets(pod, container)), case["hints"])
-    mask, preferred = case["affinity"]
-    error = None
-    try:
-        manager.allocate(pod, container, MergedHint(None if mask is None else NodeMask(mask), preferred))
-    except AdmissionError as refusal:
-        error = refusal
-    if not same_error(error, case["error"] or ""):
-        return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
+    wrong = _other_error(case, lambda hint: manager.allocate(pod, container, hint))
+    if wrong:
+        return wrong
     if "reusable_after" in case:
         ours = {key: size for key, size in manager.reuse.get(pod.uid, {}).items() if size}
         recorded = {key: size for key, size in _reuse(case["reusable_after"]).items() if size}
@@ -154,7 +193,8 @@ def judge_memory_case(case: Case) -> Judged:
     return _memory_after(case, manager)
 
 
-def _memory_manager(state: Mapping[str, Any]) -> MemoryManager:
+def _memory_manager(case: Case) -> MemoryManager:
+    state = case["state_before"]
     allocatable: dict[str, dict[int, int]] = {}
     promised = {}
     for node, shown in state["machine"].items():
@@ -162,7 +202,10 @@ def _memory_manager(state: Mapping[str, Any]) -> MemoryManager:
             allocatable.setdefault(name, {})[int(node)] = amounts["free"] + amounts["reserved"]
             promised[int(node), name] = amounts["reserved"]
     nodes = tuple(sorted(int(node) for node in state["machine"]))
-    manager = MemoryManager(MemoryMachine(nodes, allocatable, {}, allocatable), reuse_outlives=True)
+    kind = PodMemoryManager if _is_pod_level(case) else MemoryManager
+    manager = kind(MemoryMachine(nodes, allocatable, {}, allocatable), reuse_outlives=True)
+    if isinstance(manager, PodMemoryManager):
+        manager.pod_blocks = {uid: _blocks_of(told) for uid, told in state["pod_assignments"].items()}
     manager.state = MemoryState(
         manager.machine,
         promised,
@@ -170,11 +213,15 @@ def _memory_manager(state: Mapping[str, Any]) -> MemoryManager:
         {int(node): NodeMask.from_ids(shown["cells"]).mask for node, shown in state["machine"].items()},
     )
     manager.blocks = {
-        (uid, name): tuple(MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in blocks)
+        (uid, name): _blocks_of(blocks)
         for uid, by_name in state["assignments"].items()
         for name, blocks in by_name.items()
     }
     return manager
+
+
+def _blocks_of(told: Sequence[Mapping[str, Any]]) -> tuple[MemoryBlock, ...]:
+    return tuple(MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in told)
 
 
 def _reuse(recorded: Mapping[str, Mapping[str, int]] | None) -> dict[tuple[int, str], int]:
@@ -207,4 +254,9 @@ def _memory_after(case: Case, manager: MemoryManager) -> Judged:
     ours = [block for blocks in blocks.values() for block in blocks]
     if sorted(map(str, ours)) != sorted(map(str, order)) or set(blocks) != set(recorded):
         return compare(case["id"], blocks, recorded, "blocks")
+    if isinstance(manager, PodMemoryManager):
+        pods = {uid: shown_blocks(held) for uid, held in manager.pod_blocks.items()}
+        told = {uid: shown_blocks(_blocks_of(held)) for uid, held in after["pod_assignments"].items()}
+        if pods != told:
+            return compare(case["id"], pods, told, "pods")
     return compare(case["id"], manager.shown(), shown, "machine")

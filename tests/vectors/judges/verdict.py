@@ -15,8 +15,6 @@ class Verdict(StrEnum):
     """The recorded answer is a fault; ours differs and is sound."""
     FAILED = "failed"
     NOT_YET = "not yet supported"
-    NOT_A_CASE = "not a case"
-    """About something the kubelet does only when told to, and we never do."""
 
 
 @dataclass(frozen=True)

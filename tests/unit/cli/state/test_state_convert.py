@@ -166,11 +166,95 @@ def test_cpus_of_an_ended_init_container_are_not_promised_twice(site: Site) -> N
     assert not (site.folder / "out.json").exists()
 
 
-def test_pods_that_hold_more_than_their_containers_are_refused_by_name(site: Site) -> None:
-    more = {"podEntries": {"u1": {"cpuSet": "2-5"}}, "entries": {"u1": {"db": "2-3"}}}
+def test_pods_keep_the_cpus_that_they_hold_as_wholes(site: Site) -> None:
+    more = {"entries": {"u1": {"db": "2-3"}}, "podEntries": {"u1": {"cpuSet": "2-5"}}}
     site.put("kubelet/cpu_manager_state", {**CPU_RECORD, "defaultCpuSet": "0-1,6-15"} | more, cpu_v3)
-    result = site.run("@kubelet", "@out.json")
-    assert (result.exit_code, "pod u1 holds CPUs 4-5" in result.output) == (1, True)
+    assert site.run("@kubelet", "@out.json", "--machine", "@machine.txt").exit_code == 0
+    assert site.promises("out.json") == {"u1/db": "2-3", "u1/": "2-5"}
+    # Back again it is the same file: the form is chosen by what there is.
+    assert site.run("@out.json", "@back").exit_code == 0
+    assert site.text("back") == site.text("kubelet/cpu_manager_state").replace(": ", ":").replace(", ", ",")
+
+
+LEVEL = State(
+    {"u1": PodRecord("u1", "sb", "db-0", "shop", QOSClass.GUARANTEED, is_admitted=True)},
+    {},
+    {
+        "u1/": Allocation(CPUSet.parse("2-6"), cpu_milli=5000),
+        "u1/prepare": Allocation(CPUSet.parse("2-4"), cpu_milli=3000, is_init=True),
+        "u1/db": Allocation(CPUSet.parse("2-3"), cpu_milli=2000),
+        "u1/log": Allocation(CPUSet.parse("4-6"), is_pod_shared=True),
+        "u1/proxy": Allocation(CPUSet.parse("4-6"), is_pod_shared=True),
+    },
+)
+
+
+@pytest.mark.parametrize("form", ["checkpoint-v2", "checkpoint-v1"])
+def test_older_releases_get_slices_with_one_owner_and_the_rest_is_named(site: Site, form: str) -> None:
+    site.save(LEVEL)
+    refused = site.run("@state", "@old.json", "--to", form)
+    assert (refused.exit_code, (site.folder / "old.json").exists()) == (1, False)
+    for text in (
+        "CPUs 2-6 and 0 bytes of memory that pod shop/db-0 holds as a whole",
+        "CPUs 4-6 that shop/db-0/log shares with other containers of its pod",
+        "CPUs 4-6 that shop/db-0/proxy shares",
+    ):
+        assert text in refused.output
+    done = site.run("@state", "@old.json", "--to", form, "--lossy")
+    assert done.exit_code == 0
+    assert "not kept: that pod u1 was admitted as a whole" in done.output
+    assert "not kept: that shop/db-0/prepare is an init container" in done.output
+    # CPU 4 is the init container's alone, as nothing else of it is left.
+    assert site.promises("old.json") == {"u1/prepare": "4", "u1/db": "2-3"}
+    assert not {"is_init", "is_pod_shared", "is_admitted"} & set(site.text("old.json").split('"'))
+
+
+@pytest.mark.parametrize("form", ["cpu-v2", "cpu-v1"])
+def test_older_forms_of_the_cpu_file_lack_pods_as_wholes(site: Site, form: str) -> None:
+    site.save(LEVEL)
+    refused = site.run("@state", "@out", "--to", form)
+    assert (refused.exit_code, "that pod shop/db-0 holds as a whole" in refused.output) == (1, True)
+    assert site.run("@state", "@out", "--to", form, "--lossy").exit_code == 0
+    assert load_refusal(site.text("out").encode(), "cpu", "static") == ""
+    # CPUs 2-4 are those of slices; the rest of the pod is in the shared pool again.
+    assert json.loads(site.text("out"))["defaultCpuSet"] == "0-1,5-15"
+
+
+def test_pods_as_wholes_are_in_the_forms_of_1_36_and_1_37(site: Site) -> None:
+    site.save(LEVEL)
+    for form in ("cpu", "cpu-v3", "cpu-v4"):
+        assert site.run("@state", "@out", "--to", form, "--force").exit_code == 0
+        record = json.loads(site.text("out"))
+        whole = json.loads(record["data"]) if form == "cpu-v4" else record
+        assert whole["podEntries"] == {"u1": {"cpuSet": "2-6"}}
+        assert load_refusal(site.text("out").encode(), "cpu", "static", pod_level=True) == ""
+    memory = site.run("@state", "@memory", "--to", "memory-v1", "--machine", "@machine.txt")
+    assert (memory.exit_code, "that pod shop/db-0 holds as a whole" in memory.output) == (1, True)
+
+
+def test_the_facts_that_a_kubelets_file_lacks_are_named(site: Site) -> None:
+    blocks = (MemoryBlock(NodeMask.of(0), "memory", GIB),)
+    alone = {
+        "u1/": Allocation(CPUSet.parse("2-5"), NodeMask.of(0), blocks, 4000),
+        "u1/db": Allocation(CPUSet.parse("2-3"), NodeMask.of(0)),
+        "u1/log": Allocation(CPUSet.parse("4-5"), NodeMask.of(0), is_pod_shared=True),
+    }
+    site.save(replace(LEVEL, allocations=alone))
+    done = site.run("@state", "@kubelet/", "--machine", "@machine.txt")
+    assert done.exit_code == 0, done.output
+    assert "not kept: how the containers of pod shop/db-0 divide its memory" in done.output
+    assert "not kept: that log alone runs in the shared pool of pod shop/db-0" in done.output
+    site.save(LEVEL)
+    inits = site.run("@state", "@out", "--to", "cpu")
+    assert "not kept: the marks of 1 init containers" in inits.output
+
+
+def test_a_container_on_other_nodes_than_its_pod_is_named(site: Site) -> None:
+    blocks = (MemoryBlock(NodeMask.of(0), "memory", GIB),)
+    pods = {"u1/": Allocation(mems=NodeMask.of(0), memory=blocks), "u1/db": Allocation(mems=NodeMask.of(1))}
+    site.save(State(allocations=pods))
+    done = site.run("@state", "@out", "--to", "memory", "--machine", "@machine.txt")
+    assert (done.exit_code, "that u1/db is bound to NUMA nodes 1" in done.output) == (1, True)
 
 
 def test_stdin_and_stdout_are_a_dash(site: Site) -> None:
@@ -262,13 +346,13 @@ def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) ->
     result = site.run("@state", "@one.json", "--to", "checkpoint-v1")
     assert result.exit_code == 0
     assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
-        "that the hint of pod u1 counts the devices of all its containers",
         "that pod u1 was admitted as a whole",
+        "that the hint of pod u1 counts the devices of all its containers",
         "the CPU limit of pod u1",
         "the cgroup of the sandbox of pod u1",
         "the CPU limit of container shop/db-0/prepare",
         "the hint of container shop/db-0/prepare",
-        "that shop/db-0/prepare is an init container, whose CPUs later containers of its pod may hold",
+        "that shop/db-0/prepare is an init container, and its CPUs that later containers of its pod hold",
         "how much memory each NUMA node has: it follows from the machine and the configuration",
     ]
     kept = json.loads(site.text("one.json"))

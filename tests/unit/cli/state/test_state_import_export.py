@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.format import Encoder
-from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, load_refusal, memory_v1
+from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, cpu_v3, load_refusal, memory_v1
 from nri_plugin.cli.state import import_export
 from nri_plugin.cli.state.state import command
 from nri_plugin.core.requests import QOSClass
@@ -335,3 +335,45 @@ def test_an_export_says_where_the_kubelets_verdict_depends_on_chance(site: Site)
         "warning: memory on NUMA node 0 is allocated over different sets of nodes (0 and 0-1)"
         in result.output
     )
+
+
+LEVEL_RECORD = {
+    "policyName": "static",
+    "defaultCpuSet": "0-1,7-15",
+    "entries": {"u1": {"db": "2-3", "log": "4-5", "proxy": "4-5"}, "u2": {"web": "6"}},
+    "podEntries": {"u1": {"cpuSet": "2-5"}},
+}
+
+
+def test_pods_as_wholes_are_taken_over_and_given_back(site: Site) -> None:
+    sealed = LEVEL_RECORD | {"checksum": checksum(cpu_v3(LEVEL_RECORD))}
+    text = json.dumps(sealed, separators=(",", ":"))
+    site.write_cpu(text)
+    result = site.run("import")
+    assert result.exit_code == 0, result.output
+    assert site.promises() == {
+        "u1/db": "2-3",
+        "u1/log": "4-5",
+        "u1/proxy": "4-5",
+        "u2/web": "6",
+        "u1/": "2-5",
+    }
+    checkpoint = read_checkpoint(str(site.folder / "state" / "state.json"))
+    assert checkpoint is not None
+    shared = [key for key, one in checkpoint.state.allocations.items() if one.is_pod_shared]
+    assert shared == ["u1/log", "u1/proxy"]
+    back = site.run("export", "--force")
+    assert back.exit_code == 0, back.output
+    assert (
+        "start the kubelet with the feature gates PodLevelResources and PodLevelResourceManagers"
+        in back.stderr
+    )
+    assert (site.kubelet / "cpu_manager_state").read_text() == text
+
+
+def test_the_older_form_is_exported_where_no_pod_has_cpus_as_a_whole(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    back = site.run("export", "--force")
+    assert (back.exit_code, "feature gates" in back.output) == (0, False)
+    assert load_refusal((site.kubelet / "cpu_manager_state").read_bytes(), "cpu", "static") == ""
