@@ -138,8 +138,5 @@ def _writes_cgroups(node: Node, *states: State) -> bool:
 
 def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:
     """Exclusive CPUs that are online, by allocation key. All other containers run in the shared pool."""
-    online = node.topology.online
-    own = {
-        key: allocation.in_force & online for key, allocation in state.allocations.items() if allocation.cpus
-    }
+    own = {key: state.own_cpus(node, key) for key, allocation in state.allocations.items() if allocation.cpus}
     return {key: cpus for key, cpus in own.items() if cpus}
