@@ -119,7 +119,7 @@ def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
 
 
 def _of_state(node: Node, before: State, after: State) -> list[str]:
-    if after is before:
+    if after is before or _has_same_owners(before, after):
         return []
     found = after.violations(node)
     known = before.violations(node) if found else []
@@ -127,6 +127,13 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     if after.exclusive <= before.exclusive:
         found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
     return [str(one) for one in found if one not in known]
+
+
+def _has_same_owners(before: State, after: State) -> bool:
+    """Whether no allocation has changed, and none is that of an init container, whose CPUs others get at its end."""
+    return after.allocations is before.allocations and not any(
+        one.is_init for one in after.allocations.values()
+    )
 
 
 def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.requests import informed, pod_request
+from nri_plugin.model.options import Options
 from nri_plugin.model.state import Amounts, PodRecord, QOSClass
 from nri_plugin.policy.hints import Provider
 from nri_plugin.wire.nri.events import NRIEvent
@@ -125,7 +126,7 @@ def test_a_recorded_pod_with_resources_of_its_own_has_no_wish_for_memory() -> No
         facts = facts_of(Pod.of({**case["pod"], "pod": case["pod"]["uid"]}))
         facts = replace(facts, pod_resources=Amounts() if case["pod"].get("pod_resources") else None)
         record = informed(PodRecord(facts.uid, "s"), replace(facts, qos=QOSClass.GUARANTEED))
-        wishes[case["id"]] = bool(pod_request(record).memory_by_resource), case["hints"] is not None
+        wishes[case["id"]] = bool(pod_request(Options(), record).memory_by_resource), case["hints"] is not None
     assert wishes
     assert {ours for ours, _ in wishes.values()} == {False}
     assert all(ours == recorded for ours, recorded in wishes.values())
