@@ -8,7 +8,16 @@ from nri_plugin.core.engine import decide
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, ContainerRecord, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import (
+    Amounts,
+    ContainerFacts,
+    ContainerRecord,
+    Kind,
+    PodFacts,
+    QOSClass,
+    State,
+    owner_of,
+)
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import GIB, container, node, pod
@@ -114,7 +123,8 @@ class PodLife:
 
     def record(self, name: str) -> ContainerRecord:
         """The container's record."""
-        return next(one for one in self.state.containers.values() if one.name == name)
+        records = self.state.containers.values()
+        return next(one for one in records if (one.pod_uid, one.name) == (self.facts.uid, name))
 
     def runs_on(self, name: str) -> str:
         """The CPUs that its cgroup should hold."""
@@ -123,7 +133,8 @@ class PodLife:
     @property
     def held(self) -> dict[str, str]:
         """CPUs by container, and those of the pod as a whole under an empty name."""
-        return {key.rpartition("/")[2]: str(one.cpus) for key, one in self.state.allocations.items()}
+        held = ((*owner_of(key), str(one.cpus)) for key, one in self.state.allocations.items())
+        return {name: own for uid, name, own in held if uid == self.facts.uid}
 
 
 def said(milli: int, memory: int = 0) -> Resources:

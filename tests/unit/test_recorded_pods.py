@@ -126,7 +126,10 @@ def test_a_recorded_pod_with_resources_of_its_own_has_no_wish_for_memory() -> No
         facts = facts_of(Pod.of({**case["pod"], "pod": case["pod"]["uid"]}))
         facts = replace(facts, pod_resources=Amounts() if case["pod"].get("pod_resources") else None)
         record = informed(PodRecord(facts.uid, "s"), replace(facts, qos=QOSClass.GUARANTEED))
-        wishes[case["id"]] = bool(pod_request(Options(), record).memory_by_resource), case["hints"] is not None
+        wishes[case["id"]] = (
+            bool(pod_request(Options(), record).memory_by_resource),
+            case["hints"] is not None,
+        )
     assert wishes
     assert {ours for ours, _ in wishes.values()} == {False}
     assert all(ours == recorded for ours, recorded in wishes.values())
