@@ -1,6 +1,6 @@
 """Laws of pods with resources of their own, against a walk through every moment of their lives."""
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_plugin.model.options import Node
@@ -11,10 +11,13 @@ from nri_plugin.policy.pod_level import memory_of
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, machine
 from tests.oracles.whole_pod import has_empty_pool, moments, needs, owns
-from tests.whole_pods import PodLife, pod_scope, whole
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 MACHINE = machine(nodes=2, cores=5, threads=2, memory=16 * GIB)
 """18 CPUs beside the two that are reserved: room for every pod that is drawn."""
+
+ONLY_INIT_SHARES = part("mesh", 4, Kind.SIDECAR), part("setup", 0.5, Kind.INIT)
+"""The sidecar leaves no CPU to the init container that starts beside it."""
 
 nodes_of = st.builds(
     lambda **options: pod_scope(topology=MACHINE, **options),
@@ -48,6 +51,7 @@ def union(*sets: CPUSet) -> CPUSet:
 
 
 @given(nodes_of, containers(), resources)
+@example(pod_scope(topology=MACHINE), ONLY_INIT_SHARES, whole(4))
 def test_a_pod_is_admitted_where_no_moment_of_its_life_lacks_a_cpu_or_a_byte(
     on: Node, rows: tuple[ContainerFacts, ...], own: Amounts
 ) -> None:

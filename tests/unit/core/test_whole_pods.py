@@ -201,6 +201,15 @@ def test_containers_that_lose_their_cpus_stay_in_their_pod_as_long_as_it_shares_
     assert (life.runs_on("app"), life.runs_on("log")) == ("2-5", "6-7")
 
 
+def test_an_ended_init_container_leaves_its_cpus_to_those_that_lost_theirs() -> None:
+    life = PodLife(pod_scope(), part("setup", 6, Kind.INIT), *SHARING[1:], resources=whole(6))
+    life.run("setup")
+    life.tell(nri.StopContainer(life.of, life.message("setup")))
+    life.run("app", "log")
+    life.lose("2-5")
+    assert (life.held["setup"], life.runs_on("app"), life.runs_on("log")) == ("2-7", "6-7", "6-7")
+
+
 def test_a_container_that_lost_its_cpus_never_runs_on_those_of_another_one() -> None:
     life = PodLife(pod_scope(), part("app", 3), part("db", 2), resources=whole(6))
     life.run("app", "db")
