@@ -8,12 +8,15 @@ from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.drift import CpusetsObserved, Observed, Target, targets
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import NO_QUOTA, Partition, limits, partitions, quotas, sandboxes
+from nri_plugin.core.placement import Placement, place
+from nri_plugin.core.pods import MOST_CONTAINERS
+from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.validator import partition_violations, write_violations
-from nri_plugin.model.options import Isolation
+from nri_plugin.model.options import Isolation, Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.state import Allocation, Kind, State, allocation_key
+from nri_plugin.model.state import Allocation, Kind, PodRecord, State, allocation_key
 from nri_plugin.wire.nri import events as nri
-from tests.builders import GIB, cpu_resources, cpus, node, pod
+from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
 from tests.whole_pods import PodLife, part, pod_scope, whole
 
 SHARING = part("mesh", 0.5, Kind.SIDECAR), part("app", 4), part("log", 0.5)
@@ -278,3 +281,27 @@ def test_a_cpu_of_two_pods_is_found_between_all_their_containers() -> None:
         "CPU 6 is exclusive to both p1/mesh and p2/c",
         "CPU 6 is exclusive to both p1/log and p2/c",
     }
+
+
+def test_the_refusal_of_a_pod_of_128_containers_takes_a_bounded_number_of_placements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The runtime waits meanwhile: each of the few alternatives in the advice places the whole pod once."""
+    tried: list[str] = []
+
+    def counting(on: Node, state: State, of: PodRecord, request: ContainerRequest) -> Placement:
+        tried.append(request.name)
+        return place(on, state, of, request)
+
+    monkeypatch.setattr("nri_plugin.core.pods.place", counting)
+    on = node(machine(nodes=8, cores=16), topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
+    state = decide(on, State(), nri.CreateContainer(pod("other"), container(pod("other"), cpu=16))).state
+    parts = [
+        part(f"c{number}", 1 if number < MOST_CONTAINERS - 1 else 33) for number in range(MOST_CONTAINERS)
+    ]
+    life = PodLife(on, *parts, resources=None, state=state)
+    refusal = life.create("c0").refusal
+    assert refusal is not None
+    assert (refusal.container, life.held) == (f"c{MOST_CONTAINERS - 1}", {})
+    assert "would fit" in str(refusal)
+    assert MOST_CONTAINERS <= len(tried) <= 8 * MOST_CONTAINERS
