@@ -38,6 +38,7 @@ from nri_plugin.agent.outcome import (
     name_of,
 )
 from nri_plugin.agent.recorder import Recorder
+from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
 from nri_plugin.model.errors import HostError, NriPinError
@@ -78,6 +79,7 @@ class RequestFlow:
         known: the event with the facts of step 2.
         decision: the result of step 3; the bare state `before` until then.
         decide_s: seconds that the decision took.
+        from_memory: the decision is the refusal of an earlier request that was the same.
         failed: an error other than a refusal by policy occurred: a bug, a file, a cgroup.
     """
 
@@ -89,6 +91,7 @@ class RequestFlow:
     known: NRIEvent | InformedCreate | UnsavedStart
     decision: Decision
     decide_s: float = 0.0
+    from_memory: bool = False
     failed: bool = False
 
     @property
@@ -149,6 +152,7 @@ class Handler:
         self._observe = observe
         self._history = history
         self._levels = LineLevels()
+        self._refusals = RefusalMemory()
 
     # ------------------------------------------------------------ the steps in their order
 
@@ -184,14 +188,23 @@ class Handler:
 
     def _decide_on(self, flow: RequestFlow) -> None:
         """Step 3: decide. A container is not refused because of CPUs that ended pods still hold."""
-        flow.decision = self._decide(self.node, self.state, flow.known)
-        if flow.decision.refusal is None or not isinstance(flow.known, CreateContainer | InformedCreate):
+        if not isinstance(flow.known, CreateContainer | InformedCreate):
+            flow.decision = self._decide(self.node, self.state, flow.known)
             return
+        self._decide_on_creation(flow, flow.known)
         # Some runtimes never report the end of a pod. Looking for ended pods reads the cgroup tree, so it is done only
         # before a refusal. Each release is a request with a decision, a save and a log line.
-        if self.release_ended():
+        if flow.decision.refusal is not None and self.release_ended():
             flow.base = self.state
-            flow.decision = self._decide(self.node, self.state, flow.known)
+            self._decide_on_creation(flow, flow.known)
+
+    def _decide_on_creation(self, flow: RequestFlow, creation: CreateContainer | InformedCreate) -> None:
+        """Decide, or repeat the refusal of the same request where nothing has changed since."""
+        remembered = self._refusals.recall(self.node, self.state, creation)
+        flow.from_memory = remembered is not None
+        flow.decision = remembered or self._decide(self.node, self.state, creation)
+        if remembered is None:
+            self._refusals.keep(self.node, self.state, creation, flow.decision)
 
     def _carry_out(self, flow: RequestFlow) -> RequestReply:
         """Steps 4 to 7.
@@ -329,6 +342,7 @@ class Handler:
             failed=flow.failed,
             decide_s=flow.decide_s,
             total_s=total_s,
+            from_memory=flow.from_memory,
         )
         try:
             self._observe(outcome)

@@ -250,6 +250,10 @@ class Metrics:
             "reason",
             REASONS,
         )
+        self._from_memory = counter(
+            "nri_pin_refusals_from_memory_total",
+            "Refusals that repeat an earlier one without a decision, because nothing has changed since.",
+        )
         self._inexact = counter(
             "nri_pin_inexact_decisions_total",
             "Placements whose search ended before it was known to be the best.",
@@ -393,8 +397,9 @@ class Metrics:
         if admission.asked_for_memory:
             self._memory_pinnings.inc()
             self._memory_pinning_errors.inc(admission.memory_failed)
-        if "inexact-hint" in outcome.decision.steps:
+        if "inexact-hint" in outcome.decision.steps and not outcome.from_memory:
             self._inexact.inc()
+        self._from_memory.inc(outcome.from_memory)
         self._aligned.add(admission.aligned)
 
 

@@ -51,6 +51,7 @@ class RequestOutcome:
         failed: an error other than a refusal by policy occurred: a bug, a file, a cgroup.
         decide_s: seconds that the decision took.
         total_s: seconds until the answer was ready, with checkpoint and cgroups.
+        from_memory: it is the refusal of an earlier request that was the same; nothing was decided anew.
     """
 
     node: Node
@@ -61,6 +62,7 @@ class RequestOutcome:
     failed: bool
     decide_s: float
     total_s: float
+    from_memory: bool = False
 
 
 Observer = Callable[[RequestOutcome], None]

@@ -283,7 +283,7 @@ def _update_pod(node: Node, state: State, event: nri.UpdatePodSandbox) -> Decisi
         return Decision(state, steps=("unknown",))
     total = cpu_milli(event.resources, pod.qos)
     try:
-        refuse_pod_total(node, state, pod, total)
+        refuse_pod_total(node, state, pod, total, event.resources.memory_limit_bytes or 0)
     except AdmissionError as error:
         refusal = advised_pod_growth(node, state, pod, error.refusal)
         return Decision(state, refusal=refusal, steps=("refused", "resize"))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from nri_plugin.core.pool import pins
 from nri_plugin.core.requests import isolation
+from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Effect, Isolation, Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import (
@@ -156,6 +157,8 @@ def partitions(node: Node, state: State) -> Iterator[Partition]:
     """The partition of every running container that should have one.
 
     Where two instances of one container run, neither has one: their cpusets are the same, and a partition shares no CPU.
+    For the same reason a container of a pod's shared pool has none, nor an init container while others of its pod run on
+    its CPUs.
     """
     if node.options.effect is not Effect.CGROUP:
         return
@@ -163,7 +166,12 @@ def partitions(node: Node, state: State) -> Iterator[Partition]:
     running = Counter(record.key for record, _ in some)
     for record, held in some:
         pod = state.pods.get(record.pod_uid)
-        if not record.cgroup.path or pod is None or running[record.key] > 1:
+        if (
+            not record.cgroup.path
+            or pod is None
+            or running[record.key] > 1
+            or _has_company(state, record, held)
+        ):
             continue
         word = _WORDS.get(isolation(node.options, pod, record.name))
         cpus = held.in_force & node.topology.online
@@ -171,8 +179,19 @@ def partitions(node: Node, state: State) -> Iterator[Partition]:
             yield Partition(record.cgroup, cpus, word, record.id)
 
 
+def _has_company(state: State, record: ContainerRecord, held: Allocation) -> bool:
+    """Whether other containers of the pod run on CPUs of this init container."""
+    others = live_keys(state, record.pod_uid) - {record.key} if held.is_init else ()
+    return any(
+        not held.cpus.isdisjoint(state.allocations[key].cpus) for key in others if key in state.allocations
+    )
+
+
 def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
-    """The shared pool for the sandbox of every pod that no slice above bounds."""
+    """The shared pool for the sandbox of every pod that no slice above bounds.
+
+    Also for that of a pod which owns CPUs as a whole: these are divided among its containers.
+    """
     pool = state.shared_pool(node)
     if node.options.effect is not Effect.CGROUP or not pins(node, state) or not pool:
         return

@@ -179,14 +179,15 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
     )
     if not is_first or pod.namespace in node.options.never_refuse or not exclusive_count(node, request):
         return
-    total = pod_request(node.options, pod)
+    # A container that asks for all of it itself is refused by its placement, with the kubelet's reason.
+    total, own = pod_request(node.options, pod), memory_request(node, request)
     count, available = (total.cpu_milli or 0) // 1000, state.available(node)
-    if count > len(available):
+    if count > max(len(available), exclusive_count(node, request)):
         hint = f"pod {pod.name} asks for so many in all; end others or ask for less"
         raise InsufficientCPUsError(count, len(available), hint)
     for resource, size in memory_request(node, total).items():
         free = sum(memory_state_of(node, state).free(resource).values())
-        if size > free:
+        if size > max(free, own.get(resource, 0)):
             raise InsufficientMemoryError(PodMemoryShortage(pod.name, resource, size, free))
 
 

@@ -105,19 +105,25 @@ def pending_updates(
     """
     if not pins(node, state):
         return state, ()
+    only_runtime = node.options.effect is Effect.UPDATE
+    # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
+    found = [
+        record
+        for record in state.containers.values()
+        if (only_runtime or late or not record.cgroup.path)
+        and record.id != except_id
+        and record.phase in (Phase.CREATED, Phase.RUNNING)
+    ]
+    if not found:
+        return state, ()
     pool, own = state.shared_pool(node), _exclusive_by_key(node, state)
-    everywhere = node.options.effect is Effect.UPDATE
     updates, stored = [], {}
     # The runtime re-applies the cpuset that it has stored at every update, so an entry is due until both agree.
-    for record in state.containers.values():
-        # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
-        if record.cgroup.path and not everywhere and not (late and record.key in own):
+    for record in found:
+        if late and record.cgroup.path and not only_runtime and record.key not in own:
             continue
         desired = own.get(record.key, pool)
-        unsettled = (
-            desired and record.stored_cpus != desired and record.phase in (Phase.CREATED, Phase.RUNNING)
-        )
-        if unsettled and record.id != except_id:
+        if desired and record.stored_cpus != desired:
             updates.append(ContainerUpdate(record.id, Resources(cpus=str(desired)), ignore_failure=True))
             stored[record.id] = replace(record, stored_cpus=desired)
     return (state.with_containers(stored) if stored else state), tuple(updates)
@@ -138,8 +144,5 @@ def _writes_cgroups(node: Node, *states: State) -> bool:
 
 def _exclusive_by_key(node: Node, state: State) -> dict[str, CPUSet]:
     """Exclusive CPUs that are online, by allocation key. All other containers run in the shared pool."""
-    online = node.topology.online
-    own = {
-        key: allocation.in_force & online for key, allocation in state.allocations.items() if allocation.cpus
-    }
+    own = {key: state.own_cpus(node, key) for key, allocation in state.allocations.items() if allocation.cpus}
     return {key: cpus for key, cpus in own.items() if cpus}

@@ -7,6 +7,9 @@ the next occasion which of the two sizes it is.
 
 CPUs of the first allocation stay: a container grows beside them and shrinks back to them.
 
+A pod with resources of its own keeps what it was admitted with: its CPUs, its memory and their division among its
+containers. A resize there only changes quotas and memory limits, which the runtime writes.
+
 The refusal of a resize gives advice as that of a container does (`nri_plugin.core.advice`): every size was tried, by the
 same `resized` on a smaller request.
 
@@ -14,6 +17,9 @@ Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send t
 Differs: the kubelet refuses every resize of a container with exclusive CPUs; here: the container grows by the
     nearest CPUs, and gives back those that it got last. Why: it needs no restart, and keeps the CPUs of its
     start. Option: none.
+Differs: the kubelet admits a pod with resources of its own anew when these are resized, so it takes other CPUs for it, or
+    refuses it although it runs; here: the pod keeps its CPUs and memory, and a new size that does not fit them is
+    refused. Why: a running container is never moved. Option: none.
 """
 
 from dataclasses import replace
@@ -36,6 +42,7 @@ from nri_plugin.model.state import (
     Resize,
     Size,
     State,
+    allocation_key,
     pod_of,
 )
 from nri_plugin.policy.cpu_policy import check_full_pcpus, checks_multiple, nearest, without_last
@@ -64,6 +71,9 @@ def resized(
     Raises:
         AdmissionError: the requested size is not available.
     """
+    if _of_whole_pod(state, record.pod_uid) is not None:
+        _refuse_other_slice(node, state, record, container, asked)
+        return state
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return state
     # 1. The current size. The runtime reports no failure, so an earlier resize may still be open.
@@ -99,15 +109,57 @@ def resized(
     return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))
 
 
-def refuse_pod_total(node: Node, state: State, pod: PodRecord, cpu_milli: int | None) -> None:
+def _of_whole_pod(state: State, pod_uid: str) -> Allocation | None:
+    """What the pod owns as a whole; None for a pod whose containers own what they have."""
+    return state.allocations.get(allocation_key(pod_uid, ""))
+
+
+def _refuse_other_slice(
+    node: Node, state: State, record: ContainerRecord, container: Container, asked: Resources
+) -> None:
+    """Refuse a new CPU request of a container that has a part of its pod's CPUs for itself.
+
+    A container of the pod's shared pool stays there, whatever it asks for.
+
+    Raises:
+        AdmissionError: it asks for that.
+    """
+    held = state.allocation_of(record)
+    if held is None or not held.cpus or held.is_pod_shared:
+        return
+    pod = state.pods[record.pod_uid]
+    request, before = (_request(node, pod, container, what).cpu_milli for what in (asked, Resources()))
+    if request != before:
+        raise AdmissionError(
+            f"resize in place of the container from {_in_cpus(before or 0)} to {_in_cpus(request or 0)} CPUs is "
+            f"infeasible: its CPUs {held.cpus} are a part of those of its pod, which is divided once, when the pod is "
+            "admitted; make the pod anew"
+        )
+
+
+def refuse_pod_total(
+    node: Node, state: State, pod: PodRecord, cpu_milli: int | None, memory_bytes: int = 0
+) -> None:
     """Refuse a new total of a pod with exclusive CPUs where the resize of a container would be refused.
 
     The pod's total comes first. When it is refused, no part of the resize is done.
 
+    Args:
+        node: the node.
+        state: before.
+        pod: the pod.
+        cpu_milli: its new total; None where it stays.
+        memory_bytes: its new total of memory; 0 where it stays.
+
     Raises:
         InsufficientCPUsError: it asks for more CPUs than are available.
-        AdmissionError: it asks for fewer than the containers were allocated at their start.
+        AdmissionError: it asks for fewer than the containers were allocated at their start, or the pod has resources of
+            its own and asks for more, or for fewer CPUs.
     """
+    whole = _of_whole_pod(state, pod.uid)
+    if whole is not None:
+        _refuse_other_whole(whole, cpu_milli or 0, memory_bytes)
+        return
     # A pod without exclusive CPUs may ask for any total: it runs in the shared pool.
     held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid and one.cpus]
     if not held or not pod.cpu_milli or not cpu_milli:
@@ -130,13 +182,38 @@ def _refuse_below_start(held: list[Allocation], before_milli: int, cpu_milli: in
     Raises:
         AdmissionError: with the numbers of the refusal of a container.
     """
-    first = CPUSet()
+    running, kept = CPUSet(), [CPUSet()]
     for one in held:
         size = one.resize.before if one.resize else size_of(one)
         if size.cpu_milli == 1000 * len(size.cpus):
-            first |= _at_start(size)
+            # Plain init containers keep CPUs that the others need not have, and none of them runs beside these.
+            kept.append(_at_start(size))
+            running |= CPUSet() if one.is_init else kept[-1]
+    first = max((running, *kept), key=len)
     if cpu_milli < 1000 * len(first):
         raise AdmissionError(_below_start("pod", before_milli, cpu_milli, first))
+
+
+def _refuse_other_whole(whole: Allocation, cpu_milli: int, memory_bytes: int) -> None:
+    """Refuse a new size of a pod with resources of its own: other CPUs, or more memory.
+
+    Less memory only lowers a limit; the pod keeps what it was allocated.
+
+    Raises:
+        AdmissionError: it asks for that.
+    """
+    what = "what a pod with resources of its own was admitted with stays; make the pod anew"
+    if whole.cpus and cpu_milli and cpu_milli != whole.cpu_milli:
+        raise AdmissionError(
+            f"resize in place of the pod from {_in_cpus(whole.cpu_milli)} to {_in_cpus(cpu_milli)} CPUs is infeasible: "
+            f"it owns CPUs {whole.cpus}, and {what}"
+        )
+    had = sum(block.size_bytes for block in whole.memory if block.resource == MEMORY)
+    if had and memory_bytes > had:
+        raise AdmissionError(
+            f"resize in place of the pod from {had} to {memory_bytes} bytes of memory is infeasible: it owns them on NUMA "
+            f"nodes {whole.mems}, and {what}"
+        )
 
 
 def _below_start(what: str, before_milli: int, asked_milli: int, first: CPUSet) -> str:

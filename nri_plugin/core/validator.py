@@ -12,7 +12,16 @@ from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State, ViolationKind, allocation_key
+from nri_plugin.model.state import (
+    Allocation,
+    CgroupRef,
+    Phase,
+    State,
+    ViolationKind,
+    allocation_key,
+    is_whole_pod,
+    pod_of,
+)
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
@@ -66,12 +75,11 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
     and in no other partition.
     """
     found: dict[CgroupRef, list[str]] = {}
-    taken = CPUSet()
+    taken, shared = CPUSet(), _of_several(state)
     for one in wanted:
         record = state.containers.get(one.container_id)
-        own = (
-            _allocated(state, record.key) if record is not None and record.cgroup == one.target else CPUSet()
-        )
+        is_its = record is not None and record.cgroup == one.target
+        own = _allocated(state, record.key) - shared if record is not None and is_its else CPUSet()
         checks = (
             (not one.cpus, "a partition without CPUs"),
             (
@@ -92,6 +100,16 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
     return found
 
 
+def _of_several(state: State) -> CPUSet:
+    """CPUs that the allocations of two containers have, both of which may run."""
+    once = twice = CPUSet()
+    for key in {record.key for record in state.containers.values() if record.phase is not Phase.STOPPED}:
+        cpus = _allocated(state, key)
+        twice |= once & cpus
+        once |= cpus
+    return twice
+
+
 def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
     """Whether every container may run there: on at least one CPU, all online, none exclusive or strictly reserved."""
     barred = ~node.topology.online.mask | decision.state.exclusive.mask
@@ -101,7 +119,7 @@ def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
 
 
 def _of_state(node: Node, before: State, after: State) -> list[str]:
-    if after is before:
+    if after is before or _has_same_owners(before, after):
         return []
     found = after.violations(node)
     known = before.violations(node) if found else []
@@ -109,6 +127,13 @@ def _of_state(node: Node, before: State, after: State) -> list[str]:
     if after.exclusive <= before.exclusive:
         found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
     return [str(one) for one in found if one not in known]
+
+
+def _has_same_owners(before: State, after: State) -> bool:
+    """Whether no allocation has changed, and none is that of an init container, whose CPUs others get at its end."""
+    return after.allocations is before.allocations and not any(
+        one.is_init for one in after.allocations.values()
+    )
 
 
 def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:
@@ -148,6 +173,20 @@ def _allocated(state: State, key: str) -> CPUSet:
     return allocation.cpus if allocation else CPUSet()
 
 
+def _spare_of_pod(state: State, key: str) -> CPUSet:
+    """What the pod of that allocation owns as a whole and none of its containers has for itself."""
+    uid = pod_of(key)
+    spare = _allocated(state, allocation_key(uid, ""))
+    for other, one in state.allocations.items():
+        if pod_of(other) == uid and _is_own(other, one):
+            spare -= one.cpus
+    return spare
+
+
+def _is_own(key: str, one: Allocation) -> bool:
+    return not (is_whole_pod(key) or one.is_pod_shared or one.is_init)
+
+
 def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet, known: CPUSet) -> Iterator[str]:
     """The faults of the container of allocation `key`, or a slice, that runs on `cpus`.
 
@@ -157,7 +196,10 @@ def _of_cpus(node: Node, state: State, key: str, name: str, cpus: CPUSet, known:
         yield f"{name} would be given no CPU"
     if not cpus <= node.topology.online:
         yield f"{name} would be given CPUs that are not online: {cpus - node.topology.online}"
-    foreign = cpus & (state.exclusive - _allocated(state, key))
+    own = _allocated(state, key)
+    if own and own.isdisjoint(node.topology.online):
+        own |= _spare_of_pod(state, key)
+    foreign = cpus & (state.exclusive - own)
     if foreign:
         yield f"{name} would run on CPUs that are exclusive to others: {foreign}"
     kept = (cpus & node.reserved) - known

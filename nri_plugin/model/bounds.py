@@ -18,7 +18,6 @@ agent logs it once for each pod.
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from hashlib import sha256
 from sys import intern
 from typing import Final
 
@@ -157,6 +156,9 @@ def name(text: str) -> str:
     """
     if len(text) <= NAME_CHARS:
         return intern(text)
+    # Loaded here, because it loads OpenSSL, 3 MiB of resident memory. Names of Kubernetes are never so long.
+    from hashlib import sha256
+
     digest = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
     return f"{text[: NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"
 

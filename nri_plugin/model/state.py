@@ -7,10 +7,11 @@ which containers are init containers, nor requests of 256 CPUs and more. That is
 facts replace the inference where they are known.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
+from itertools import combinations
 from typing import TypeVar
 
 from nri_plugin.model.options import Node
@@ -317,6 +318,8 @@ class ViolationKind(StrEnum):
     NO_MEMORY = "no-memory"
     EMPTY_POOL = "empty-pool"
     """The violation of a decision that takes the last CPU, not of one that adds a container to the empty pool."""
+    EMPTY_POD_POOL = "empty-pod-pool"
+    OUTSIDE_POD = "outside-pod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +346,10 @@ class Violation:
                 return f"reserved CPU {self.ids} is exclusive to {self.key}"
             case ViolationKind.NO_MEMORY:
                 return f"{self.key} is bound to NUMA nodes without memory: {self.ids}"
+            case ViolationKind.EMPTY_POD_POOL:
+                return f"{self.key} shares the CPUs of its pod, and there are none"
+            case ViolationKind.OUTSIDE_POD:
+                return f"{self.key} shares CPUs that its pod does not own: {self.ids}"
         return "the shared pool is empty while shared containers exist"
 
 
@@ -406,14 +413,32 @@ class State:
         return {key: cpus for key, cpus in missing.items() if cpus}
 
     def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
-        """The cpuset the container's cgroup should hold.
+        """The cpuset the container's cgroup should hold: CPUs of its own, or else the shared pool."""
+        return self.own_cpus(node, container.key) or self.shared_pool(node)
 
-        Its exclusive CPUs that are online, because cgroup v1 accepts no others; the shared pool while none is online. The
-        allocation itself does not change.
+    def own_cpus(self, node: Node, key: str) -> CPUSet:
+        """The CPUs of an allocation that are online, because cgroup v1 accepts no others; none for the shared pool.
+
+        While none of them is online, a container of a pod with resources of its own runs on those that its pod shares. Any
+        other runs in the shared pool. The allocation itself does not change.
         """
-        allocation = self.allocations.get(container.key)
-        own = allocation.in_force & node.topology.online if allocation else NO_CPUS
-        return own or self.shared_pool(node)
+        allocation = self.allocations.get(key)
+        if allocation is None or not allocation.cpus:
+            return NO_CPUS
+        online = node.topology.online
+        return allocation.in_force & online or self._left_to_pod(pod_of(key)) & online
+
+    def _left_to_pod(self, pod_uid: str) -> CPUSet:
+        """The CPUs that a pod owns as a whole, without those that one of its containers has for itself.
+
+        A plain init container counts as ended: its slice is taken out of CPUs that sidecars share.
+        """
+        whole = self.allocations.get(allocation_key(pod_uid, ""))
+        left = whole.cpus if whole else NO_CPUS
+        for key, one in self.allocations.items() if left else ():
+            if pod_of(key) == pod_uid and not (is_whole_pod(key) or one.is_init or one.is_pod_shared):
+                left -= one.cpus
+        return left
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
         """The pod's containers."""
@@ -458,34 +483,77 @@ class State:
 
         Written apart from the code that makes decisions, so that it can check them.
         """
-        found = []
-        owner_by_cpu: dict[int, str] = {}
-        online = set(node.topology.online)
-        reserved = set(node.reserved)
-        memory_nodes = {n.id for n in node.topology.nodes if n.has_memory}
+        found = list(self._owned_twice())
+        held = NO_CPUS
         for key, allocation in self.allocations.items():
-            for cpu in allocation.cpus:
-                owner = owner_by_cpu.get(cpu)
-                if owner is not None and not self._may_share(owner, key):
-                    found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner))
-                if cpu in reserved:
-                    found.append(Violation(ViolationKind.RESERVED, str(cpu), key))
-                owner_by_cpu[cpu] = key
-            wrong = NodeMask.of(*(mem for mem in allocation.mems if mem not in memory_nodes))
+            held |= allocation.cpus
+            if not allocation.cpus.isdisjoint(node.reserved):
+                reserved = allocation.cpus & node.reserved
+                found += [Violation(ViolationKind.RESERVED, str(cpu), key) for cpu in reserved]
+            wrong = allocation.mems - node.topology.nodes_with_memory
             if wrong:
                 found.append(Violation(ViolationKind.NO_MEMORY, str(wrong), key))
-        if online <= set(owner_by_cpu) and any(
+            if allocation.is_pod_shared:
+                found += self._of_pod_pool(key, allocation)
+        if node.topology.online <= held and any(
             self._is_shared(record) for record in self.containers.values()
         ):
             found.append(Violation(ViolationKind.EMPTY_POOL))
         return found
 
+    def _of_pod_pool(self, key: str, allocation: Allocation) -> Iterator[Violation]:
+        whole = self.allocations.get(allocation_key(pod_of(key), ""))
+        foreign = allocation.cpus - whole.cpus if whole else allocation.cpus
+        if not allocation.cpus:
+            yield Violation(ViolationKind.EMPTY_POD_POOL, key=key)
+        if foreign:
+            yield Violation(ViolationKind.OUTSIDE_POD, str(foreign), key)
+
+    def _owned_twice(self) -> Iterator[Violation]:
+        """Each CPU that two allocations have which may not share it.
+
+        Pods of 128 containers that all share a hundred CPUs are looked at in a time that grows with the containers.
+        """
+        keys_by_pod: dict[str, list[str]] = {}
+        for key, allocation in self.allocations.items():
+            if allocation.cpus:
+                keys_by_pod.setdefault(pod_of(key), []).append(key)
+        taken, earlier = NO_CPUS, list[str]()
+        for keys in keys_by_pod.values():
+            mine = NO_CPUS
+            for key in keys:
+                mine |= self.allocations[key].cpus
+            if not mine.isdisjoint(taken):
+                yield from self._both_own((other, key) for key in keys for other in earlier)
+            some = self._alone(keys) if len(keys) > 1 else []
+            # Sets whose sizes add up to the size of their union have no CPU in common.
+            if sum(len(self.allocations[key].cpus) for key in some) > len(mine):
+                yield from self._both_own(combinations(some, 2))
+            taken |= mine
+            earlier += keys
+
+    def _alone(self, keys: list[str]) -> list[str]:
+        """Of one pod's allocations those that have CPUs which others of the pod may not have, one for each shared pool."""
+        some: dict[object, str] = {}
+        for key in keys:
+            one = self.allocations[key]
+            # The end of an init container leaves its CPUs to all others of its pod.
+            if is_whole_pod(key) or (one.is_init and key not in self._live_keys):
+                continue
+            some.setdefault((one.cpus, one.is_init) if one.is_pod_shared else key, key)
+        return list(some.values())
+
+    def _both_own(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Violation]:
+        for one, other in pairs:
+            cpus, others = self.allocations[one].cpus, self.allocations[other].cpus
+            if not cpus.isdisjoint(others) and not self._may_share(one, other):
+                for cpu in cpus & others:
+                    yield Violation(ViolationKind.TWO_OWNERS, str(cpu), other, one)
+
     def _may_share(self, one: str, other: str) -> bool:
         """Whether two allocations may have the same CPUs: only those of one pod, in these cases."""
         if pod_of(one) != pod_of(other):
             return False
-        if is_whole_pod(one) or is_whole_pod(other):
-            return True
         first, second = self.allocations[one], self.allocations[other]
         if first.is_pod_shared and second.is_pod_shared:
             return True

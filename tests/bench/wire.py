@@ -1,8 +1,13 @@
 """The agent as its runtime feels it: through a unix socket, checkpoint and all."""
 
+import json
+import socketserver
+import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 from nri_plugin.simulator.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
 from nri_plugin.wire.nri import events as nri
@@ -27,6 +32,7 @@ def figures(rounds: int) -> Iterator[Figure]:
         yield milliseconds("CreateContainer, back to back", _creations(agent, rounds, 0))
         yield milliseconds("CreateContainer, every 20 ms", _creations(agent, rounds // 4, 0.02))
     yield from _history(rounds // 2)
+    yield from _pods(rounds // 10)
     for pods, each in ((100, 3), (600, 5)):
         for profile in (CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4):
             with running(profile, crowd(pods, each)) as agent:
@@ -78,6 +84,62 @@ def _restart() -> Iterator[Figure]:
                 "cpuset writes of a restart, 200 running containers", "", written_since(base, before)
             )
             yield milliseconds("restart with 200 running containers: start to ready", [ready_s])
+
+
+def _pods(rounds: int) -> Iterator[Figure]:
+    """Pods whose objects are known, one after the other: the first creation places all their containers.
+
+    Later creations are measured against those of a pod whose containers get nothing.
+    """
+    for count, cpu in ((5, 0.1), (20, 0.1), (128, 0.1), (1, 1), (5, 1), (20, 1), (128, 1)):
+        first, later = [], []
+        with site() as base, _exporter(base, count, cpu), running_at(base, CONTAINERD_2_1, NOTHING) as agent:
+            for number in range(max(3, rounds // count)):
+                took = _whole_pod(agent, f"bench-{number}", count, cpu)
+                first += took[:1]
+                later += took[1:]
+        what = "shared" if cpu < 1 else "exclusive"
+        name = f"pod of {count} {what}, facts known"
+        yield milliseconds(f"{name}: first creation", first)
+        if later:
+            yield milliseconds(f"{name}: later creations", later)
+
+
+def _whole_pod(agent: Running, name: str, count: int, cpu: float) -> list[float]:
+    """The time of each creation of a pod that lives and ends."""
+    of, took = _pod(name, guaranteed=True), []
+    agent.link.ask(nri.RunPodSandbox(of))
+    for number in range(count):
+        container = _container(of, f"c{number}", cpu)
+        began = time.monotonic()
+        agent.link.ask(nri.CreateContainer(of, container))
+        took.append(time.monotonic() - began)
+        for event in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
+            agent.link.ask(event(of, container))
+    for last in (nri.StopPodSandbox(of), nri.RemovePodSandbox(of)):
+        agent.link.ask(last)
+    return took
+
+
+@contextmanager
+def _exporter(base: Path, count: int, cpu: float) -> Iterator[None]:
+    """A stand-in that knows every pod: so many containers of one size."""
+    milli = round(cpu * 1000)
+    amounts = {"cpu_request_milli": milli, "cpu_limit_milli": milli}
+    rows = [{"name": f"c{number}", **amounts} for number in range(count)]
+
+    class Answers(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            uid = json.loads(self.rfile.readline())["pod"]
+            facts = {"uid": uid, "qos": "Guaranteed", "containers": rows}
+            self.wfile.write(json.dumps({"devices": [], "facts": facts}).encode() + b"\n")
+
+    path = base / "state" / "exporter" / "exporter.sock"
+    path.parent.mkdir(parents=True)
+    with socketserver.UnixStreamServer(str(path), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield
+        server.shutdown()
 
 
 def _creations(agent: Running, rounds: int, pause_s: float, first: int = 0) -> list[float]:

@@ -32,6 +32,7 @@ FORBIDDEN = {
     "hypothesis",
     "kubernetes",
     "ssl",
+    "_hashlib",
     "http",
     "pyroute2",
     "numpy",

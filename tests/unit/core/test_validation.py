@@ -196,3 +196,15 @@ def test_a_partition_of_a_container_that_is_gone_is_refused():
     assert partition_violations(NODE, PROMISED, [partition("2-3")]) == {
         OWN: ["a partition with CPUs that are not exclusive to its container: 2-3"]
     }
+
+
+def test_an_init_container_that_runs_beside_one_on_its_cpus_is_found_although_no_allocation_changed():
+    app = ContainerRecord("app", "p", "c", Phase.RUNNING, OWN)
+    before = PROMISED.with_container(app).with_allocation(
+        "p/setup", Allocation(cpus=cpus("3-4"), is_init=True)
+    )
+    after = before.with_container(ContainerRecord("init", "p", "setup", Phase.RUNNING, OWN))
+    assert new_violations(NODE, State(), EVENT, Decision(before)) == []
+    assert new_violations(NODE, before, EVENT, Decision(after)) == [
+        "CPU 3 is exclusive to both p/c and p/setup"
+    ]
