@@ -120,9 +120,10 @@ def admit(
     """
     try:
         held = state.allocations.get(request.key)
-        if held is not None and allocation_key(pod.uid, "") in state.allocations:
-            # The pod owns CPUs or memory as a whole. The parts of its containers do not change until the pod ends.
-            return Placement(state, held, ("kept",))
+        if pod.is_admitted and owns_its_resources(node, state, pod):
+            # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
+            kept = Placement(state, held, ("kept",) if held else ("shared",))
+            return kept if held else with_a_cpu(node, kept)
         if pod.is_admitted:
             return with_a_cpu(node, place(node, state, pod, request))
         if shares_its_resources(node, state, pod):
@@ -212,6 +213,15 @@ def _to_place(node: Node, state: State, pod: PodRecord, request: ContainerReques
 
 # ----------------------------------------------------------------------------------------------------
 # Pods with resources of their own, under pod scope: one merge and one allocation, which the containers share.
+
+
+def owns_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
+    """Whether an admitted pod was admitted with resources of its own, even if it got none, as for a fraction of a CPU.
+
+    An allocation of the pod as a whole tells it also after the options have changed.
+    """
+    keys = [key for key in state.allocations if pod_of(key) == pod.uid]
+    return allocation_key(pod.uid, "") in keys or (not keys and shares_its_resources(node, state, pod))
 
 
 def shares_its_resources(node: Node, state: State, pod: PodRecord) -> bool:

@@ -262,6 +262,14 @@ def test_a_pod_that_gets_nothing_as_a_whole_shares_the_pool() -> None:
     assert (life.held, life.state.pods["p1"].is_admitted) == ({}, True)
 
 
+def test_a_container_with_whole_cpus_shares_the_pool_where_its_pod_asks_for_a_fraction() -> None:
+    on = on_pod_scope(memory_manager_policy=MemoryManagerPolicy.NONE)
+    life = Life(on, *SHARING, resources=replace(WHOLE, cpu_request_milli=5500, cpu_limit_milli=5500))
+    for name in ("mesh", "app", "log"):
+        assert life.create(name).steps[-1] == "shared"
+    assert life.held == {}
+
+
 @pytest.mark.parametrize(
     ("rows", "policy", "kind"),
     [
