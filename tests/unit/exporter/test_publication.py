@@ -29,6 +29,7 @@ from nri_plugin.model.state import (
 )
 from nri_plugin.model.topology import NUMANode, Topology
 from tests.builders import GIB, machine
+from tests.level_pod import LEVEL, ROWS, admitted, level_node
 from tests.oracles.one_node import refusal
 
 SINGLE = Options(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
@@ -229,3 +230,21 @@ def test_the_scheduler_passes_what_one_numa_node_can_still_give(held: str, wante
     largest = max(len(state.available(here) & numa.cpus) for numa in here.topology.nodes)
     told = from_object(to_object(published("n", here, state)))
     assert (refusal(pod_demand(guaranteed_pod(wanted)), told) is None) == (wanted <= largest)
+
+
+def test_a_pod_with_resources_of_its_own_counts_once_with_all_it_owns() -> None:
+    """6 CPUs and 6 GiB of 15 CPUs and 32 GiB, whatever its containers share."""
+    on = level_node()
+    state = admitted(on, *ROWS)
+    assert figures(on, state, "cpu") == [(8, 7, 1), (8, 8, 8)]
+    assert figures(on, state, "memory") == [
+        (16 * GIB, 16 * GIB, 10 * GIB),
+        (16 * GIB, 16 * GIB, 16 * GIB),
+    ]
+
+
+def test_an_init_container_and_those_that_run_after_it_on_its_cpus_count_once() -> None:
+    on = level_node(replace(LEVEL, pod_level_managers=False))
+    state = admitted(on, ROWS[0], ROWS[2], resources=None)
+    assert sum(available for _, _, available in figures(on, state, "cpu")) == 13
+    assert sum(available for _, _, available in figures(on, state, "memory")) == 30 * GIB
