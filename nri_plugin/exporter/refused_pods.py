@@ -41,6 +41,9 @@ WINDOW_S, MOST_IN_WINDOW = 600.0, 10
 MOST_GROUPS = 1024
 """Groups with a pause of their own; a node has fewer pods. Others share one."""
 
+MOST_PODS = 4096
+"""Refused pods that are remembered, the latest; more than a node can create in ten minutes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -135,8 +138,11 @@ class Changes:
             now_s: the time.
         """
         # A pod that was refused lately and ends returns only what it took.
-        self._refused_at = {uid: at for uid, at in self._refused_at.items() if now_s < at + WINDOW_S}
-        self._refused_at.update((row.pod_uid, now_s) for row in refusals)
+        lately = {uid: at for uid, at in self._refused_at.items() if now_s < at + WINDOW_S}
+        for row in refusals:
+            lately.pop(row.pod_uid, None)  # the latest last
+            lately[row.pod_uid] = now_s
+        self._refused_at = dict(list(lately.items())[-MOST_PODS:])
         holders = frozenset(map(pod_of, status.state.allocations))
         ended = self._holders - holders - self._refused_at.keys()
         # By value: each status has a `Node` of its own.
@@ -229,7 +235,8 @@ class RefusedPods:
         until_s = self._brake.waits_until(group, generation, now_s)
         if until_s is not None:
             outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + until_s))
-            self._waits[row.pod_uid] = _Wait(until_s, generation, outcome)
+            if len(self._waits) < MOST_PODS:
+                self._waits[row.pod_uid] = _Wait(until_s, generation, outcome)
             return outcome
         patch = rejection(pod, row.reason, row.detail)
         self._client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")

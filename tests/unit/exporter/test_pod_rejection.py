@@ -1,6 +1,7 @@
 """Which refused pods are set to Failed, and what is then read of them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,11 @@ from nri_plugin.exporter.refused_pods import (
     FIRST_PAUSE_S,
     LEFT,
     MOST_GROUPS,
+    MOST_PODS,
     WAITS,
+    WINDOW_S,
     Brake,
+    Changes,
     Group,
     Outcome,
     RefusedPods,
@@ -237,6 +241,26 @@ def test_the_end_of_a_refused_pod_ends_no_wait(node: Node1) -> None:
     node.heard(holds)
     assert node.refuses(first, holds).result == FAILED
     assert node.refuses(second, State()).result == WAITS
+
+
+def test_refused_pods_are_remembered_in_bounds() -> None:
+    changes, first = Changes(), row("first")
+    holds = State(allocations={"first/init": Allocation(CPUSet.parse("2-3"))})
+    status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
+    changes.take(status, [first, *(row(str(number)) for number in range(MOST_PODS))], 0.0)
+    changes.take(replace(status, state=State()), [], 1.0)
+    assert changes.generation == 1, "the first one is forgotten, so its end counts"
+
+
+def test_a_pod_that_was_refused_long_ago_is_as_any_other() -> None:
+    """It may have been placed at a later try."""
+    for now, generation in ((WINDOW_S - 1.0, 0), (WINDOW_S, 1)):
+        changes = Changes()
+        holds = State(allocations={"u/app": Allocation(CPUSet.parse("2-3"))})
+        status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
+        changes.take(status, [row("u")], 0.0)
+        changes.take(replace(status, state=State()), [], now)
+        assert changes.generation == generation
 
 
 def test_a_write_that_the_cluster_refuses_makes_no_pod_wait(
