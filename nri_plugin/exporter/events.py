@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.exporter.refused_pods import FAILED, OTHER_REASON, REASONS, RefusedPods
+from nri_plugin.exporter.refused_pods import FAILED, OTHER_REASON, REASONS, PodName, RefusedPods
 from nri_plugin.kube.api_client import EVENTS, KubeClient
 from nri_plugin.kube.pod_facts import PodObject, PodsHere
 from nri_plugin.model.errors import KubeAPIError
@@ -230,9 +230,14 @@ class Announcer:
         self._unplaced: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
-    def announce(self, status: AgentStatus) -> None:
-        """Create events for new rows of the status. A failure is logged and not tried again."""
-        new = list(self._news(status))
+    def announce(self, status: AgentStatus, with_devices: frozenset[PodName] = frozenset()) -> None:
+        """Create events for new rows of the status. A failure is logged and not tried again.
+
+        Args:
+            status: of the agent.
+            with_devices: the pods that have devices.
+        """
+        new = list(self._news(status, with_devices))
         is_first, self._is_first = self._is_first, False
         for event in () if is_first else new:
             if self._rate.takes(event):
@@ -248,11 +253,11 @@ class Announcer:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
         return outcome.advice
 
-    def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
+    def _news(self, status: AgentStatus, with_devices: frozenset[PodName]) -> Iterator[PodEvent]:
         # The first status only sets the counters: a pod must not be set to Failed for an old refusal.
         refusals = _newer(status.refusals, self._last_refusal)
         if self._refused_pods is not None:
-            self._refused_pods.take(status, refusals)
+            self._refused_pods.take(status, refusals, with_devices)
         for row in refusals:
             note = row.detail if self._is_first else with_advice(row, self._advice(row))
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)

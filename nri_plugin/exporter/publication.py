@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from nri_plugin.exporter.refused_pods import PodName
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import (
@@ -52,10 +53,6 @@ MILLI = 1000
 
 LONGEST_NUMA_LIST = 8
 """The scheduler plugin's default divisor."""
-
-
-PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 @dataclass(frozen=True, slots=True)

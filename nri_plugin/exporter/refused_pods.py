@@ -29,6 +29,9 @@ from nri_plugin.kube.pod_facts import MIRROR
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 from nri_plugin.model.state import pod_of
 
+PodName = tuple[str, str]
+"""Namespace and name."""
+
 # The brake
 
 
@@ -127,15 +130,23 @@ class Changes:
         self.generation = 0
         self._node: tuple[object, ...] = ()
         self._holders: frozenset[str] = frozenset()
+        self._with_devices: frozenset[str] = frozenset()
         self._refused_at: dict[str, float] = {}
 
-    def take(self, status: AgentStatus, refusals: Iterable[RefusalRow], now_s: float) -> None:
+    def take(
+        self,
+        status: AgentStatus,
+        refusals: Iterable[RefusalRow],
+        now_s: float,
+        with_devices: frozenset[PodName] = frozenset(),
+    ) -> None:
         """Compare a status with the one before.
 
         Args:
             status: of the agent.
             refusals: those of its refusals that are new.
             now_s: the time.
+            with_devices: the pods that have devices.
         """
         # A pod that was refused lately and ends returns only what it took.
         lately = {uid: at for uid, at in self._refused_at.items() if now_s < at + WINDOW_S}
@@ -144,7 +155,12 @@ class Changes:
             lately[row.pod_uid] = now_s
         self._refused_at = dict(list(lately.items())[-MOST_PODS:])
         holders = frozenset(map(pod_of, status.state.allocations))
-        ended = self._holders - holders - self._refused_at.keys()
+        pods = status.state.pods
+        # A kubelet that restarts lists no devices for a while, so those pods have ended only when the runtime lost them.
+        ended = (self._holders - holders) | (self._with_devices - pods.keys())
+        ended -= self._refused_at.keys()
+        named = {uid for uid, pod in pods.items() if (pod.namespace, pod.name) in with_devices}
+        self._with_devices = (self._with_devices & pods.keys()) | named
         # By value: each status has a `Node` of its own.
         node = status.node.topology, status.node.options, status.node.reserved
         self.generation += bool(self._node) and (bool(ended) or node != self._node)
@@ -207,10 +223,15 @@ class RefusedPods:
         self._brake, self._changes = Brake(), Changes()
         self._waits: dict[str, _Wait] = {}
 
-    def take(self, status: AgentStatus, refusals: Iterable[RefusalRow]) -> None:
-        """Take a status of the agent, with those of its refusals that are new, before `fail` is called for them."""
+    def take(
+        self,
+        status: AgentStatus,
+        refusals: Iterable[RefusalRow],
+        with_devices: frozenset[PodName] = frozenset(),
+    ) -> None:
+        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `Changes.take`."""
         now_s = self._clock()
-        self._changes.take(status, refusals, now_s)
+        self._changes.take(status, refusals, now_s, with_devices)
         self._waits = {
             uid: one
             for uid, one in self._waits.items()

@@ -29,7 +29,7 @@ from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import Allocation, PodRecord, State
 from tests.builders import machine
 from tests.kube_api_server import KubeAPI
 
@@ -241,6 +241,22 @@ def test_the_end_of_a_refused_pod_ends_no_wait(node: Node1) -> None:
     node.heard(holds)
     assert node.refuses(first, holds).result == FAILED
     assert node.refuses(second, State()).result == WAITS
+
+
+def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none_is_not() -> None:
+    changes, gpu = Changes(), frozenset({("default", "gpu")})
+    running = State({"u": PodRecord("u", "s", "gpu", "default"), "v": PodRecord("v", "t", "web", "default")})
+    status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), running)
+    generations = []
+    for state, with_devices in (
+        (running, gpu),
+        (running, frozenset()),
+        (running.without_pod("v"), gpu),
+        (State(), gpu),
+    ):
+        changes.take(replace(status, state=state), [], 0.0, with_devices)
+        generations.append(changes.generation)
+    assert generations == [0, 0, 0, 1]
 
 
 def test_refused_pods_are_remembered_in_bounds() -> None:
