@@ -447,7 +447,7 @@ def score(pod, nrt, kind, weights, highest=63) -> int:
     if scope == "pod":
         return worst(kind, weights, effective(pod), numas)
     scores = [worst(kind, weights, asked(one), numas) for one in init_containers(pod) + app_containers(pod)]
-    return sum(scores) // len(scores) if scores else 0
+    return int(Fraction(sum(scores), len(scores))) if scores else 0
 
 
 # 2.8 The over-reserve cache, and 1.6 the fingerprint
