@@ -68,8 +68,8 @@ Examples:
     type=click.Choice(["retry", "fail-pod"]),
     default="retry",
     show_default=True,
-    help="retry: a refused container waits and is tried again. fail-pod: its pod is set to Failed if no container of it "
-    "has run, so that its controller creates another; this needs the right to patch pods/status.",
+    help="retry: a refused container waits and is tried again. fail-pod: its pod is set to Failed while all its app "
+    "containers wait, so that its controller creates another, ever less often; this needs the right to patch pods/status.",
 )
 @click.option("--metrics-bind-address", type=Address(), help="The address of /metrics; default: none.")
 @health_probe_option

@@ -8,14 +8,9 @@ Events are created as events.k8s.io/v1, whose validation is strict: it requires 
 `reportingInstance`, refuses invalid names and counts lengths in bytes. The API server stores the same object as a
 core/v1 Event, which `kubectl describe pod` lists.
 
-A refused pod can also be set to Failed, as the kubelet does with a pod that it does not admit, so that its controller
-creates another one. This happens only if no container of the pod has ever run, and only if the pod has not changed since
-it was read: the write names the version.
+The event of a refused pod also says what becomes of the pod (`nri_plugin.exporter.refused_pods`).
 
 Source: kubernetes v1.35 pkg/apis/core/validation/events.go.
-Differs: the kubelet rejects a whole pod before anything of it runs; here: a later container may be refused
-    after others, init containers too, have run, and such a pod is left waiting. Why: the work of these
-    containers is not thrown away. Option: none.
 """
 
 import logging
@@ -26,8 +21,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.kube.api_client import EVENTS, PODS, KubeClient, Object
-from nri_plugin.kube.pod_facts import MIRROR, PodObject, PodsHere
+from nri_plugin.exporter.refused_pods import FAILED, OTHER_REASON, REASONS, PodName, RefusedPods
+from nri_plugin.kube.api_client import EVENTS, KubeClient
+from nri_plugin.kube.pod_facts import PodObject, PodsHere
 from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.state import ContainerRecord, State
 from nri_plugin.process.logs import say
@@ -45,6 +41,8 @@ REFILL_S = 5.0
 LONGEST_NOTE = 1024
 LONGEST_REASON = LONGEST_INSTANCE = 128
 """Bytes of UTF-8; the API server refuses longer ones."""
+
+CUT_MARK = "..."
 
 LONGEST_NAME = 253
 """Characters of an object's name, and of `generateName`. Source: RFC 1123 subdomains, as in Kubernetes."""
@@ -149,6 +147,12 @@ def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNK
     }
 
 
+def with_advice(row: RefusalRow, advice: str) -> str:
+    """Return the note for a refusal: the refusal is cut before the advice is, which is short."""
+    beside = len(f"container {row.container}: {advice}".encode())
+    return f"{_cut(row.detail, max(LONGEST_NOTE - beside, len(CUT_MARK)))}{advice}"
+
+
 def _name_prefix(pod: str) -> str:
     """Return `generateName` for events on a pod: its name and a hyphen, valid for every pod name.
 
@@ -169,70 +173,7 @@ def _cut(text: str, limit: int) -> str:
     encoded = text.encode(errors="replace")
     if len(encoded) <= limit:
         return encoded.decode()
-    return f"{encoded[: limit - 3].decode(errors='ignore')}..."
-
-
-# Failing refused pods
-
-
-REASONS = ("TopologyAffinityError", "SMTAlignmentError")
-OTHER_REASON = "UnexpectedAdmissionError"
-"""The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
-
-
-def fail_pod(client: KubeClient, node_name: str, row: RefusalRow) -> str:
-    """Set a refused pod of this node to Failed; returns why it is left to wait, empty when it was set."""
-    try:
-        pod = client.get(PODS, row.pod, row.namespace)
-        obstacle = why_not(pod, row.pod_uid, node_name)
-        if not obstacle:
-            patch = rejection(pod, row.reason, row.detail)
-            client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
-    except KubeAPIError as error:
-        return str(error)
-    return obstacle
-
-
-def why_not(pod: Object, uid: str, node_name: str) -> str:
-    """Return why this pod must not be set to Failed; empty if it may."""
-    metadata, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
-    cases = (
-        (
-            MIRROR in (metadata.get("annotations") or {}),
-            "a static pod has no controller that creates another",
-        ),
-        (metadata.get("uid") != uid, "another pod of that name exists"),
-        (spec.get("nodeName") != node_name, f"it is on node {spec.get('nodeName')}, not {node_name}"),
-        (bool(metadata.get("deletionTimestamp")), "it is being deleted"),
-        ((status.get("phase") or "Pending") != "Pending", f"its phase is {status.get('phase')}, not Pending"),
-        (_has_begun(status), "a container of it has run"),
-    )
-    return next((words for applies, words in cases if applies), "")
-
-
-def rejection(pod: Object, reason: str, detail: str) -> dict[str, Any]:
-    """Return the patch of the pod's status, valid only for the version that was read.
-
-    Source: kubelet v1.36, rejectPod: phase, reason, and a message with this beginning.
-    """
-    metadata = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
-    known = reason if reason in REASONS else OTHER_REASON
-    status = {"phase": "Failed", "reason": known, "message": f"Pod was rejected: {detail}"}
-    return {"metadata": metadata, "status": status}
-
-
-def _has_begun(status: Object) -> bool:
-    """Whether any container runs or has run."""
-    kinds = ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses")
-    return any(
-        one.get("restartCount") or any(_ran(one.get(part) or {}) for part in ("state", "lastState"))
-        for kind in kinds
-        for one in status.get(kind) or ()
-    )
-
-
-def _ran(state: Object) -> bool:
-    return "running" in state or "terminated" in state
+    return f"{encoded[: limit - len(CUT_MARK)].decode(errors='ignore')}{CUT_MARK}"
 
 
 # The announcer
@@ -265,7 +206,7 @@ class Announcer:
 
     Attributes:
         events: counts by reason and result, `created` or `failed`.
-        rejections: counts of pods to set to Failed, by result, `failed-pod` or `left`.
+        rejections: counts of refusals of pods to set to Failed, by `refused_pods.RESULTS`.
     """
 
     def __init__(
@@ -280,7 +221,7 @@ class Announcer:
     ) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
         self.rejections: Counter[str] = Counter()
-        self._fails_pods = fails_pods
+        self._refused_pods = RefusedPods(client, node_name, clock) if fails_pods else None
         self._pods = pods or PodsHere(lambda _: None)
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
@@ -289,28 +230,36 @@ class Announcer:
         self._unplaced: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
-    def announce(self, status: AgentStatus) -> None:
-        """Create events for new rows of the status. A failure is logged and not tried again."""
-        new = list(self._news(status))
+    def announce(self, status: AgentStatus, with_devices: frozenset[PodName] = frozenset()) -> None:
+        """Create events for new rows of the status. A failure is logged and not tried again.
+
+        Args:
+            status: of the agent.
+            with_devices: the pods that have devices.
+        """
+        new = list(self._news(status, with_devices))
         is_first, self._is_first = self._is_first, False
         for event in () if is_first else new:
             if self._rate.takes(event):
                 self._create(event)
 
-    def _reject(self, row: RefusalRow) -> str:
-        """Set the pod to Failed if that is configured; returns the part of the event's note for a pod that waits."""
-        if not self._fails_pods or not row.pod:
+    def _advice(self, row: RefusalRow) -> str:
+        """Set the pod to Failed if that is configured; returns the part of the event's note about that."""
+        if self._refused_pods is None or not row.pod:
             return ""
-        obstacle = fail_pod(self._client, self._node_name, row)
-        self.rejections["left" if obstacle else "failed-pod"] += 1
-        if not obstacle:
+        outcome = self._refused_pods.fail(row)
+        self.rejections[outcome.result] += 1
+        if outcome.result == FAILED:
             say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
-        return f"; the pod is not set to Failed: {obstacle}" if obstacle else ""
+        return outcome.advice
 
-    def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
+    def _news(self, status: AgentStatus, with_devices: frozenset[PodName]) -> Iterator[PodEvent]:
         # The first status only sets the counters: a pod must not be set to Failed for an old refusal.
-        for row in _newer(status.refusals, self._last_refusal):
-            note = row.detail if self._is_first else f"{row.detail}{self._reject(row)}"
+        refusals = _newer(status.refusals, self._last_refusal)
+        if self._refused_pods is not None:
+            self._refused_pods.take(status, refusals, with_devices)
+        for row in refusals:
+            note = row.detail if self._is_first else with_advice(row, self._advice(row))
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
         self._last_refusal = _newest(status.refusals)
         for drift in _newer(status.drifts, self._last_drift):

@@ -98,7 +98,7 @@ class Exporter:
         clock: Callable[[], float] = time.monotonic,
         devices: Callable[[], Devices] | None = None,
     ) -> None:
-        self._devices, self._clock = devices, clock
+        self._devices, self._latest_devices, self._clock = devices, NO_DEVICES, clock
         self.hears_agent, self.unchanged, self.published_at = False, 0, 0.0
         self.came_round_at = clock()
         self._latest: AgentStatus | None = None
@@ -179,7 +179,7 @@ class Exporter:
         self.unchanged += is_news and self.publisher.due_s() is None
         if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
             self._publish()
-        self.announcer.announce(status)
+        self.announcer.announce(status, self._latest_devices.pods)
 
     def _is_observing(self, status: AgentStatus) -> bool:
         """Return whether the agent only observes; the log says when that begins."""
@@ -195,8 +195,9 @@ class Exporter:
 
     def object_of(self, status: AgentStatus) -> Object:
         """Return the object for a status of the agent."""
-        devices = self._devices() if self._devices else NO_DEVICES
-        obj = to_object(published(self._options.node_name, status.node, status.state, devices))
+        if self._devices:
+            self._latest_devices = self._devices()
+        obj = to_object(published(self._options.node_name, status.node, status.state, self._latest_devices))
         self.owner.look()
         if self.owner.reference is not None:
             obj["metadata"]["ownerReferences"] = [self.owner.reference]

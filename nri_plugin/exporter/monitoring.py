@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from nri_plugin.exporter.events import KNOWN_REASONS, OTHER
 from nri_plugin.exporter.exporter import Exporter
+from nri_plugin.exporter.refused_pods import RESULTS
 from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
 
 STUCK_S = 300.0
@@ -23,7 +24,6 @@ time limit of a few requests."""
 Labels = TypeVar("Labels", bound=tuple[str, ...])
 
 EVENT_RESULTS = ("created", "failed")
-REJECTION_RESULTS = ("failed-pod", "left")
 
 
 class ExporterFigures(Collector):
@@ -44,8 +44,10 @@ class ExporterFigures(Collector):
         yield _counter("publish", "Statuses of the agent, by result of publishing.", ("result",), results)
         events = {pair: announcer.events[pair] for pair in product((*KNOWN_REASONS, OTHER), EVENT_RESULTS)}
         yield _counter("events", "Events on pods, by reason.", ("reason", "result"), events)
-        rejections = {(result,): announcer.rejections[result] for result in REJECTION_RESULTS}
-        yield _counter("rejections", "Refused pods that were to be set to Failed.", ("result",), rejections)
+        rejections = {(result,): announcer.rejections[result] for result in RESULTS}
+        yield _counter(
+            "rejections", "Refusals of pods that were to be set to Failed.", ("result",), rejections
+        )
         yield _gauge(
             "last_success_timestamp_seconds",
             "When the object was last written; 0: never.",

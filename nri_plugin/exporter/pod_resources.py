@@ -4,9 +4,21 @@ Invariant: devices, dynamic resources and the order of pods and containers are t
 container are the agent's, even if it has none: the kubelet's own managers are off, or would report CPUs that the
 container does not run on. Pods that only the agent knows are left out, as the kubelet leaves out pods that have ended.
 
+Invariant: the CPUs and memory of a pod's containers add up to no more than the pod holds. So three ways to read the
+answer agree: the sum over the containers, their union, and the fields of the pod first. Plain init containers have none,
+because their CPUs are also those of later containers.
+
+A pod with resources of its own has them in its own fields, as in Kubernetes 1.37. Its containers list what they own, and
+the first container that shares the rest lists the rest. CPUs of the block on which no container runs are only in the
+fields of the pod.
+
 Only this module uses gRPC.
 
-Source: kubelet v1.36 pkg/kubelet/apis/podresources; its API version 1.
+Source: kubelet v1.36 pkg/kubelet/apis/podresources; its API version 1. resource-topology-exporter
+    pkg/resourcemonitor (GetAllContainerDevices) adds up containers.
+Differs: the kubelet 1.36 lists the pod shared pool for every container that shares it, and 1.37 for none; here: the first
+    container that shares lists it. Why: exporters that add up containers (NFD, resource-topology-exporter) count each
+    CPU once. Option: none.
 """
 
 import os
@@ -14,6 +26,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import grpc
@@ -22,8 +35,10 @@ from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
-from nri_plugin.model.state import Allocation, State, owner_of
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, MemoryBlock, PodFacts, State, is_whole_pod, owner_of
 from nri_plugin.policy.memory_state import memory_machine
+from nri_plugin.policy.pod_level import memory_claim, memory_of
 
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
 SERVICE = "v1.PodResourcesLister"
@@ -49,7 +64,7 @@ View = Callable[[], tuple[Node, State] | None]
 PodResources = pb.PodResources
 ContainerDevices = pb.ContainerDevices
 Allocatable = pb.AllocatableResourcesResponse
-Keyed = Mapping[tuple[str, str, str], Allocation]
+Keyed = Mapping[tuple[str, str], "_Placed"]
 
 
 # Messages
@@ -128,25 +143,72 @@ def _tally(devices: Iterable[pb.ContainerDevices]) -> Counter[tuple[str, int]]:
     return count
 
 
+@dataclass(slots=True)
+class _Placed:
+    """The allocations of one pod.
+
+    Attributes:
+        facts: of the pod; None if they are not known.
+        whole: of the pod itself; None for a pod without resources of its own.
+        by_container: of its containers.
+    """
+
+    facts: PodFacts | None
+    whole: Allocation | None = None
+    by_container: dict[str, Allocation] = field(default_factory=dict)
+
+    def memory_parts(self) -> Mapping[str, tuple[MemoryBlock, ...]]:
+        """Return the parts of the pod's memory by container; empty if they are not known."""
+        return memory_of(self.facts, self.whole.memory) if self.facts and self.whole else {}
+
+    def has_memory_claim(self, name: str) -> bool:
+        """Whether the container owns memory of the pod."""
+        one = self.facts.container(name) if self.facts else None
+        return one is not None and self.facts is not None and bool(memory_claim(self.facts, one))
+
+
 def _by_name(state: State) -> Keyed:
-    rows = {}
+    placed: dict[tuple[str, str], _Placed] = {}
     for key, allocation in state.allocations.items():
         uid, container = owner_of(key)
         pod = state.pods.get(uid)
-        if pod is not None:
-            rows[pod.namespace, pod.name, container] = allocation
-    return rows
+        if pod is None:
+            continue
+        one = placed.setdefault((pod.namespace, pod.name), _Placed(pod.facts))
+        if is_whole_pod(key):
+            one.whole = allocation
+        else:
+            one.by_container[container] = allocation
+    return placed
 
 
 def _place(pod: pb.PodResources, mine: Keyed) -> None:
+    placed = mine.get((pod.namespace, pod.name), _Placed(None))
+    whole = placed.whole or Allocation()
+    _fill(pod, whole.cpus, whole.memory)
+    parts, has_pool, has_rest = placed.memory_parts(), False, False
     for container in pod.containers:
-        allocation = mine.get((pod.namespace, pod.name, container.name), Allocation())
-        del container.cpu_ids[:]
-        container.cpu_ids.extend(map(int, allocation.cpus))
-        del container.memory[:]
-        container.memory.extend(
-            _memory(block.resource, block.size_bytes, map(int, block.nodes)) for block in allocation.memory
-        )
+        allocation = placed.by_container.get(container.name, Allocation())
+        cpus, memory = allocation.cpus, parts.get(container.name, allocation.memory)
+        if allocation.is_init:
+            cpus, memory = CPUSet(), ()
+        elif allocation.is_pod_shared:
+            # Shared CPUs are listed once, and so is shared memory.
+            cpus, has_pool = (CPUSet() if has_pool else cpus), True
+        if placed.whole and memory and not placed.has_memory_claim(container.name):
+            memory, has_rest = (() if has_rest else memory), True
+        _fill(container, cpus, memory)
+
+
+def _fill(
+    message: pb.PodResources | pb.ContainerResources, cpus: CPUSet, memory: Iterable[MemoryBlock]
+) -> None:
+    del message.cpu_ids[:]
+    message.cpu_ids.extend(map(int, cpus))
+    del message.memory[:]
+    message.memory.extend(
+        _memory(block.resource, block.size_bytes, map(int, block.nodes)) for block in memory
+    )
 
 
 def _memory(resource: str, size_bytes: int, numbers: Iterable[int]) -> pb.ContainerMemory:

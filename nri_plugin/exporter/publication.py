@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from nri_plugin.exporter.refused_pods import PodName
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import (
@@ -42,19 +43,16 @@ from nri_plugin.model.options import (
     Options,
     ReservedMemory,
 )
-from nri_plugin.model.state import PodRecord, QOSClass, State
+from nri_plugin.model.state import Kind, PodRecord, QOSClass, State
 from nri_plugin.model.topology import NUMANode
 from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
+from nri_plugin.policy.pod_level import has_own_resources
 from nri_plugin.process.logs import say
 
 MILLI = 1000
 
 LONGEST_NUMA_LIST = 8
 """The scheduler plugin's default divisor."""
-
-
-PodName = tuple[str, str]
-"""Namespace and name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +121,20 @@ def accounted_pods(state: State, with_devices: frozenset[PodName] = frozenset())
         and (pod.qos is QOSClass.GUARANTEED or (pod.namespace, pod.name) in with_devices)
     )
     return sorted(counted, key=lambda pod: pod.uid)
+
+
+def _is_seen_by_plugin(pod: PodRecord, with_devices: frozenset[PodName]) -> bool:
+    """Whether the scheduler plugin counts this accounted pod: it never looks at the resources of the pod itself."""
+    facts = pod.facts
+    if facts is None or not has_own_resources(facts) or (pod.namespace, pod.name) in with_devices:
+        return True
+    asked = (one.amounts for one in facts.containers if one.kind is not Kind.INIT)
+    return any(
+        amounts.memory_request_bytes > 0
+        or (amounts.cpu_request_milli > 0 and amounts.cpu_request_milli % MILLI == 0)
+        or any(size > 0 for _, size in amounts.hugepages)
+        for amounts in asked
+    )
 
 
 def legacy_policy(options: Options) -> str:
@@ -212,18 +224,20 @@ def _attributes(node: Node, state: State, devices: Devices) -> Iterator[Pair]:
     if len(node.topology.nodes) > LONGEST_NUMA_LIST:
         yield nrt.ATTRIBUTE_MAX_NUMA_NODES, str(len(node.topology.nodes))
     pods = accounted_pods(state, devices.pods)
-    yield nrt.ATTRIBUTE_FINGERPRINT, fingerprint((pod.namespace, pod.name) for pod in pods)
+    names = ((pod.namespace, pod.name) for pod in pods if _is_seen_by_plugin(pod, devices.pods))
+    yield nrt.ATTRIBUTE_FINGERPRINT, fingerprint(names)
     yield nrt.ATTRIBUTE_FINGERPRINT_METHOD, nrt.METHOD_EXCLUSIVE
     yield nrt.ATTRIBUTE_ACCOUNTED_PODS, ",".join(sorted(nrt.short_uid(pod.uid) for pod in pods))
     yield f"{OWN_ATTRIBUTES}sharedPool", str(state.shared_pool(node))
 
 
 def _option_attributes(options: Options) -> Iterator[Pair]:
-    """Yield each published option: single values, and one list of the changed options of each manager."""
+    """Yield each published option: policies, other changed values, and one list of the changed options of each manager."""
     listed: dict[str, list[str]] = {}
     for one in REGISTRY.values():
         if one.published and one.manager is None:
-            yield one.published, one.text(options)
+            if one.is_policy or one.is_changed(options):
+                yield one.published, one.text(options)
         elif one.published and one.is_changed(options):
             listed.setdefault(one.published, []).append(f"{one.name}={one.text(options)}")
     for attribute, texts in listed.items():

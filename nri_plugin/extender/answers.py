@@ -16,7 +16,7 @@ import numpy as np
 
 from nri_plugin.extender import forms
 from nri_plugin.extender.cache import ExtenderCache
-from nri_plugin.extender.cluster import PASS, POD
+from nri_plugin.extender.cluster import OWN_RESOURCES, PASS, POD
 from nri_plugin.extender.nodes import fitting
 from nri_plugin.kube.noderesourcetopology import format_amount
 from nri_plugin.kube.pod_demand import PodDemand, pod_demand
@@ -147,7 +147,8 @@ class Extender:
     def _numa_id(self, pod: PodDemand) -> int | None:
         """Return the NUMA node of lowest id that holds the whole pod; None if there is none, or the pod needs none."""
         zones = self.cache.zones(pod.node)
-        found = fitting(pod.effective_with_sidecars, zones, is_guaranteed=pod.is_guaranteed)
+        request = self.cache.demand_of(pod).effective_with_sidecars
+        found = fitting(request, zones, is_guaranteed=pod.is_guaranteed)
         return min(found) if found and pod.is_guaranteed else None
 
     def _remember(self, pod: PodDemand) -> None:
@@ -170,6 +171,9 @@ def ranks(scores: Sequence[int]) -> list[int]:
 
 def reason(pod: PodDemand, code: int) -> str:
     """Return why a node was filtered out, for the pod's events."""
+    if code == OWN_RESOURCES:
+        request = pod.under_pod_scope.effective
+        return f"no NUMA node has the resources that the pod sets for itself available: {_amounts(request)}"
     if code == POD:
         return f"no NUMA node has the requested resources of the pod available: {_amounts(pod.effective_with_sidecars)}"
     container = pod.containers[code - 1]

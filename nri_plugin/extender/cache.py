@@ -28,7 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.nodes import Zones, node_policy, numa_zones
+from nri_plugin.extender.nodes import NodePolicy, Zones, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -98,7 +98,8 @@ class NodeLedger:
             self.came += 1
             known = Resident(pod, self.came, False, numa_id)
             is_settled = (is_old and is_running) or (known.is_whole and short_uid(pod.uid) in self._named())
-            known.is_charged = bool(charge_of(pod)) and not is_settled
+            # The node's object, which tells how the node sees the pod, may come later.
+            known.is_charged = bool(charge_of(pod) or charge_of(pod.under_pod_scope)) and not is_settled
             self.residents[pod.key] = known
         known.pod = pod
         known.numa_id = known.numa_id if numa_id is None else numa_id
@@ -145,11 +146,18 @@ class NodeLedger:
         """Return the charges to all NUMA nodes, and the charges to single NUMA nodes by id."""
         everywhere: dict[str, int] = {}
         by_numa_id: dict[int, dict[str, int]] = {}
-        for one in self.charged:
+        charged = self.charged
+        how = self.policy if charged else NodePolicy()
+        for one in charged:
             target = everywhere if one.numa_id is None else by_numa_id.setdefault(one.numa_id, {})
-            for name, amount in charge_of(one.pod).items():
+            for name, amount in charge_of(how.demand_of(one.pod)).items():
                 target[name] = target.get(name, 0) + amount
         return everywhere, by_numa_id
+
+    @property
+    def policy(self) -> NodePolicy:
+        """The options of the Topology Manager that the node's object tells; the defaults without an object."""
+        return node_policy(self.topology) if self.topology is not None else NodePolicy()
 
     def _named(self) -> frozenset[str]:
         """Return the short uids of the pods that the object names; empty if it names none."""
@@ -381,6 +389,11 @@ class ExtenderCache:
         ledger = self._ledgers.get(node)
         return charged_zones(ledger) if ledger is not None else ()
 
+    def demand_of(self, pod: PodDemand) -> PodDemand:
+        """Return the pod as its node sees it."""
+        ledger = self._ledgers.get(pod.node)
+        return ledger.policy.demand_of(pod) if ledger is not None else pod
+
     def charged_pods(self) -> int:
         """Return the number of charged pods."""
         return sum(len(ledger.charged) for ledger in self._ledgers.values() if ledger.residents)
@@ -394,7 +407,7 @@ class ExtenderCache:
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, node_policy(ledger.topology), charged_zones(ledger))
+            self.cluster.put(node, ledger.policy, charged_zones(ledger))
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | str:

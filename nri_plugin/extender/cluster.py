@@ -11,7 +11,7 @@ Source: scheduler-plugins pkg/noderesourcetopology/filter.go.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -28,6 +28,8 @@ from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand
 PASS = 0
 POD = -1
 """The pod as a whole does not fit. A container that does not fit has its position as code, from 1."""
+OWN_RESOURCES = -2
+"""The resources that the pod sets for itself do not fit."""
 
 Codes = NDArray[np.int32]
 
@@ -38,13 +40,31 @@ def codes(batch: Batch, pod: PodDemand, *, sidecars_stay: bool = False) -> Codes
     if needs_no_filter(pod):
         return found
     filtered = batch.has_nrt & batch.is_single
-    for rows, judge in (
-        (np.flatnonzero(filtered & batch.is_pod_scope), _pod_codes),
-        (np.flatnonzero(filtered & ~batch.is_pod_scope), _container_codes),
-    ):
-        if len(rows):
-            found[rows] = judge(batch.take(rows), pod, sidecars_stay)
+    for seen, demand in demands(batch, pod):
+        for rows, judge in (
+            (np.flatnonzero(seen & filtered & batch.is_pod_scope), _pod_codes),
+            (np.flatnonzero(seen & filtered & ~batch.is_pod_scope), _container_codes),
+        ):
+            if len(rows):
+                found[rows] = judge(batch.take(rows), demand, sidecars_stay)
+    if pod.own:
+        found[batch.pod_level_managers & (found == POD)] = OWN_RESOURCES
     return found
+
+
+def demands(batch: Batch, pod: PodDemand) -> Iterator[tuple[Flags, PodDemand]]:
+    """Yield the pod as nodes see it, with a flag for each row of such a node; see `NodePolicy.demand_of`.
+
+    Differs: the scheduler plugin never looks at the resources of the pod itself, and the kubelet then rejects the pod;
+        here: they count on nodes that manage them. Why: the node decides by them. Option: none.
+    """
+    managed = batch.pod_level_managers
+    if not pod.own:
+        yield np.ones(len(batch), np.bool_), pod
+        return
+    yield ~managed, pod
+    yield managed & batch.is_pod_scope, pod.under_pod_scope
+    yield managed & ~batch.is_pod_scope, pod.under_container_scope
 
 
 def needs_no_filter(pod: PodDemand) -> bool:
@@ -65,7 +85,7 @@ def stays(container: ContainerDemand, *, sidecars_stay: bool) -> bool:
 def names_of(pod: PodDemand) -> list[str]:
     """Return all resources that any part of the pod requests."""
     asked = {name for one in pod.containers for name in one.requests}
-    return sorted(asked | set(pod.overhead))
+    return sorted(asked | set(pod.overhead) | set(pod.own))
 
 
 def _pod_codes(batch: Batch, pod: PodDemand, sidecars_stay: bool) -> Codes:
@@ -172,14 +192,15 @@ class ClusterAnswers:
 
     def _ask_scores(self, batch: Batch, pod: PodDemand) -> Column:
         found = np.zeros(len(batch), np.int64)
-        known = np.flatnonzero(batch.has_nrt)
-        if not len(known):
-            return found
-        part, how = batch.take(known), self._scoring
-        if how.strategy is Strategy.LEAST_NUMA_NODES:
-            found[known] = cluster_scores.scores(part, pod, self._distances, how.bonus)
-        else:
-            found[known] = cluster_scores.node_scores(how.strategy, part, pod, how.weights)
+        for seen, demand in demands(batch, pod):
+            known = np.flatnonzero(seen & batch.has_nrt)
+            if not len(known):
+                continue
+            part, how = batch.take(known), self._scoring
+            if how.strategy is Strategy.LEAST_NUMA_NODES:
+                found[known] = cluster_scores.scores(part, demand, self._distances, how.bonus)
+            else:
+                found[known] = cluster_scores.node_scores(how.strategy, part, demand, how.weights)
         return found
 
     def _answered(

@@ -99,7 +99,8 @@ def node_scores(strategy: Strategy, batch: Batch, pod: PodDemand, weights: Weigh
     if len(rows) and pod.containers:
         part = batch.take(rows)
         total = sum(_worst_usable(score, one.requests, part, weights) for one in pod.containers)
-        found[rows] = total // len(pod.containers)
+        # Truncated, as Go converts a mean: a zone with less than nothing available scores below zero.
+        found[rows] = np.sign(total) * (np.abs(total) // len(pod.containers))
     return found
 
 

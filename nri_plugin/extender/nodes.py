@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, numa_id_of
-from nri_plugin.kube.pod_demand import Amounts, is_affine, is_host_level
+from nri_plugin.kube.pod_demand import Amounts, PodDemand, is_affine, is_host_level
 from nri_plugin.model.options import REGISTRY, TopologyManagerPolicy, TopologyManagerScope
 
 # The topology policy
@@ -28,6 +28,9 @@ DEFAULT_MAX_NUMA_NODES = 8
 HIGHEST_MAX_NUMA_NODES = 1024
 
 PREFER_CLOSEST = f"{REGISTRY['prefer_closest_numa_nodes'].name}=true"
+
+POD_LEVEL_MANAGERS = REGISTRY["pod_level_managers"].published
+"""Attribute of nodes with pod-level resource managers. Nodes of other exporters do not have it."""
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,19}\Z", re.ASCII)
 
@@ -41,12 +44,14 @@ class NodePolicy:
         scope: whether containers or whole pods are aligned.
         max_numa_nodes: divides the scale of LeastNUMANodes.
         prefers_closest: whether the node prefers close NUMA nodes.
+        pod_level_managers: whether the node binds the resources of pods that set their own.
     """
 
     policy: TopologyManagerPolicy = TopologyManagerPolicy.NONE
     scope: TopologyManagerScope = TopologyManagerScope.CONTAINER
     max_numa_nodes: int = DEFAULT_MAX_NUMA_NODES
     prefers_closest: bool = False
+    pod_level_managers: bool = False
 
     @property
     def is_single(self) -> bool:
@@ -57,6 +62,12 @@ class NodePolicy:
     def is_pod_scope(self) -> bool:
         """Whether the pod's total is aligned at once."""
         return self.scope is TopologyManagerScope.POD
+
+    def demand_of(self, pod: PodDemand) -> PodDemand:
+        """Return the pod as the node sees it; see `pod_demand`."""
+        if not self.pod_level_managers:
+            return pod
+        return pod.under_pod_scope if self.is_pod_scope else pod.under_container_scope
 
 
 def node_policy(topology: nrt.NodeResourceTopology) -> NodePolicy:
@@ -82,6 +93,8 @@ def _overridden(found: NodePolicy, name: str, value: str) -> NodePolicy:
         if int(value) >= 1 << 63:
             return found
         return replace(found, max_numa_nodes=min(int(value), HIGHEST_MAX_NUMA_NODES))
+    if name == POD_LEVEL_MANAGERS:
+        return replace(found, pod_level_managers=value == "true")
     if name == nrt.ATTRIBUTE_POLICY_OPTIONS:
         return replace(found, prefers_closest=PREFER_CLOSEST in value.replace(" ", "").split(","))
     return found

@@ -34,7 +34,7 @@ class Batch:
         available: by resource name, row and position; 0 for a zone that does not list the resource.
         listed: whether the zone lists the resource.
         ids: by row and position, `NO_ID` for a missing zone.
-        is_single, is_pod_scope, prefers_closest, has_nrt: by row.
+        is_single, is_pod_scope, pod_level_managers, prefers_closest, has_nrt: by row.
         max_numa_nodes: by row.
         cost_index: by row, into `ClusterTable.costs`.
     """
@@ -44,6 +44,7 @@ class Batch:
     ids: Amounts
     is_single: Flags
     is_pod_scope: Flags
+    pod_level_managers: Flags
     prefers_closest: Flags
     has_nrt: Flags
     max_numa_nodes: Amounts
@@ -80,6 +81,7 @@ _PER_ROW = (
     "ids",
     "is_single",
     "is_pod_scope",
+    "pod_level_managers",
     "prefers_closest",
     "has_nrt",
     "max_numa_nodes",
@@ -106,6 +108,7 @@ class ClusterTable:
             "ids": np.full((self._size, self._width), NO_ID, np.int64),
             "is_single": np.zeros(self._size, np.bool_),
             "is_pod_scope": np.zeros(self._size, np.bool_),
+            "pod_level_managers": np.zeros(self._size, np.bool_),
             "prefers_closest": np.zeros(self._size, np.bool_),
             "has_nrt": np.zeros(self._size, np.bool_),
             "max_numa_nodes": np.full(self._size, 8, np.int64),
@@ -181,6 +184,7 @@ class ClusterTable:
         values: Mapping[str, object] = {
             "is_single": how.is_single,
             "is_pod_scope": how.is_pod_scope,
+            "pod_level_managers": how.pod_level_managers,
             "prefers_closest": how.prefers_closest,
             "has_nrt": True,
             "max_numa_nodes": how.max_numa_nodes,

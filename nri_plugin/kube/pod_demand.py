@@ -1,10 +1,13 @@
 """Requests of a pod, read from its object: by container, as a whole, its QoS class, and what it holds exclusively.
 
+A pod may set resources of its own (`spec.resources`). Only nodes with pod-level resource managers bind them to NUMA nodes:
+`under_pod_scope` and `under_container_scope` are the pod as such a node sees it.
+
 Amounts are thousandths, as in `noderesourcetopology`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -60,6 +63,14 @@ class ContainerDemand:
     requests: Amounts
     limits: Amounts = field(default_factory=dict)
 
+    @property
+    def is_eligible(self) -> bool:
+        """Whether it may own part of a Guaranteed pod: CPU and memory are set, and requests equal limits.
+
+        Source: KEP-5526, as `nri_plugin.policy.pod_level`.
+        """
+        return all(0 < self.requests.get(name, 0) == self.limits.get(name) for name in (CPU, MEMORY))
+
 
 @dataclass(frozen=True)
 class PodDemand:
@@ -70,6 +81,7 @@ class PodDemand:
         qos: its class.
         containers: init containers and sidecars in their order, then app containers.
         overhead: of the runtime class.
+        own: CPU, memory and huge pages of the pod itself; empty for a pod without resources of its own.
     """
 
     namespace: str
@@ -81,6 +93,7 @@ class PodDemand:
     node: str = ""
     scheduler: str = ""
     phase: str = ""
+    own: Amounts = field(default_factory=dict)
 
     @property
     def key(self) -> str:
@@ -112,6 +125,36 @@ class PodDemand:
         return self._effective(sidecars_stay=True)
 
     @cached_property
+    def under_pod_scope(self) -> "PodDemand":
+        """The pod for pod-level managers under pod scope: one container with the pod's own amounts and all devices.
+
+        A fraction of a CPU is not bound. The overhead is not part of the pod's own amounts.
+        """
+        if not self.own:
+            return self
+        request = {
+            name: amount for name, amount in self.effective_with_sidecars.items() if not is_affine(name)
+        }
+        request.update(_bound(self.own))
+        return replace(
+            self, containers=(ContainerDemand(self.name, ContainerKind.APP, request),), overhead={}
+        )
+
+    @cached_property
+    def under_container_scope(self) -> "PodDemand":
+        """The pod for pod-level managers under container scope: only eligible containers have CPUs and memory bound."""
+        if not self.own:
+            return self
+        overhead = {name: amount for name, amount in self.overhead.items() if not is_affine(name)}
+        return replace(self, containers=tuple(map(self._of_eligible, self.containers)), overhead=overhead)
+
+    def _of_eligible(self, one: ContainerDemand) -> ContainerDemand:
+        request = {name: amount for name, amount in one.requests.items() if not is_affine(name)}
+        if self.is_guaranteed and one.is_eligible:
+            request.update(_bound({name: one.requests[name] for name in one.requests if is_affine(name)}))
+        return replace(one, requests=request)
+
+    @cached_property
     def asks_for_devices(self) -> bool:
         """Whether any container, init containers included, requests a resource that Kubernetes does not define."""
         return any(not is_native(name) for container in self.containers for name in container.requests)
@@ -119,8 +162,12 @@ class PodDemand:
     @cached_property
     def shape(self) -> tuple[object, ...]:
         """A key that is equal for pods with equal answers on every node."""
-        rows = tuple((one.kind, tuple(sorted(one.requests.items()))) for one in self.containers)
-        return self.qos, rows, tuple(sorted(self.overhead.items()))
+        # Limits count only where they decide which containers are eligible.
+        rows = tuple(
+            (one.kind, tuple(sorted(one.requests.items())), bool(self.own) and one.is_eligible)
+            for one in self.containers
+        )
+        return self.qos, rows, tuple(sorted(self.overhead.items())), tuple(sorted(self.own.items()))
 
     def holds_exclusively(self, nrt_names: Iterable[str]) -> bool:
         """Whether the pod holds resources of single NUMA nodes: listed devices, whole CPUs, memory."""
@@ -182,7 +229,19 @@ def _pod(obj: Object) -> PodDemand:
         node=spec.get("nodeName") or "",
         scheduler=spec.get("schedulerName") or "",
         phase=status.get("phase") or "",
+        own=_own(spec.get("resources") or {}),
     )
+
+
+def _own(resources: Object) -> dict[str, int]:
+    """Return the pod's own requests, or limits without a request; other resources cannot be set for a pod."""
+    amounts = {**_amounts(resources.get("limits")), **_amounts(resources.get("requests"))}
+    return {name: amount for name, amount in amounts.items() if is_affine(name)}
+
+
+def _bound(amounts: Amounts) -> dict[str, int]:
+    """Return the amounts that the managers bind to NUMA nodes: CPUs only if they are whole."""
+    return {name: amount for name, amount in amounts.items() if name != CPU or amount % 1000 == 0}
 
 
 def _containers(spec: Object) -> Iterator[ContainerDemand]:
@@ -207,7 +266,8 @@ def _amounts(obj: Object | None) -> dict[str, int]:
 
 def _qos(pod_resources: Object | None, containers: tuple[ContainerDemand, ...]) -> QoS:
     """Return the QoS class: only CPUs and memory count, and zero counts as none. Source: Kubernetes, ComputePodQOS."""
-    if pod_resources:
+    # An empty field counts: such a pod is BestEffort, whatever its containers request.
+    if pod_resources is not None:
         requests, limits = _amounts(pod_resources.get("requests")), _amounts(pod_resources.get("limits"))
         containers = (ContainerDemand("", ContainerKind.APP, requests, limits),)
     requested: dict[str, int] = {}

@@ -368,6 +368,7 @@ class Options:
         Level.ALPHA,
         own_gate="PodLevelResourceManagers",
         is_derived=True,
+        published=f"{OWN_ATTRIBUTES}podLevelResourceManagers",
     )
     """Pods that set `spec.resources` get CPUs and memory as a whole, which their containers share. Needs the gate
     `PodLevelResources` and the exporter.

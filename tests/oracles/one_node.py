@@ -83,6 +83,7 @@ def refusal(
     how = node_policy(topology)
     if not how.is_single:
         return None
+    pod = how.demand_of(pod)
     zones = numa_zones(topology)
     if how.is_pod_scope:
         request = pod.effective_with_sidecars if sidecars_stay else pod.effective
@@ -283,6 +284,7 @@ def score(pod: PodDemand, topology: NodeResourceTopology | None, scoring: Scorin
     if topology is None:
         return 0
     how, zones = node_policy(topology), numa_zones(topology)
+    pod = how.demand_of(pod)
     if scoring.strategy is Strategy.LEAST_NUMA_NODES:
         return least_numa_score(pod, how, zones, scoring.bonus)
     return node_score(ZONE_SCORES[scoring.strategy], pod, how, zones, scoring.weights)

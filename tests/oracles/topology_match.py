@@ -79,7 +79,7 @@ def qos(pod) -> str:
     if told:
         return told
     of_pod = pod["spec"].get("resources")
-    everyone = [{"resources": of_pod}] if of_pod else init_containers(pod) + app_containers(pod)
+    everyone = [{"resources": of_pod}] if of_pod is not None else init_containers(pod) + app_containers(pod)
 
     def total(of):
         sums = {}
@@ -188,6 +188,70 @@ def numa_list(nrt, highest=63):
     return found
 
 
+# Pods with resources of their own, on a node that tells that it manages them (`pod-level-resource-managers`, P6 to P14)
+
+
+def own(pod) -> dict[str, Fraction]:
+    given = pod["spec"].get("resources") or {}
+    amounts = {**quantities(given.get("limits")), **quantities(given.get("requests"))}
+    return {name: amount for name, amount in amounts.items() if affine(name)}
+
+
+def manages_pods(nrt) -> bool:
+    told = [
+        one["value"]
+        for one in nrt.get("attributes") or []
+        if one["name"] == "nri-pin/podLevelResourceManagers"
+    ]
+    return told[-1:] == ["true"]
+
+
+def bound(amounts) -> dict[str, Fraction]:
+    """A part of a CPU is bound to no node."""
+    return {name: amount for name, amount in amounts.items() if name != "cpu" or amount.denominator == 1}
+
+
+def eligible(one) -> bool:
+    return all(0 < asked(one).get(name, 0) == limited(one).get(name, 0) for name in ("cpu", "memory"))
+
+
+def beside(pod, name) -> Fraction:
+    """What the pod asks for of one resource: sidecars stay."""
+    stays = most = Fraction(0)
+    for one in init_containers(pod):
+        amount = asked(one).get(name, Fraction(0))
+        most = max(most, stays + amount)
+        stays += amount if is_sidecar(one) else 0
+    stays += sum(asked(one).get(name, Fraction(0)) for one in app_containers(pod))
+    return max(stays, most) + quantities(pod["spec"].get("overhead")).get(name, Fraction(0))
+
+
+def seen(pod, nrt):
+    """The pod as a node without such pods would have to be told of it."""
+    if not own(pod) or not manages_pods(nrt):
+        return pod
+    of_pod = qos(pod)
+    everyone = init_containers(pod) + app_containers(pod)
+    if configured(nrt)[1] == "pod":
+        names = {name for one in everyone for name in asked(one)} | set(pod["spec"].get("overhead") or {})
+        request = {name: beside(pod, name) for name in names if not affine(name)} | bound(own(pod))
+        spec = {"containers": [rewritten({}, request)]}
+    else:
+        spec = {part: [] for part in ("initContainers", "containers")}
+        for part, rows in spec.items():
+            for one in pod["spec"].get(part) or []:
+                request = {name: amount for name, amount in asked(one).items() if not affine(name)}
+                if of_pod == "Guaranteed" and eligible(one):
+                    request |= bound({name: amount for name, amount in asked(one).items() if affine(name)})
+                rows.append(rewritten(one, request))
+    return {"metadata": pod["metadata"], "spec": spec, "status": {"qosClass": of_pod}}
+
+
+def rewritten(one, request):
+    texts = {name: f"{whole(amount * 10**9)}n" for name, amount in request.items()}
+    return {**one, "resources": {"requests": texts}}
+
+
 # 2.5, 2.6 Filter
 
 ALWAYS = ("cpu", "memory", "pods", "ephemeral-storage")
@@ -222,6 +286,7 @@ def filtered(pod, nrt, allocatable, highest=63) -> str:
     policy, scope, _ = configured(nrt)
     if policy != "single-numa-node":
         return "pass"
+    pod = seen(pod, nrt)
     numas = numa_list(nrt, highest)
     if scope == "container":
         return by_container(pod, numas, allocatable, of_pod)
@@ -372,6 +437,7 @@ def score(pod, nrt, kind, weights, highest=63) -> int:
         return 100
     if nrt is None:
         return 0
+    pod = seen(pod, nrt)
     if kind == "LeastNUMANodes":
         return least_numa(pod, nrt, highest)
     policy, scope, _ = configured(nrt)
@@ -381,7 +447,7 @@ def score(pod, nrt, kind, weights, highest=63) -> int:
     if scope == "pod":
         return worst(kind, weights, effective(pod), numas)
     scores = [worst(kind, weights, asked(one), numas) for one in init_containers(pod) + app_containers(pod)]
-    return sum(scores) // len(scores) if scores else 0
+    return int(Fraction(sum(scores), len(scores))) if scores else 0
 
 
 # 2.8 The over-reserve cache, and 1.6 the fingerprint

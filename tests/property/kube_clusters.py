@@ -30,7 +30,8 @@ def nrt_objects(draw, most_zones=5):
         **{
             "nri-pin/topologyManagerPolicyOptions": draw(
                 st.sampled_from(("", "prefer-closest-numa-nodes=true"))
-            )
+            ),
+            "nri-pin/podLevelResourceManagers": draw(st.sampled_from(("", "true"))),
         },
     )
 
@@ -55,12 +56,31 @@ def containers(draw):
 
 
 @st.composite
+def own_resources(draw):
+    """Of the pod itself; mostly those of a Guaranteed pod."""
+    asked = draw(st.dictionaries(st.sampled_from(NAMES[:3]), AMOUNTS, max_size=3))
+    if draw(st.booleans()):
+        asked = {
+            "cpu": "4",
+            "memory": "2",
+            **{name: amount for name, amount in asked.items() if amount != "0"},
+        }
+    parts = draw(
+        st.sampled_from((("requests", "limits"), ("requests", "limits"), ("requests",), ("limits",), ()))
+    )
+    return dict.fromkeys(parts, asked)
+
+
+@st.composite
 def pod_objects(draw):
-    return pod_object(
+    obj = pod_object(
         *draw(st.lists(containers(), min_size=1, max_size=3)),
         init=draw(st.lists(containers(), max_size=2)),
         overhead=draw(st.sampled_from(({}, {"cpu": "250m"}))),
     )
+    if draw(st.booleans()):
+        obj["spec"]["resources"] = draw(own_resources())
+    return obj
 
 
 def pods():

@@ -172,6 +172,35 @@ def test_a_pod_that_is_refused_becomes_failed_where_that_is_chosen(cluster: Clus
     assert status["message"].startswith("Pod was rejected: TopologyAffinityError: ")
 
 
+def test_the_next_pod_of_the_same_owner_waits_and_its_event_says_until_when(cluster: Cluster) -> None:
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "rs", "controller": True}
+    cluster.runtime.synchronize()
+    cluster.export("--on-refusal", "fail-pod")
+    cluster.reads([6, 8])
+    store = cluster.api.store
+    for name, text in (
+        ("first", "ReplicaSet web-5d creates another"),
+        ("second", "so the pod waits until 20"),
+    ):
+        wide = pod(name, cpu=12)
+        obj = pod_object(wide, kube_container("app", cpu="12", memory="1Gi"))
+        obj["metadata"]["ownerReferences"] = [owner]
+        wide = replace(wide, uid=cluster.api.put(obj)["metadata"]["uid"])
+        cluster.runtime.ask(nri.RunPodSandbox(wide))
+        cluster.runtime.ask(nri.CreateContainer(wide, container(wide, "app", cpu=12)))
+        with store.changed:
+            assert store.changed.wait_for(
+                lambda text=text: any(text in one.get("note", "") for one in store.objects.values()),
+                PATIENCE_S,
+            )
+    phases = [
+        store.objects["", "pods", wide.namespace, name].get("status", {}).get("phase")
+        for name in ("first", "second")
+    ]
+    assert phases[0] == "Failed"
+    assert phases[1] != "Failed"
+
+
 def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.exporter.events import Announcer
+from nri_plugin.exporter.events import LONGEST_NOTE, Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.model.options import Node, Options
@@ -190,6 +190,13 @@ def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_pat
     status = client.get(PODS, "web-2", "default")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "SMTAlignmentError")
     first, second = drift_notes(api)
-    assert first == "container app: SMTAlignmentError: odd"
+    assert first.startswith("container app: SMTAlignmentError: odd; the pod is set to Failed")
     assert "not set to Failed" in second
+    # A refusal with many words leaves room for what to do.
+    long = replace(rows[2], number=4, detail="x" * 5000)
+    announcer.announce(AgentStatus(NODE, State(), (*rows, long)))
+    note = drift_notes(api)[-1]
+    assert len(note) == LONGEST_NOTE
+    assert note.endswith("kubectl delete pod -n default web-3")
+    assert announcer.rejections == {"failed-pod": 1, "left": 2}
     client.close()

@@ -1,15 +1,36 @@
 """Which refused pods are set to Failed, and what is then read of them."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import RefusalRow
-from nri_plugin.exporter.events import fail_pod, rejection, why_not
+from nri_plugin.agent.status_client import AgentStatus, RefusalRow
+from nri_plugin.exporter.refused_pods import (
+    FAILED,
+    FIRST_PAUSE_S,
+    LEFT,
+    MOST_GROUPS,
+    MOST_PODS,
+    WAITS,
+    WINDOW_S,
+    Brake,
+    Changes,
+    Group,
+    Outcome,
+    RefusedPods,
+    group_of,
+    rejection,
+    why_not,
+)
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.model.errors import KubeAPIError
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation, PodRecord, State
+from tests.builders import machine
 from tests.kube_api_server import KubeAPI
 
 WAITING = {"name": "app", "state": {"waiting": {"reason": "CreateContainerError"}}, "restartCount": 0}
@@ -39,9 +60,12 @@ def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
     one.close()
 
 
-def reject(client: KubeClient, uid: str, node: str = "n1") -> str:
-    row = RefusalRow(1, uid, "default", "web", "app", "SMTAlignmentError", "SMTAlignmentError: odd")
-    return fail_pod(client, node, row)
+def row(uid: str, pod: str = "web", container: str = "app", number: int = 1) -> RefusalRow:
+    return RefusalRow(number, uid, "default", pod, container, "SMTAlignmentError", "SMTAlignmentError: odd")
+
+
+def reject(client: KubeClient, uid: str, node: str = "n1") -> Outcome:
+    return RefusedPods(client, node, lambda: 0.0).fail(row(uid))
 
 
 def test_a_pod_that_has_not_begun_is_failed_and_the_rest_of_its_status_stays(
@@ -49,7 +73,11 @@ def test_a_pod_that_has_not_begun_is_failed_and_the_rest_of_its_status_stays(
 ) -> None:
     uid = api.put(pod())["metadata"]["uid"]
     api.put(pod(uid=uid))
-    assert reject(client, uid) == ""
+    outcome = reject(client, uid)
+    assert outcome.result == FAILED
+    assert (
+        "no controller: delete it and create it again (kubectl delete pod -n default web)" in outcome.advice
+    )
     status = client.get(PODS, "web", "default")["status"]
     assert (status["phase"], status["reason"]) == ("Failed", "SMTAlignmentError")
     assert status["message"] == "Pod was rejected: SMTAlignmentError: odd"
@@ -67,30 +95,47 @@ def test_a_pod_that_changed_since_it_was_read_is_left(api: KubeAPI, client: Kube
 
 def test_what_the_cluster_does_not_allow_is_said(api: KubeAPI, client: KubeClient) -> None:
     api.behaviour.fail_next.append((403, {}))
-    assert "403" in reject(client, "u")
+    outcome = reject(client, "u")
+    assert outcome.result == LEFT
+    assert "403" in outcome.advice
+
+
+def test_a_static_pod_is_changed_on_its_node(api: KubeAPI, client: KubeClient) -> None:
+    uid = api.put(pod(annotations={"kubernetes.io/config.mirror": "h"}))["metadata"]["uid"]
+    outcome = reject(client, uid)
+    assert outcome.result == LEFT
+    assert "manifest" in outcome.advice
+    assert "kubectl delete" not in outcome.advice
+
+
+RUNNING: dict[str, Any] = {"state": {"running": {}}}
+ENDED: dict[str, Any] = {"state": {"terminated": {"exitCode": 0}}}
+CRASHED: dict[str, Any] = {"restartCount": 1, "lastState": {"terminated": {"exitCode": 137}}}
 
 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        (pod(annotations={"kubernetes.io/config.mirror": "h"}), "static pod"),
         (pod(uid="other"), "another pod"),
         ({**pod(), "spec": {"nodeName": "n2"}}, "on node n2, not n1"),
         (pod(deletionTimestamp="2026-01-02T03:04:05Z"), "being deleted"),
         (pod({"phase": "Failed"}), "phase is Failed"),
-        (pod({"containerStatuses": [WAITING | {"restartCount": 1}]}), "has run"),
-        (pod({"containerStatuses": [WAITING | {"state": {"running": {}}}]}), "has run"),
-        (pod({"containerStatuses": [WAITING | {"lastState": {"terminated": {}}}]}), "has run"),
-        (pod({"initContainerStatuses": [{"name": "i", "state": {"terminated": {}}}]}), "has run"),
+        (pod({"phase": "Succeeded"}), "phase is Succeeded"),
+        (pod({"containerStatuses": [WAITING | RUNNING]}), "runs or has ended"),
+        (pod({"containerStatuses": [WAITING, {"name": "batch"} | ENDED]}), "runs or has ended"),
+        (pod({"ephemeralContainerStatuses": [{"name": "debug"} | RUNNING]}), "runs or has ended"),
+        (pod({"initContainerStatuses": [{"name": "app"} | RUNNING]}), "app was started meanwhile"),
+        (pod({"initContainerStatuses": [{"name": "init"} | ENDED]}), ""),
+        (pod({"initContainerStatuses": [{"name": "sidecar"} | RUNNING]}), ""),
+        (pod({"containerStatuses": [WAITING | CRASHED]}), ""),
+        (pod({"containerStatuses": [WAITING | CRASHED], "phase": "Running"}), ""),
         (pod(), ""),
         (pod({"phase": "Pending", "containerStatuses": None}), ""),
         (pod({"phase": ""}), ""),
     ],
 )
-def test_a_pod_is_left_to_wait_where_the_kubelet_would_not_make_room_for_another(
-    given: dict[str, Any], words: str
-) -> None:
-    said = why_not(given, "u", "n1")
+def test_a_pod_is_failed_while_its_app_containers_wait(given: dict[str, Any], words: str) -> None:
+    said = why_not(given, row("u"), "n1")
     assert words in said
     assert bool(said) == bool(words)
 
@@ -100,3 +145,205 @@ def test_a_reason_that_the_kubelet_does_not_have_becomes_its_word_for_the_unexpe
         rejection(pod(), reason, "")["status"]["reason"] for reason in ("TopologyAffinityError", "Other")
     ]
     assert words == ["TopologyAffinityError", "UnexpectedAdmissionError"]
+
+
+# The brake, as a Deployment meets it
+
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-5d", "uid": "rs-1", "controller": True}
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Node1:
+    """A node on which a Deployment's pods are refused, one after another."""
+
+    def __init__(self, api: KubeAPI, client: KubeClient) -> None:
+        self.api, self.clock, self.count = api, Clock(), 0
+        self.refused = RefusedPods(client, "n1", self.clock, wall_clock=lambda: 1_800_000_000.0)
+        self.heard(State())
+
+    def heard(self, state: State, *rows: RefusalRow, options: Options | None = None) -> None:
+        node = Node(machine(), options or Options(), CPUSet.parse("0"))
+        self.refused.take(AgentStatus(node, state, rows), rows)
+
+    def creates(self, cpu: str = "2", owner: dict[str, Any] = OWNER) -> RefusalRow:
+        self.count += 1
+        obj = pod(ownerReferences=[owner])
+        obj["metadata"]["name"] = name = f"web-{self.count}"
+        del obj["metadata"]["uid"]
+        obj["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+        return row(self.api.put(obj)["metadata"]["uid"], name, number=self.count)
+
+    def refuses(self, one: RefusalRow, state: State | None = None) -> Outcome:
+        self.heard(state or State(), one)
+        return self.refused.fail(one)
+
+
+@pytest.fixture
+def node(api: KubeAPI, client: KubeClient) -> Node1:
+    return Node1(api, client)
+
+
+def test_the_pod_that_waits_is_told_until_when(node: Node1) -> None:
+    first, second = node.creates(), node.creates()
+    assert node.refuses(first) == Outcome(
+        FAILED, "; the pod is set to Failed, ReplicaSet web-5d creates another"
+    )
+    waits = node.refuses(second)
+    assert waits.result == WAITS
+    assert "pods of ReplicaSet web-5d with these requests were refused here before" in waits.advice
+    assert "until 2027-01-15T08:00:10Z" in waits.advice
+    assert f"kubectl delete pod -n default {second.pod}" in waits.advice
+    # The same words each time, so that the event is not repeated.
+    node.clock.now += 9.0
+    assert node.refuses(second) == waits
+    node.clock.now += 1.0
+    assert node.refuses(second).result == FAILED
+
+
+def test_a_pod_that_waits_is_not_read_again(node: Node1) -> None:
+    node.refuses(node.creates())
+    waiting = node.creates()
+    node.refuses(waiting)
+    node.api.behaviour.fail_next.append((500, {}))
+    assert node.refuses(waiting).result == WAITS
+
+
+def test_pods_of_another_owner_or_with_other_requests_do_not_wait(node: Node1) -> None:
+    other = {**OWNER, "name": "db", "uid": "rs-2"}
+    pods = [node.creates(), node.creates("4"), node.creates(owner=other)]
+    assert [node.refuses(one).result for one in pods] == [FAILED] * 3
+    assert node.refuses(node.creates()).result == WAITS
+
+
+def test_the_end_of_another_pod_or_a_new_configuration_ends_the_wait(node: Node1) -> None:
+    holds = State(allocations={"db/app": Allocation(CPUSet.parse("2-3"))})
+    node.refuses(node.creates(), holds)
+    waiting = node.creates()
+    assert node.refuses(waiting, holds).result == WAITS
+    node.heard(State())
+    assert node.refuses(waiting).result == FAILED
+    waiting = node.creates()
+    assert node.refuses(waiting).result == WAITS
+    node.heard(State(), options=Options(full_pcpus_only=True))
+    assert node.refused.fail(waiting).result == FAILED
+
+
+def test_the_end_of_a_refused_pod_ends_no_wait(node: Node1) -> None:
+    """Its init container held CPUs until it was failed: others get no more than before."""
+    first, second = node.creates(), node.creates()
+    holds = State(allocations={f"{first.pod_uid}/init": Allocation(CPUSet.parse("2-3"))})
+    node.heard(holds)
+    assert node.refuses(first, holds).result == FAILED
+    assert node.refuses(second, State()).result == WAITS
+
+
+def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none_is_not() -> None:
+    changes, gpu = Changes(), frozenset({("default", "gpu")})
+    running = State({"u": PodRecord("u", "s", "gpu", "default"), "v": PodRecord("v", "t", "web", "default")})
+    status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), running)
+    generations = []
+    for state, with_devices in (
+        (running, gpu),
+        (running, frozenset()),
+        (running.without_pod("v"), gpu),
+        (State(), gpu),
+    ):
+        changes.take(replace(status, state=state), [], 0.0, with_devices)
+        generations.append(changes.generation)
+    assert generations == [0, 0, 0, 1]
+
+
+def test_refused_pods_are_remembered_in_bounds() -> None:
+    changes, first = Changes(), row("first")
+    holds = State(allocations={"first/init": Allocation(CPUSet.parse("2-3"))})
+    status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
+    changes.take(status, [first, *(row(str(number)) for number in range(MOST_PODS))], 0.0)
+    changes.take(replace(status, state=State()), [], 1.0)
+    assert changes.generation == 1, "the first one is forgotten, so its end counts"
+
+
+def test_a_pod_that_was_refused_long_ago_is_as_any_other() -> None:
+    """It may have been placed at a later try."""
+    for now, generation in ((WINDOW_S - 1.0, 0), (WINDOW_S, 1)):
+        changes = Changes()
+        holds = State(allocations={"u/app": Allocation(CPUSet.parse("2-3"))})
+        status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
+        changes.take(status, [row("u")], 0.0)
+        changes.take(replace(status, state=State()), [], now)
+        assert changes.generation == generation
+
+
+def test_a_write_that_the_cluster_refuses_makes_no_pod_wait(
+    node: Node1, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def forbidden(*_: Any, **__: Any) -> None:
+        raise KubeAPIError("PATCH", "no", status=403, reason="Forbidden")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "merge_patch", forbidden)
+        assert node.refuses(node.creates()).result == LEFT
+    assert node.refuses(node.creates()).result == FAILED
+
+
+def test_pods_without_a_controller_are_one_group_in_their_namespace() -> None:
+    one, other = pod(uid="a", name="a"), pod(uid="b", name="b")
+    assert group_of(one) == group_of(other)
+    assert group_of(one) != group_of(pod(namespace="another"))
+    assert group_of(pod(ownerReferences=[OWNER])) != group_of(one)
+    odd = pod()
+    odd["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "many"}}
+    assert group_of(odd) != group_of(one)
+
+
+# The decision alone; its law is in tests/property/test_refusal_brake.py
+
+WEB, DB = Group("rs-1", 1), Group("rs-2", 1)
+
+
+@pytest.mark.parametrize(
+    ("failures", "group", "generation", "now", "until"),
+    [
+        # (group, generation, seconds) of failed pods; then the question and its answer
+        ([], WEB, 0, 0.0, None),
+        ([(WEB, 0, 0.0)], WEB, 0, 9.0, 10.0),
+        ([(WEB, 0, 0.0)], WEB, 0, 10.0, None),
+        ([(WEB, 0, 0.0)], DB, 0, 1.0, None),
+        ([(WEB, 0, 0.0)], WEB, 1, 1.0, None),
+        ([(WEB, 0, 0.0), (WEB, 0, 10.0)], WEB, 0, 11.0, 30.0),
+        ([(WEB, 0, 0.0), (WEB, 0, 10.0), (WEB, 0, 30.0)], WEB, 0, 31.0, 70.0),
+        ([(WEB, 0, 0.0), (WEB, 0, 10.0), (WEB, 1, 11.0)], WEB, 1, 12.0, 21.0),
+        ([(WEB, 0, 0.0), (DB, 0, 5.0)], WEB, 0, 6.0, 10.0),
+        # Calm for ten minutes after the wait: new. A second less: the pause doubles.
+        ([(WEB, 0, 0.0), (WEB, 0, 610.0)], WEB, 0, 611.0, 620.0),
+        ([(WEB, 0, 0.0), (WEB, 0, 609.0)], WEB, 0, 610.0, 629.0),
+    ],
+)
+def test_how_long_the_next_pod_waits(
+    failures: list[tuple[Group, int, float]],
+    group: Group,
+    generation: int,
+    now: float,
+    until: float | None,
+) -> None:
+    brake = Brake()
+    for one, of, at in failures:
+        brake = brake.failed(one, of, at)
+    assert brake.waits_until(group, generation, now) == until
+
+
+def test_the_table_is_bounded_and_the_groups_without_room_share_one_pause() -> None:
+    brake = Brake()
+    for number in range(3 * MOST_GROUPS):
+        group = Group(f"rs-{number}", 0)
+        if brake.waits_until(group, 0, 0.0) is None:
+            brake = brake.failed(group, 0, 0.0)
+    assert len(brake.pauses) == MOST_GROUPS + 1
+    assert brake.waits_until(Group("one more", 0), 0, 1.0) == FIRST_PAUSE_S
+    later = brake.failed(Group("later", 0), 0, 10_000.0)
+    assert list(later.pauses) == [Group("later", 0)]

@@ -19,7 +19,9 @@ from nri_plugin.model.options import (
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
+    Amounts,
     CgroupRef,
+    ContainerFacts,
     ContainerRecord,
     MemoryBlock,
     Phase,
@@ -29,6 +31,7 @@ from nri_plugin.model.state import (
 )
 from nri_plugin.model.topology import NUMANode, Topology
 from tests.builders import GIB, machine
+from tests.level_pod import LEVEL, ROWS, WHOLE, admitted, level_node
 from tests.oracles.one_node import refusal
 
 SINGLE = Options(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
@@ -229,3 +232,57 @@ def test_the_scheduler_passes_what_one_numa_node_can_still_give(held: str, wante
     largest = max(len(state.available(here) & numa.cpus) for numa in here.topology.nodes)
     told = from_object(to_object(published("n", here, state)))
     assert (refusal(pod_demand(guaranteed_pod(wanted)), told) is None) == (wanted <= largest)
+
+
+def test_a_pod_with_resources_of_its_own_counts_once_with_all_it_owns() -> None:
+    """6 CPUs and 6 GiB of 15 CPUs and 32 GiB, whatever its containers share."""
+    on = level_node()
+    state = admitted(on, *ROWS)
+    assert figures(on, state, "cpu") == [(8, 7, 1), (8, 8, 8)]
+    assert figures(on, state, "memory") == [
+        (16 * GIB, 16 * GIB, 10 * GIB),
+        (16 * GIB, 16 * GIB, 16 * GIB),
+    ]
+
+
+def test_an_init_container_and_those_that_run_after_it_on_its_cpus_count_once() -> None:
+    on = level_node(replace(LEVEL, pod_level_managers=False))
+    state = admitted(on, ROWS[0], ROWS[2], resources=None)
+    assert sum(available for _, _, available in figures(on, state, "cpu")) == 13
+    assert sum(available for _, _, available in figures(on, state, "memory")) == 30 * GIB
+
+
+def test_the_gate_is_published_only_where_it_is_on() -> None:
+    """A scheduler then places pods by the resources that they set for themselves."""
+    on, off = (
+        published("n", level_node(replace(LEVEL, pod_level_managers=value)), State())
+        for value in (True, False)
+    )
+    assert on.attribute("nri-pin/podLevelResourceManagers") == "true"
+    assert off.attribute("nri-pin/podLevelResourceManagers") is None
+    assert node_policy(from_object(to_object(on))).pod_level_managers
+    assert not node_policy(from_object(to_object(off))).pod_level_managers
+
+
+@pytest.mark.parametrize(
+    ("rows", "resources", "is_seen"),
+    [
+        (ROWS, WHOLE, True),
+        (ROWS[1:2] + ROWS[3:], WHOLE, False),
+        # Plain init containers do not count.
+        ((ROWS[0], ROWS[3]), WHOLE, False),
+        ((replace(ROWS[3], amounts=Amounts(1500, 0, 0, 0)),), WHOLE, False),
+        ((replace(ROWS[3], amounts=Amounts(1000, 0, 0, 0)),), WHOLE, True),
+        ((replace(ROWS[3], amounts=Amounts(hugepages=(("hugepages-1Gi", GIB),))),), WHOLE, True),
+    ],
+)
+def test_the_fingerprint_has_the_pods_that_the_scheduler_plugin_sees(
+    rows: tuple[ContainerFacts, ...], resources: Amounts, is_seen: bool
+) -> None:
+    """It looks at containers only. Our own extender is told of every pod."""
+    state = admitted(level_node(), *rows, resources=resources)
+    found = published("n", level_node(), state)
+    assert found.fingerprint == fingerprint([("default", "web")] if is_seen else [])
+    assert found.attribute("nri-pin/accounted-pods") == "web"
+    with_devices = published("n", level_node(), state, Devices(pods=frozenset({("default", "web")})))
+    assert with_devices.fingerprint == fingerprint([("default", "web")])

@@ -148,3 +148,25 @@ def test_seeing_a_pod_again_does_not_charge_it_again():
     one.published(nrt("a"))
     assert not one.arrived(some("a", "Running"), 1.0)
     assert charged(one) == []
+
+
+def level_pod():
+    own = {"cpu": "6", "memory": "6Gi"}
+    row = container(cpu="2", memory="1Gi", limits=False)
+    return pod(row, name="a", node="n", resources={"requests": own, "limits": own})
+
+
+def test_a_pod_is_charged_as_its_node_sees_it():
+    for attributes, cpu in (({}, 2000), ({"nri-pin/podLevelResourceManagers": "true"}, 6000)):
+        one = NodeLedger(topology("n", ZONES, scope="pod", **attributes))
+        one.arrived(level_pod(), 0.0)
+        assert one.charges()[0]["cpu"] == cpu
+
+
+def test_a_pod_whose_containers_request_nothing_is_charged_once_its_node_tells_how_it_sees_it():
+    own = {"cpu": "6", "memory": "6Gi"}
+    one = NodeLedger()
+    one.arrived(pod(container(), name="a", node="n", resources={"requests": own, "limits": own}), 0.0)
+    assert one.charges() == ({}, {})
+    one.published(topology("n", ZONES, scope="pod", **{"nri-pin/podLevelResourceManagers": "true"}))
+    assert one.charges()[0]["cpu"] == 6000

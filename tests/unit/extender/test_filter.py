@@ -2,7 +2,8 @@
 
 import pytest
 
-from nri_plugin.extender.cluster import PASS, POD, ClusterAnswers
+from nri_plugin.extender.answers import reason
+from nri_plugin.extender.cluster import OWN_RESOURCES, PASS, POD, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from tests.kube_builders import container, node_row, pod, topology
 
@@ -17,8 +18,8 @@ def what(asked, node, sidecars_stay=False):
     if node is not None:
         cluster.put("n", *node_row(node))
     code = cluster.codes(["n"], asked)[0]
-    if code in (PASS, POD):
-        return None if code == PASS else ("pod", "")
+    if code <= PASS:
+        return {PASS: None, POD: ("pod", ""), OWN_RESOURCES: ("own resources", "")}[code]
     found = asked.containers[code - 1]
     return found.kind.value, found.name
 
@@ -66,3 +67,49 @@ def test_the_lowest_numa_node_that_fits_gives():
     first, second = container("x", cpu="3", memory="1Mi"), container("y", cpu="8", memory="1Mi")
     assert what(pod(first, second), node) is None
     assert what(pod(second, first, second), node) == ("app-container", "y")
+
+
+MANAGED = {"nri-pin/podLevelResourceManagers": "true"}
+
+
+def level_pod(cpu, *containers):
+    own = {"cpu": cpu, "memory": "2Gi"}
+    return pod(*containers, resources={"requests": own, "limits": own})
+
+
+@pytest.mark.parametrize(
+    ("scope", "attributes", "asked", "found"),
+    [
+        # The containers ask for 1 CPU, the pod for 5 of 4.
+        ("pod", MANAGED, level_pod("5", container(cpu="1", memory="1Gi")), ("own resources", "")),
+        ("pod", {}, level_pod("5", container(cpu="1", memory="1Gi")), None),
+        ("pod", MANAGED, level_pod("4", container(cpu="1", memory="1Gi")), None),
+        ("pod", MANAGED, level_pod("5", container()), ("own resources", "")),
+        ("pod", MANAGED, pod(BIG), ("pod", "")),
+        ("pod", {"nri-pin/podLevelResourceManagers": "no"}, level_pod("5", container()), None),
+        # Requests below the limits make a container share, whatever it asks for.
+        ("container", MANAGED, level_pod("9", container("a", cpu="5", limits=False)), None),
+        ("container", {}, level_pod("9", container("a", cpu="5", limits=False)), ("app-container", "a")),
+        ("container", MANAGED, level_pod("9", BIG), ("app-container", "big")),
+        ("container", MANAGED, level_pod("9", *THREE), ("app-container", "c")),
+    ],
+)
+def test_a_node_that_manages_pods_looks_at_what_the_pod_sets_for_itself(scope, attributes, asked, found):
+    assert what(asked, topology("n", TWO, scope=scope, **attributes)) == found
+
+
+def test_the_reason_names_the_amounts_of_the_pod():
+    asked = level_pod("5", container(cpu="1", memory="1Gi"))
+    assert reason(asked, OWN_RESOURCES) == (
+        "no NUMA node has the resources that the pod sets for itself available: cpu 5, memory 2147483648"
+    )
+
+
+def test_scores_of_one_pod_differ_by_what_the_nodes_manage():
+    cluster = ClusterAnswers(Scoring())
+    for name, attributes in (("managed", MANAGED), ("plain", {})):
+        cluster.put(name, *node_row(topology(name, TWO, scope="pod", policy="best-effort", **attributes)))
+    asked = level_pod("6", container(cpu="1", memory="1Gi"))
+    # 6 CPUs need two NUMA nodes of 4, the single CPU of its container needs one.
+    managed, plain = cluster.scores(["managed", "plain"], asked)
+    assert managed < plain

@@ -76,3 +76,9 @@ def test_containers_are_averaged_each_alone():
     asked = [container(cpu=cpus, memory=cpus) for cpus in "24"]
     assert scored("LeastAllocated", zones, *asked) == (75 + 50) // 2
     assert scored("LeastAllocated", zones, *asked, policy="restricted") == 0
+
+
+def test_the_mean_over_containers_is_truncated_also_below_zero():
+    """Shares of 1 and -1 score -100, those of 1 and -2 score -350."""
+    rows = [container(cpu="2", memory=memory) for memory in "112"]
+    assert scored("BalancedAllocation", {0: {"cpu": "0", "memory": "-1m"}}, *rows) == -183
