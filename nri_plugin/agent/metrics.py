@@ -360,8 +360,15 @@ class Metrics:
         for kind in KINDS:
             gauge.labels(*kind).set_function(partial(watch.count, kind))
 
-    def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
-        """Show the allocations of the handler, and those that only the memory holds."""
+    def follow_state(
+        self, handler: Handler, link: RuntimeLink, incomplete: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Show the allocations of the handler, those that only the memory holds, and the number of incomplete pods."""
+        Gauge(
+            "nri_pin_incomplete_pods",
+            "Pods that run in part: a container was refused while others of the pod exist.",
+            registry=self.registry,
+        ).set_function(incomplete)
         Gauge(
             "nri_pin_unsaved_allocations",
             "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",

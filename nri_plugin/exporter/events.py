@@ -50,7 +50,7 @@ LONGEST_NAME = 253
 
 UNKNOWN_POD = PodObject()
 
-UNPLACED, DRIFT = "Unplaced", "Drift"
+UNPLACED, DRIFT, INCOMPLETE = "Unplaced", "Drift", "IncompletePod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +237,7 @@ def _ran(state: Object) -> bool:
 # The announcer
 
 
-KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED)
+KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED, INCOMPLETE)
 OTHER = "other"
 """Label for any other reason: the labels of the metric are a closed set."""
 
@@ -286,6 +286,7 @@ class Announcer:
         self._is_first = True
         self._last_refusal = self._last_drift = 0
         self._unplaced: frozenset[str] = frozenset()
+        self._incomplete: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
     def announce(self, status: AgentStatus) -> None:
@@ -321,6 +322,11 @@ class Announcer:
             record = unplaced[container_id]
             yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
+        for pod in status.incomplete:
+            if pod.pod_uid not in self._incomplete:
+                container = pod.refused[0].container
+                yield PodEvent(pod.pod_uid, pod.namespace, pod.pod, container, INCOMPLETE, str(pod))
+        self._incomplete = frozenset(pod.pod_uid for pod in status.incomplete)
 
     def _create(self, event: PodEvent) -> None:
         now = time.time()
