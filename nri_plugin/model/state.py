@@ -463,7 +463,7 @@ class State:
         for key, allocation in self.allocations.items():
             for cpu in allocation.cpus:
                 owner = owner_by_cpu.get(cpu)
-                if owner is not None and not self._may_share(owner, key):
+                if owner is not None and not self.may_share(owner, key):
                     found.append(Violation(ViolationKind.TWO_OWNERS, str(cpu), key, owner))
                 if cpu in reserved:
                     found.append(Violation(ViolationKind.RESERVED, str(cpu), key))
@@ -477,7 +477,7 @@ class State:
             found.append(Violation(ViolationKind.EMPTY_POOL))
         return found
 
-    def _may_share(self, one: str, other: str) -> bool:
+    def may_share(self, one: str, other: str) -> bool:
         """Whether two allocations may have the same CPUs: only those of one pod, in these cases."""
         if pod_of(one) != pod_of(other):
             return False

@@ -99,10 +99,11 @@ def test_an_incomplete_pod_is_told_of_once_with_what_its_containers_hold(
     for _ in range(2):
         announcer.announce(AgentStatus(NODE, State(), incomplete=(row,)))
     assert notes(api) == ["IncompletePod db"]
-    assert drift_notes(api) == [
+    (note,) = drift_notes(api)
+    assert note == (
         "container e: incomplete: refused: e (TopologyAffinityError); other containers of the pod: a (CPUs 1-10), "
         "b (CPUs 11-12, not created), c (pod shared pool 13), d (shared pool)"
-    ]
+    )
 
 
 PLACED = State(
