@@ -25,6 +25,7 @@ from nri_plugin.core.hint_providers import (
     tables_of,
 )
 from nri_plugin.core.placement import (
+    MergeTerms,
     Placement,
     exclusive_count,
     leave_a_pool,
@@ -54,7 +55,6 @@ from nri_plugin.model.state import Allocation, Kind, PodFacts, PodRecord, State,
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
     has_own_resources,
@@ -172,14 +172,15 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
     )
     if not is_first or pod.namespace in node.options.never_refuse or not exclusive_count(node, request):
         return
-    total = pod_request(node.options, pod)
+    # A container that asks for all of it itself is refused by its placement, with the kubelet's reason.
+    total, own = pod_request(node.options, pod), memory_request(node, request)
     count, available = (total.cpu_milli or 0) // 1000, state.available(node)
-    if count > len(available):
+    if count > max(len(available), exclusive_count(node, request)):
         hint = f"pod {pod.name} asks for so many in all; end others or ask for less"
         raise InsufficientCPUsError(count, len(available), hint)
     for resource, size in memory_request(node, total).items():
         free = sum(memory_state_of(node, state).free(resource).values())
-        if size > free:
+        if size > max(free, own.get(resource, 0)):
             raise InsufficientMemoryError(PodMemoryShortage(pod.name, resource, size, free))
 
 
@@ -231,18 +232,12 @@ def _admit_with_own_resources(
     """
     facts = pod.facts
     assert facts is not None
-    total = replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices)
-    question = Question(
-        node,
-        state,
-        pod,
-        total,
-        exclusive_cpus=pod_cpus(facts) if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0,
-        memory=pod_memory(facts) if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC else {},
-    )
+    question = pod_question(node, state, pod, facts, request)
+    total = question.request
     try:
         # 1. One merge for the pod; a pod without a CPU or a byte for its shared containers has no hint that fits.
-        hint = _merged(question, facts)
+        terms = pod_terms(question, facts)
+        hint = admit_hint(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
         # 2. The CPUs of the pod, then the part of each container.
         tables, options = tables_of(node), node.options
         block = CPUSet()
@@ -301,11 +296,26 @@ def pod_total_request(pod: PodRecord, facts: PodFacts) -> ContainerRequest:
     )
 
 
-def _merged(question: Question, facts: PodFacts) -> MergedHint:
-    """The merged hint of the pod.
+def pod_question(
+    node: Node, state: State, pod: PodRecord, facts: PodFacts, request: ContainerRequest
+) -> Question:
+    """The question to hint providers about the resources of the pod; `request` tells its devices."""
+    options = node.options
+    return Question(
+        node,
+        state,
+        pod,
+        replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices),
+        exclusive_cpus=pod_cpus(facts) if options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0,
+        memory=pod_memory(facts) if options.memory_manager_policy is MemoryManagerPolicy.STATIC else {},
+    )
+
+
+def pod_terms(question: Question, facts: PodFacts) -> MergeTerms:
+    """The hints for the pod; none fits where its exclusive containers leave nothing to those that share.
 
     Raises:
-        AdmissionError: the policy does not admit it.
+        AdmissionError: a provider of another package failed.
     """
     terms = terms_of(question)
     providers = list(terms.providers)
@@ -319,6 +329,4 @@ def _merged(question: Question, facts: PodFacts) -> MergedHint:
             why = str(error)
             hints = tuple(HintSet(resource, (), why=why) for resource in resources)
             providers[OWN.index(provider)] = hints or None
-    return admit_hint(
-        terms.policy, terms.nodes, providers, distances=terms.distances, tie_break=terms.tie_break
-    )
+    return terms._replace(providers=providers)
