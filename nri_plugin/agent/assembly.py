@@ -48,7 +48,7 @@ class Assembly:
             # The metrics library is large, so it is loaded only where metrics are served.
             from nri_plugin.agent.metrics import Metrics
 
-            self._metrics = Metrics()
+            self._metrics = Metrics(pod_level=config.options.pod_level_managers)
 
     def serve_http(self) -> None:
         """Serve metrics, and probes on another port, where the configuration has addresses.

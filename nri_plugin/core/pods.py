@@ -252,7 +252,7 @@ def _admit_with_own_resources(
             refuse_empty_memory_pool(facts)
         blocks, mems = memory_under(question, hint)
     except AdmissionError as error:
-        return Unfit(state, total, error.refusal)
+        return Unfit(state, total, replace(error.refusal, is_of_pod=True))
     state = state.with_pod(
         replace(
             pod,

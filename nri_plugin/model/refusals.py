@@ -453,6 +453,7 @@ class AdmissionRefusal:
         exact: False where a search for a better hint was cut short.
         container: the container that does not fit, where the whole pod was asked about; else empty.
         advice: what would have fitted; None where the refusal is not about room, or no alternative was tried.
+        is_of_pod: it is about the resources of the pod itself, not about those of one container.
     """
 
     kind: RefusalKind
@@ -464,6 +465,7 @@ class AdmissionRefusal:
     exact: bool = True
     container: str = ""
     advice: Advice | None = None
+    is_of_pod: bool = False
 
     @property
     def reason(self) -> str:
