@@ -128,3 +128,15 @@ def test_each_cpu_is_owned_once() -> None:
         "plain/app": "8-9",
         "plain/bound": "",
     }
+
+
+def test_containers_of_one_pod_may_share_what_its_pod_owns() -> None:
+    held = {
+        "u/": Allocation(CPUSet.parse("2-7")),
+        "u/db": Allocation(CPUSet.parse("2-5")),
+        "u/web": Allocation(CPUSet.parse("2-5")),
+        "v/db": Allocation(CPUSet.parse("2-5")),
+    }
+    state = State(allocations=held)
+    pairs = [("u/", "u/db"), ("u/db", "u/web"), ("u/db", "v/db"), ("u/", "v/db")]
+    assert [state.may_share(*pair) for pair in pairs] == [True, False, False, False]
