@@ -324,6 +324,8 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     if told.refusal:
         yield "refused" if told.outcome is ContainerOutcome.REFUSED else "unplaced", _reason(told)
         if told.refusal.advice:
+            if told.unfit:
+                yield "would fit", f"beside the rest of the pod, sizes are those of container {told.unfit}:"
             yield from (("would fit", one) for one in _fits(told.fits))
             yield "in the way", in_the_way(told)
 

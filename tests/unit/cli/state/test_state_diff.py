@@ -55,7 +55,7 @@ CASES: dict[str, tuple[State, State, str]] = {
     "CPUs that its pod shares": (
         STATE.without_allocation("u1/db"),
         held("2-3", is_pod_shared=True),
-        "gained   shop/db-0/db: CPUs 2-3; mems - -> 0, is_pod_shared no -> yes",
+        "gained   shop/db-0/db: CPUs 2-3; mems - -> 0; is_pod_shared no -> yes",
     ),
     "facts of its pod": (
         STATE,
