@@ -394,6 +394,10 @@ class State:
                 found[key] = cpus
         return found
 
+    def may_share(self, one: str, other: str) -> bool:
+        """Whether two allocations may have the same CPUs: only those of one pod."""
+        return self._may_share(one, other)
+
     def shared_pool(self, node: Node) -> CPUSet:
         """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
 
@@ -500,10 +504,6 @@ class State:
         ):
             found.append(Violation(ViolationKind.EMPTY_POOL))
         return found
-
-    def may_share(self, one: str, other: str) -> bool:
-        """Whether two allocations may have the same CPUs: only those of one pod."""
-        return self._may_share(one, other)
 
     def _may_share(self, one: str, other: str) -> bool:
         """Whether two allocations may have the same CPUs: only those of one pod, in these cases."""
