@@ -7,14 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import (
-    AgentStatus,
-    DriftRow,
-    IncompletePodRow,
-    RefusalRow,
-    RefusedContainerRow,
-    SiblingRow,
-)
+from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
@@ -82,28 +75,6 @@ def test_a_container_that_runs_unplaced_is_told_of_once(announcer: Announcer, ap
     for _ in range(2):
         announcer.announce(AgentStatus(NODE, state))
     assert notes(api) == ["Unplaced db"]
-
-
-def test_an_incomplete_pod_is_told_of_once_with_what_its_containers_hold(
-    announcer: Announcer, api: KubeAPI
-) -> None:
-    refused = (RefusedContainerRow("e", "TopologyAffinityError", "TopologyAffinityError: no room"),)
-    siblings = (
-        SiblingRow("a", "1-10", "0", is_created=True),
-        SiblingRow("b", "11-12", "", is_created=False),
-        SiblingRow("c", "13", "", is_created=True, is_pod_shared=True),
-        SiblingRow("d", "", "", is_created=True),
-    )
-    row = IncompletePodRow("u", "default", "db", refused, siblings)
-    announcer.announce(AgentStatus(NODE, State()))
-    for _ in range(2):
-        announcer.announce(AgentStatus(NODE, State(), incomplete=(row,)))
-    assert notes(api) == ["IncompletePod db"]
-    (note,) = drift_notes(api)
-    assert note == (
-        "container e: incomplete: refused: e (TopologyAffinityError); other containers of the pod: a (CPUs 1-10), "
-        "b (CPUs 11-12, not created), c (pod shared pool 13), d (shared pool)"
-    )
 
 
 PLACED = State(
