@@ -48,7 +48,7 @@ class Assembly:
             # The metrics library is large, so it is loaded only where metrics are served.
             from nri_plugin.agent.metrics import Metrics
 
-            self._metrics = Metrics()
+            self._metrics = Metrics(pod_level=config.options.pod_level_managers)
 
     def serve_http(self) -> None:
         """Serve metrics, and probes on another port, where the configuration has addresses.
@@ -86,13 +86,13 @@ class Assembly:
         config, log, loop, link, metrics = self._config, self._log, self._loop, self._link, self._metrics
         # The handler takes its observers at construction, and most observers take the handler. `Watchers` stands
         # between them: those that need the handler are added below.
-        feed = StatusFeed()
+        feed = StatusFeed(log)
         watchers = Watchers(feed, metrics)
         history = build_recorder(config, self._record, loop, log)
         handler = build_handler(config, log, loop.clock, watchers, history)
         loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: handler.checkpoint.look(handler.state))
         if metrics is not None:
-            metrics.follow_state(handler, link)
+            metrics.follow_state(handler, link, lambda: len(feed.incomplete.records))
         ended = EndedPodsWatch(handler.release_ended, loop)
         ended.start()
         watches = self._observe_only if config.observe else self._watch_and_repair

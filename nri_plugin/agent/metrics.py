@@ -1,8 +1,7 @@
 """The metrics of the agent, under the kubelet's names where the kubelet has one.
 
 `Metrics` holds the counters. Labelled children are bound once, so that the thread that answers the runtime only adds.
-`StateGauges` derives values from the state at a scrape: a state is frozen, so a scrape in another thread needs no lock
-and no copy. This module is loaded only where `metricsBindAddress` is set.
+The gauges of the state are in `state_gauges.py`. This module is loaded only where `metricsBindAddress` is set.
 
 Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go, and `kubelet_cpu_manager_*` as
 pkg/kubelet/cm/cpumanager/policy_static.go, initializeMetrics; the `kubelet_` prefix is kept so that dashboards and alerts
@@ -19,10 +18,9 @@ from typing import get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
-from nri_plugin import __version__
 from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
@@ -31,15 +29,22 @@ from nri_plugin.agent.observing import KINDS, ObservedWatch
 from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
+from nri_plugin.agent.pod_level_metrics import ASSIGNMENTS, ResourceManagerCounts
 from nri_plugin.agent.runtime_link import RuntimeLink
+from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.core.drift import Cause
-from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.requests import pod_uid
-from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, Phase, State
-from nri_plugin.policy.alignment import by_cache, by_numa_node, is_in_one_cache
+from nri_plugin.model.state import (
+    Allocation,
+    Kind,
+    State,
+    allocation_key,
+)
+from nri_plugin.policy.alignment import is_in_one_cache
+from nri_plugin.policy.pod_level import memory_claim
 from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import CreateContainer
@@ -79,16 +84,20 @@ class Admission:
         refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
         allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
         aligned: rises of the alignment counters.
+        owns_pod_memory: it owns part of the memory of its pod, or is an init container of such a pod.
+        is_first_of_block: the memory of its pod was allocated with it.
     """
 
     refused_by: AdmissionRefusal | None
     allocation: Allocation | None
     aligned: tuple[ContainerAlignment, ...]
+    owns_pod_memory: bool = False
+    is_first_of_block: bool = False
 
     @property
     def asked_for_cpus(self) -> bool:
         """Return whether exclusive CPUs were allocated, or could not be although hints allowed them."""
-        return bool(self.allocation and self.allocation.cpus) or self.cpus_failed
+        return bool(_exclusive(self.allocation)) or self.cpus_failed
 
     @property
     def cpus_failed(self) -> bool:
@@ -98,7 +107,7 @@ class Admission:
     @property
     def asked_for_memory(self) -> bool:
         """Return whether memory was allocated, or could not be although hints allowed it."""
-        return bool(self.allocation and self.allocation.memory) or self.memory_failed
+        return bool(self.allocation and self.allocation.memory) or self.owns_pod_memory or self.memory_failed
 
     @property
     def memory_failed(self) -> bool:
@@ -116,7 +125,26 @@ def admission_of(outcome: RequestOutcome) -> Admission | None:
     if not outcome.refusal:
         record = decision.state.containers.get(event.container.id)
         allocation = decision.state.allocation_of(record) if record else None
-    return Admission(error, allocation, tuple(_aligned(outcome, error, allocation)))
+    block = decision.state.allocations.get(allocation_key(pod_uid(event.pod), ""))
+    has_memory = allocation is not None and block is not None and bool(block.memory)
+    return Admission(
+        error,
+        allocation,
+        tuple(_aligned(outcome, error, allocation)),
+        owns_pod_memory=has_memory and _owns_memory(outcome, event),
+        is_first_of_block=has_memory and "pod-resources" in decision.steps,
+    )
+
+
+def _exclusive(allocation: Allocation | None) -> CPUSet:
+    return allocation.cpus if allocation and not allocation.is_pod_shared else CPUSet()
+
+
+def _owns_memory(outcome: RequestOutcome, event: CreateContainer) -> bool:
+    """Return whether the kubelet counts the container of a pod with memory of its own: each with a claim, each init."""
+    facts = outcome.decision.state.pods[pod_uid(event.pod)].facts
+    one = facts.container(event.container.name) if facts else None
+    return facts is not None and one is not None and (one.kind is Kind.INIT or bool(memory_claim(facts, one)))
 
 
 def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
@@ -130,7 +158,7 @@ def _aligned(
     options = outcome.node.options
     if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
         yield from _aligned_to_node(outcome, error)
-    cpus = allocation.cpus if allocation else CPUSet()
+    cpus = _exclusive(allocation)
     if options.full_pcpus_only and (cpus or (error is not None and error.kind in CPU_REFUSALS)):
         yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
     if cpus and is_in_one_cache(outcome.node.topology, cpus):
@@ -168,7 +196,12 @@ EVENTS = (
 """Values of the label `event`: a closed set, also for events of a newer runtime."""
 
 RESULTS = ("answered", "refused", "failed")
-REASONS = ("TopologyAffinityError", "SMTAlignmentError", "UnexpectedAdmissionError")
+REASONS = (
+    "TopologyAffinityError",
+    "SMTAlignmentError",
+    "EmptyPodSharedPoolError",
+    "UnexpectedAdmissionError",
+)
 SECONDS = tuple(0.00005 * 2**step for step in range(16))
 """50 us to 1.6 s, a little less than the runtimes' default limit of 2 s."""
 
@@ -194,16 +227,22 @@ GAUGES = {
 class Metrics:
     """All metrics of the agent in one registry: counters from the first event on, gauges once there is a handler.
 
+    Args:
+        pod_level: the feature gate PodLevelResourceManagers is on, and its counters are shown.
+
     Attributes:
         registry: holds the metrics that are exposed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, pod_level: bool = False) -> None:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         self._aligned = AlignmentCounts()
         self.registry.register(self._aligned)
+        self._resource_managers = ResourceManagerCounts() if pod_level else None
+        if self._resource_managers is not None:
+            self.registry.register(self._resource_managers)
         counter = partial(Counter, registry=self.registry)
         self._admissions = counter(
             "kubelet_topology_manager_admission_requests_total",
@@ -365,8 +404,15 @@ class Metrics:
         for kind in KINDS:
             gauge.labels(*kind).set_function(partial(watch.count, kind))
 
-    def follow_state(self, handler: Handler, link: RuntimeLink) -> None:
-        """Show the allocations of the handler, and those that only the memory holds."""
+    def follow_state(
+        self, handler: Handler, link: RuntimeLink, incomplete: Callable[[], int] = lambda: 0
+    ) -> None:
+        """Show the allocations of the handler, those that only the memory holds, and the number of incomplete pods."""
+        Gauge(
+            "nri_pin_incomplete_pods",
+            "Pods that run in part: a container was refused while others of the pod exist.",
+            registry=self.registry,
+        ).set_function(incomplete)
         Gauge(
             "nri_pin_unsaved_allocations",
             "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
@@ -394,6 +440,7 @@ class Metrics:
         if admission.asked_for_cpus:
             self._cpu_pinnings.inc()
             self._cpu_pinning_errors.inc(admission.cpus_failed)
+        self._memory_pinnings.inc(admission.is_first_of_block)
         if admission.asked_for_memory:
             self._memory_pinnings.inc()
             self._memory_pinning_errors.inc(admission.memory_failed)
@@ -401,6 +448,8 @@ class Metrics:
             self._inexact.inc()
         self._from_memory.inc(outcome.from_memory)
         self._aligned.add(admission.aligned)
+        if self._resource_managers is not None:
+            self._resource_managers.count(outcome, admission.allocation, error)
 
 
 def result_of(outcome: RequestOutcome) -> str:
@@ -449,9 +498,9 @@ LABELS = (
 
 
 def exposition(registry: CollectorRegistry) -> bytes:
-    """Return all metrics in Prometheus' text format, with the types of the two `_count` counters corrected."""
+    """Return all metrics in Prometheus' text format, with the types of counters corrected whose names the library does not take."""
     text = prometheus_client.generate_latest(registry)
-    for name in (ALIGNED, NOT_ALIGNED):
+    for name in (ALIGNED, NOT_ALIGNED, ASSIGNMENTS):
         text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
     return text
 
@@ -476,121 +525,3 @@ class _TimedStore:
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued."""
         return self._store.close(timeout_s)
-
-
-# Gauges of the state
-
-
-class StateGauges(Collector):
-    """Available, allocated and fragmented resources.
-
-    Args:
-        current: the node and state decisions are made from now; two reads of frozen values.
-        is_connected: whether the runtime has been synchronized with.
-    """
-
-    def __init__(self, current: Callable[[], tuple[Node, State]], is_connected: Callable[[], bool]) -> None:
-        self._current = current
-        self._is_connected = is_connected
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: there is no state yet when this is registered."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """All gauges."""
-        node, state = self._current()
-        yield _one("nri_pin_build_info", "The version, as a label; always 1.", 1, version=__version__)
-        yield _one(
-            "nri_pin_connected",
-            "1 when registered and synchronized with the container runtime.",
-            self._is_connected(),
-        )
-        yield from _pool(node, state)
-        yield from _allocations(node, state)
-        if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC:
-            yield from _by_numa_node(node, state)
-            yield from _by_cache(node, state)
-
-
-def _pool(node: Node, state: State) -> Iterator[Metric]:
-    yield _one(
-        "kubelet_cpu_manager_shared_pool_size_millicores",
-        "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores, reserved CPUs not counted.",
-        1000 * len(state.available(node)),
-    )
-    yield _one(
-        "kubelet_cpu_manager_exclusive_cpu_allocation_count",
-        "The total number of CPUs exclusively allocated to containers running on this node.",
-        len(state.exclusive),
-    )
-    yield _one(
-        "nri_pin_shared_pool_cpus",
-        "CPUs that containers without exclusive CPUs run on, with reserved ones where they may be used.",
-        len(state.shared_pool(node)),
-    )
-
-
-def _allocations(node: Node, state: State) -> Iterator[Metric]:
-    live = [record for record in state.containers.values() if record.phase is not Phase.STOPPED]
-    yield _one("nri_pin_containers", "Containers that are created or run.", len(live))
-    yield _one(
-        "nri_pin_unplaced_containers",
-        "Those in the shared pool although policy would have given them an allocation or refused them.",
-        sum(1 for record in live if record.unplaced),
-    )
-    yield _one(
-        "nri_pin_allocations_without_all_cpus",
-        "Those with exclusive CPUs that are not all online.",
-        len(state.lost(node)),
-    )
-    yield _one(
-        "nri_pin_allocations",
-        "Containers with an allocation; it lasts as long as their pod.",
-        len(state.allocations),
-    )
-
-
-def _by_numa_node(node: Node, state: State) -> Iterator[Metric]:
-    assigned = GaugeMetricFamily(
-        "kubelet_cpu_manager_allocation_per_numa",
-        "Number of CPUs allocated per NUMA node.",
-        labels=["numa_node"],
-    )
-    available = GaugeMetricFamily(
-        "nri_pin_numa_node_available_cpus", "CPUs that can still become exclusive.", labels=["numa_node"]
-    )
-    broken = GaugeMetricFamily(
-        "nri_pin_numa_node_fragmentation_ratio",
-        "Share of the available CPUs that lie in uncore caches others use in part; 0 when there are none.",
-        labels=["numa_node"],
-    )
-    for one in by_numa_node(tables_of(node), node.allocatable, state.available(node)):
-        labels = [str(one.id)]
-        assigned.add_metric(labels, len(state.exclusive & one.cpus))
-        available.add_metric(labels, len(one.available))
-        broken.add_metric(labels, one.ratio)
-    yield from (assigned, available, broken)
-
-
-def _by_cache(node: Node, state: State) -> Iterator[Metric]:
-    available = GaugeMetricFamily(
-        "nri_pin_uncore_cache_available_cpus",
-        "CPUs that can still become exclusive.",
-        labels=["uncore_cache"],
-    )
-    broken = GaugeMetricFamily(
-        "nri_pin_uncore_cache_fragmentation_ratio",
-        "Share of the available CPUs that lie in cores others use in part; 0 when there are none.",
-        labels=["uncore_cache"],
-    )
-    for one in by_cache(tables_of(node), node.topology, node.allocatable, state.available(node)):
-        available.add_metric([str(one.id)], len(one.available))
-        broken.add_metric([str(one.id)], one.ratio)
-    yield from (available, broken)
-
-
-def _one(name: str, text: str, value: float, **labels: str) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=list(labels))
-    family.add_metric(list(labels.values()), value)
-    return family

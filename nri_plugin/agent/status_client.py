@@ -4,7 +4,8 @@ The agent writes one JSON object on a line:
 
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
-     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0}
+     "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0,
+     "incomplete": [...]}
 
 A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
 The rows of pods, containers and allocations are those of the checkpoint.
@@ -12,7 +13,7 @@ The rows of pods, containers and allocations are those of the checkpoint.
 
 import logging
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ from nri_plugin.checkpoint.rows import AllocationRow, SavedContainer, SavedPod, 
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import State, owner_of
+from nri_plugin.model.state import Allocation, Phase, State, is_whole_pod, owner_of, pod_of
 from nri_plugin.process.logs import say
 from nri_plugin.recording.rows import TOPOLOGY, TopologyRow
 
@@ -96,6 +97,94 @@ class LostRow(Struct, frozen=True):
     runs_on: str
 
 
+class RefusedContainerRow(Struct, frozen=True):
+    """A refused container of an incomplete pod; see `RefusalRow`."""
+
+    container: str
+    reason: str
+    detail: str
+
+
+class SiblingRow(Struct, frozen=True):
+    """Another container of an incomplete pod.
+
+    Attributes:
+        cpus: its CPUs that are allocated; empty in the shared pool.
+        mems: the NUMA nodes that its memory is bound to; empty for any.
+        is_created: whether the runtime has it; else its CPUs wait for it.
+        is_pod_shared: `cpus` are the shared pool of its pod.
+    """
+
+    container: str
+    cpus: str
+    mems: str
+    is_created: bool
+    is_pod_shared: bool = False
+
+    def __str__(self) -> str:
+        """Return the container and what it holds."""
+        held = "shared pool"
+        if self.cpus:
+            held = f"{'pod shared pool' if self.is_pod_shared else 'CPUs'} {self.cpus}"
+        return f"{self.container} ({held}{'' if self.is_created else ', not created'})"
+
+
+class IncompletePodRow(Struct, frozen=True):
+    """A pod of which a container was refused while others of it exist.
+
+    Attributes:
+        refused: its refused containers, with the latest refusal of each.
+        siblings: its other containers.
+    """
+
+    pod_uid: str
+    namespace: str
+    pod: str
+    refused: tuple[RefusedContainerRow, ...]
+    siblings: tuple[SiblingRow, ...]
+
+    def __str__(self) -> str:
+        """Return which containers were refused and what the others hold."""
+        refused = ", ".join(f"{one.container} ({one.reason})" for one in self.refused)
+        others = siblings_text(self.siblings) or "none that exists now"
+        return f"incomplete: refused: {refused}; other containers of the pod: {others}"
+
+
+NAMED_SIBLINGS = 8
+"""Containers in one sentence; the others are counted."""
+
+
+def siblings_text(siblings: Sequence[SiblingRow]) -> str:
+    """Return what containers hold; empty for none."""
+    more = len(siblings) - NAMED_SIBLINGS
+    named = ", ".join(map(str, siblings[:NAMED_SIBLINGS]))
+    return f"{named} and {more} more" if more > 0 else named
+
+
+def siblings_of(state: State, uid: str, refused: Container[str]) -> tuple[SiblingRow, ...]:
+    """Return the containers of a pod that live or hold something, without the refused ones."""
+    records = state.containers_of(uid)
+    live = {one.name for one in records if one.phase is not Phase.STOPPED}
+    created = {one.name for one in records}
+    held = {
+        owner_of(key)[1]: allocation
+        for key, allocation in state.allocations.items()
+        if pod_of(key) == uid and not is_whole_pod(key)
+    }
+    return tuple(
+        SiblingRow(
+            name,
+            str(one.cpus),
+            str(one.mems),
+            is_created=name in created,
+            is_pod_shared=one.is_pod_shared,
+        )
+        for name in sorted(live | held.keys())
+        if name not in refused
+        for one in (held.get(name, Allocation()),)
+    )
+
+
 class RuntimeRow(Struct, frozen=True):
     """The connected container runtime, as it introduced itself.
 
@@ -129,6 +218,7 @@ class StatusRow(Struct, frozen=True):
     runtime: RuntimeRow | None = None
     observing: bool = False
     failed_creations: int = 0
+    incomplete: tuple[IncompletePodRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +234,7 @@ class AgentStatus:
         agent: its version; empty when it is unknown.
         observing: the agent only observes.
         failed_creations: creations in a row that failed after the agent's answer.
+        incomplete: pods of which a container was refused while others exist.
     """
 
     node: Node
@@ -154,6 +245,7 @@ class AgentStatus:
     agent: str = ""
     observing: bool = False
     failed_creations: int = 0
+    incomplete: tuple[IncompletePodRow, ...] = ()
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -179,6 +271,7 @@ def encode(status: AgentStatus) -> bytes:
         runtime=status.runtime,
         observing=status.observing,
         failed_creations=status.failed_creations,
+        incomplete=status.incomplete,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -197,7 +290,15 @@ def decode(line: bytes) -> AgentStatus:
     options = msgspec.convert(row.options, Options)
     node = Node(TOPOLOGY.record(row.machine), options, CPUSet.parse(row.reserved))
     return AgentStatus(
-        node, state, row.refusals, row.drifts, row.runtime, row.agent, row.observing, row.failed_creations
+        node,
+        state,
+        row.refusals,
+        row.drifts,
+        row.runtime,
+        row.agent,
+        row.observing,
+        row.failed_creations,
+        row.incomplete,
     )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from threading import Thread
 
 from nri_plugin.agent.drift_watch import DriftReport
+from nri_plugin.agent.incomplete_pods import IncompletePods
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
 from nri_plugin.model.errors import HostError
@@ -48,9 +49,11 @@ class StatusFeed:
         drifts: the same for drifts.
         wake: called after each change.
         failed_creations: returns how many creations in a row failed after the agent's answer.
+        incomplete: the record of pods that run in part.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: logging.Logger | None = None) -> None:
+        self.incomplete = IncompletePods(log)
         self.refusals: tuple[RefusalRow, ...] = ()
         self.drifts: tuple[DriftRow, ...] = ()
         self.wake: Callable[[], None] = lambda: None
@@ -59,6 +62,7 @@ class StatusFeed:
 
     def __call__(self, outcome: RequestOutcome) -> None:
         """Note a refusal, and wake the socket's thread."""
+        self.incomplete(outcome)
         if outcome.refusal:
             self._count += 1
             self.refusals = (*self.refusals, refusal_row(outcome, self._count))[-LATEST_REFUSALS:]
@@ -252,7 +256,7 @@ class StatusSocket:
         node, state = self._view()
         runtime = self._runtime()
         failed = self._feed.failed_creations()
-        now = (node, state, refusals, drifts, runtime, failed)
+        now = (node, state, refusals, drifts, runtime, failed, self._feed.incomplete.records)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
@@ -265,6 +269,7 @@ class StatusSocket:
                 runtime_row(runtime),
                 observing=self._observing,
                 failed_creations=failed,
+                incomplete=self._feed.incomplete.rows(state),
             )
         )
         self._made_at = time.monotonic()

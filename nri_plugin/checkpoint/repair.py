@@ -16,7 +16,16 @@ import msgspec
 from nri_plugin.checkpoint.format import READABLE, Checkpoint
 from nri_plugin.checkpoint.rows import NODE_FACTS, STATE_ROWS, NodeFacts, SavedNode
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, named
+from nri_plugin.model.state import (
+    Allocation,
+    ContainerRecord,
+    PodRecord,
+    State,
+    allocation_key,
+    is_whole_pod,
+    named,
+    pod_of,
+)
 from nri_plugin.model.topology import Topology
 
 _HEAD = re.compile(rb'"version":([0-9]{1,9}),.{0,80}?"generation":([0-9]{1,18}),')
@@ -157,12 +166,13 @@ def plan(evidence: RepairEvidence) -> RepairPlan:
     return _Planner(evidence).plan()
 
 
-def overlaps(allocations: Mapping[str, Allocation]) -> list[tuple[str, str]]:
-    """Keys of allocations that have CPUs in common."""
+def overlaps(state: State) -> list[tuple[str, str]]:
+    """Keys of allocations that have CPUs in common and may not: containers of one pod may share some."""
+    held = state.allocations
     return [
         (one, other)
-        for one, other in combinations(allocations, 2)
-        if not allocations[one].cpus.isdisjoint(allocations[other].cpus)
+        for one, other in combinations(held, 2)
+        if not held[one].cpus.isdisjoint(held[other].cpus) and not state.may_share(one, other)
     ]
 
 
@@ -201,8 +211,13 @@ class _Planner:
             return dict(evidence.whole.state.allocations)
         former = evidence.former.state.allocations if evidence.former else {}
         found = evidence.damaged.allocations if evidence.damaged else {}
-        held = {}
+        blocks = {pod_of(key) for key in (*former, *found) if is_whole_pod(key)}
+        held: dict[str, Allocation] = {}
+        for uid in sorted(blocks):
+            held |= self._credible_block(uid, _of_pod(former, uid), _of_pod(found, uid))
         for key in {**former, **found}:
+            if pod_of(key) in blocks:
+                continue
             newer, older = found.get(key), former.get(key)
             if newer is not None and (newer == older or self._is_confirmed(key, newer)):
                 held[key] = newer if newer == older else _sane(newer)
@@ -219,6 +234,41 @@ class _Planner:
                     f"{self._name(key)}: {_shown_sets(newer)}, because only the damaged file says so"
                 )
         return held
+
+    def _credible_block(
+        self, uid: str, older: Mapping[str, Allocation], newer: Mapping[str, Allocation]
+    ) -> dict[str, Allocation]:
+        """The allocations of a pod that owns CPUs as a whole: all of one source, or none.
+
+        The pod itself has no cgroup that would confirm them. Its containers do, each that exists its own part.
+        """
+        whole = allocation_key(uid, "")
+        name = self._name(whole)
+        if whole in newer and (newer == older or self._is_block_confirmed(newer, newer[whole])):
+            return {key: one if newer == older else _sane(one) for key, one in newer.items()}
+        told = newer.get(whole)
+        kept = dict(older) if whole in older else {}
+        if kept and newer:
+            found = f"{_shown_sets(told)} for the pod" if told else "no CPUs for the pod as a whole"
+            self.made.left_out.append(
+                f"{name}: {found}, from the damaged file, which nothing else confirms; the generation before has "
+                f"{_shown_sets(kept[whole])}"
+            )
+        elif not kept:
+            self.made.left_out.append(
+                f"{name}: {_shown_sets(told or Allocation())} and the parts of its containers, because only the damaged "
+                "file says so"
+            )
+        return kept
+
+    def _is_block_confirmed(self, parts: Mapping[str, Allocation], block: Allocation) -> bool:
+        """Whether all parts lie in the block, and each container that exists confirms its part."""
+        there = {record.key for record in self.containers.values()} & parts.keys()
+        return (
+            bool(there)
+            and all(one.cpus <= block.cpus for one in parts.values())
+            and all(self._is_confirmed(key, parts[key]) for key in there)
+        )
 
     def _is_confirmed(self, key: str, held: Allocation) -> bool:
         """Whether these CPUs and memory nodes have a second witness: the runtime, or the cgroup of the processes."""
@@ -241,10 +291,10 @@ class _Planner:
     def _possible(self, held: Mapping[str, Allocation]) -> dict[str, Allocation]:
         """Without CPUs and memory nodes that the machine does not have, not even offline, and without given up ones."""
         found = {}
+        ended = self._given_up(held)
         for key, one in held.items():
             name = self._name(key)
-            if key in self.evidence.given_up or name in self.evidence.given_up:
-                self.made.given_up |= {key, name}
+            if key in ended:
                 self.made.left_out.append(f"{name}: {_shown_sets(one)}, given up")
                 continue
             fitting = one if self.evidence.topology is None else _on_machine(one, self.evidence.topology)
@@ -258,10 +308,20 @@ class _Planner:
                 found[key] = fitting
         return found
 
+    def _given_up(self, held: Mapping[str, Allocation]) -> set[str]:
+        """Keys of the given up allocations; who gives up a part of a pod's CPUs gives up all of them."""
+        ended: set[str] = set()
+        for key in held:
+            names = {key, self._name(key)}
+            if names & self.evidence.given_up:
+                self.made.given_up |= names
+                ended |= _with_block(held, key)
+        return ended
+
     def _apart(self, held: Mapping[str, Allocation]) -> dict[str, Allocation]:
         """Without allocations that overlap one whose container is found on its CPUs."""
         left = dict(held)
-        for pair in overlaps(held):
+        for pair in overlaps(State(self.pods, self.containers, held)):
             if not left.keys() >= set(pair):
                 continue
             found = [key for key in pair if self._runs_on(key, held[key].cpus)]
@@ -272,7 +332,8 @@ class _Planner:
                     f"{self._name(loser)}: CPUs {held[loser].cpus}, because {self._name(winner)} runs on CPUs "
                     f"{held[winner].cpus} and {self._name(loser)} does not run on its own"
                 )
-                del left[loser]
+                for key in _with_block(held, loser):
+                    left.pop(key, None)
                 continue
             one, other = (f"{self._name(key)} (CPUs {held[key].cpus})" for key in pair)
             why = (
@@ -283,6 +344,16 @@ class _Planner:
             both = held[pair[0]].cpus & held[pair[1]].cpus
             self.made.undecided.append(f"{one} and {other} both have CPUs {both}; {why}")
         return left
+
+
+def _of_pod(held: Mapping[str, Allocation], uid: str) -> dict[str, Allocation]:
+    return {key: one for key, one in held.items() if pod_of(key) == uid}
+
+
+def _with_block(held: Mapping[str, Allocation], key: str) -> set[str]:
+    """The key; with all others of its pod where the pod owns CPUs as a whole."""
+    uid = pod_of(key)
+    return set(_of_pod(held, uid)) if allocation_key(uid, "") in held else {key}
 
 
 def _sane(held: Allocation) -> Allocation:

@@ -18,7 +18,7 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
 from nri_plugin.model.sets import NO_NODES, NodeMask
-from nri_plugin.model.state import PodFacts, PodRecord, State, named, pod_of
+from nri_plugin.model.state import PodFacts, PodRecord, State, named, owner_of, pod_of
 from nri_plugin.policy.memory_state import MEMORY
 
 MIB = 1 << 20
@@ -169,7 +169,8 @@ def advised(
     if request.cpu_milli is None or refusal.kind in NOT_ABOUT_ROOM:
         return refusal
     trial = Trial(node, state, pod, request)
-    advice = _laxer_policy(_smaller(Advice(Obstacle.MACHINE), trial), trial, refusal)
+    advice = Advice(Obstacle.MACHINE, siblings=siblings_of(state, pod, request.name))
+    advice = _laxer_policy(_smaller(advice, trial), trial, refusal)
     holders = holders_of(state, pod)
     if not holders.largest:
         return replace(refusal, advice=replace(advice, obstacle=Obstacle.CONFIGURATION))
@@ -188,9 +189,23 @@ def alone(state: State, pod: PodRecord) -> State:
 
 def holders_of(state: State, pod: PodRecord) -> Holders:
     """The containers of other pods that hold most."""
-    others = [key for key in state.allocations if pod_of(key) != pod.uid]
-    others.sort(key=lambda key: (-len(state.allocations[key].cpus), key))
-    largest = tuple(_holding(state, key) for key in others[:NAMED_HOLDERS])
+    others = [key for key in state.owned if pod_of(key) != pod.uid]
+    others.sort(key=lambda key: (-len(state.owned[key]), key))
+    largest = tuple(_holding(state, key, named(state.pods, key)) for key in others[:NAMED_HOLDERS])
+    return Holders(largest, len(others) - len(largest))
+
+
+def siblings_of(state: State, pod: PodRecord, name: str) -> Holders:
+    """The other containers of the pod that hold CPUs or memory, by their names alone."""
+    others = [
+        key
+        for key, cpus in state.owned.items()
+        if pod_of(key) == pod.uid
+        and owner_of(key)[1] not in {name, ""}
+        and (cpus or state.allocations[key].memory)
+    ]
+    others.sort(key=lambda key: (-len(state.owned[key]), key))
+    largest = tuple(_holding(state, key, owner_of(key)[1]) for key in others[:NAMED_HOLDERS])
     return Holders(largest, len(others) - len(largest))
 
 
@@ -246,14 +261,17 @@ def _fits_alone(trial: Trial) -> bool:
     return trial.may_fit_in(trial.node.allocatable.mask) and trial.alone().fits
 
 
-def _holding(state: State, key: str) -> Holding:
+def _holding(state: State, key: str, name: str) -> Holding:
     allocation = state.allocations[key]
     memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
-    cpus, mems = allocation.cpus, allocation.mems
-    return Holding(named(state.pods, key), str(cpus), len(cpus), memory, str(mems))
+    cpus, mems = state.owned[key], allocation.mems
+    return Holding(name, str(cpus), len(cpus), memory, str(mems))
 
 
 def _with_request(facts: PodFacts, name: str, milli: int) -> PodFacts:
+    if not name and facts.pod_resources is not None:
+        whole = replace(facts.pod_resources, cpu_request_milli=milli, cpu_limit_milli=milli)
+        return replace(facts, pod_resources=whole)
     containers = (
         replace(one, amounts=replace(one.amounts, cpu_request_milli=milli)) if one.name == name else one
         for one in facts.containers

@@ -32,6 +32,7 @@ from nri_plugin.core.hint_providers import (
     tables_of,
 )
 from nri_plugin.core.placement import (
+    MergeTerms,
     Placement,
     exclusive_count,
     leave_a_pool,
@@ -61,7 +62,6 @@ from nri_plugin.model.state import Allocation, Kind, PodFacts, PodRecord, State,
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY
-from nri_plugin.policy.merge import MergedHint
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
     has_own_resources,
@@ -258,18 +258,12 @@ def _admit_with_own_resources(
     """
     facts = pod.facts
     assert facts is not None
-    total = replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices)
-    question = Question(
-        node,
-        state,
-        pod,
-        total,
-        exclusive_cpus=pod_cpus(facts) if node.options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0,
-        memory=pod_memory(facts) if node.options.memory_manager_policy is MemoryManagerPolicy.STATIC else {},
-    )
+    question = pod_question(node, state, pod, facts, request)
+    total = question.request
     try:
         # 1. One merge for the pod; a pod without a CPU or a byte for its shared containers has no hint that fits.
-        hint = _merged(question, facts)
+        terms = pod_terms(question, facts)
+        hint = admit_hint(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
         # 2. The CPUs of the pod, then the part of each container.
         tables, options = tables_of(node), node.options
         block = CPUSet()
@@ -284,7 +278,7 @@ def _admit_with_own_resources(
             refuse_empty_memory_pool(facts)
         blocks, mems = memory_under(question, hint)
     except AdmissionError as error:
-        return Unfit(state, total, error.refusal)
+        return Unfit(state, total, replace(error.refusal, is_of_pod=True))
     state = state.with_pod(
         replace(
             pod,
@@ -328,11 +322,26 @@ def pod_total_request(pod: PodRecord, facts: PodFacts) -> ContainerRequest:
     )
 
 
-def _merged(question: Question, facts: PodFacts) -> MergedHint:
-    """The merged hint of the pod.
+def pod_question(
+    node: Node, state: State, pod: PodRecord, facts: PodFacts, request: ContainerRequest
+) -> Question:
+    """The question to hint providers about the resources of the pod; `request` tells its devices."""
+    options = node.options
+    return Question(
+        node,
+        state,
+        pod,
+        replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices),
+        exclusive_cpus=pod_cpus(facts) if options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0,
+        memory=pod_memory(facts) if options.memory_manager_policy is MemoryManagerPolicy.STATIC else {},
+    )
+
+
+def pod_terms(question: Question, facts: PodFacts) -> MergeTerms:
+    """The hints for the pod; none fits where its exclusive containers leave nothing to those that share.
 
     Raises:
-        AdmissionError: the policy does not admit it.
+        AdmissionError: a provider of another package failed.
     """
     terms = terms_of(question)
     providers = list(terms.providers)
@@ -346,6 +355,4 @@ def _merged(question: Question, facts: PodFacts) -> MergedHint:
             why = str(error)
             hints = tuple(HintSet(resource, (), why=why) for resource in resources)
             providers[OWN.index(provider)] = hints or None
-    return admit_hint(
-        terms.policy, terms.nodes, providers, distances=terms.distances, tie_break=terms.tie_break
-    )
+    return terms._replace(providers=providers)

@@ -10,12 +10,15 @@ the decision. For a container that is started again, the explanation is that of 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 
 from nri_plugin.core.advice import Trial
 from nri_plugin.core.decision import Decision, InformedCreate
-from nri_plugin.core.engine import creation_context, decide
+from nri_plugin.core.engine import creation_context, decide, has_uncounted_devices
 from nri_plugin.core.hint_providers import Question
-from nri_plugin.core.placement import in_scope, question_of, terms_of
+from nri_plugin.core.placement import MergeTerms, in_scope, question_of, terms_of
+from nri_plugin.core.pods import Unfit, admit, pod_question, pod_terms
 from nri_plugin.core.requests import ContainerRequest, annotated, qos_of
 from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
@@ -23,9 +26,19 @@ from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.option_rows import Affects
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, NodeMask
-from nri_plugin.model.state import Allocation, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import (
+    Allocation,
+    Phase,
+    PodRecord,
+    QOSClass,
+    State,
+    allocation_key,
+    owner_of,
+    pod_of,
+)
 from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.pod_level import has_own_resources
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
@@ -77,6 +90,14 @@ class WhyKind(StrEnum):
     """Exclusive, by an annotation that is read."""
     WHOLE_CPUS = "whole-cpus"
     """Exclusive: whole CPUs of a Guaranteed pod."""
+    SLICE = "slice"
+    """Exclusive: part of the CPUs of a pod with resources of its own."""
+    POD_SHARED_POOL = "pod-shared-pool"
+    """It shares CPUs of its pod, which has resources of its own."""
+    POD_WITHOUT_BLOCK = "pod-without-block"
+    """Its pod has resources of its own, and gets no CPUs for them."""
+    WITH_ITS_POD = "with-its-pod"
+    """Placed with its pod, before or at its own creation."""
     INHERITED_CPUS = "inherited-cpus"
     """Exclusive, from an ended container of its pod."""
     POLICY_NONE = "policy-none"
@@ -100,12 +121,41 @@ class Why:
         asked: the number of exclusive CPUs asked for; `Subject.exclusive_cpus` may be larger by smtOddCounts.
         ids: the CPUs or NUMA nodes that it is about, as a kernel list.
         is_qos_by_facts: the pod's object tells the QoS class, and its cgroup parent tells another one.
+        is_now: of a pod that was placed as a whole: at this creation, not at an earlier one.
     """
 
     kind: WhyKind
     asked: int = 0
     ids: str = ""
     is_qos_by_facts: bool = False
+    is_now: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlaced:
+    """What the container's pod holds.
+
+    Attributes:
+        cpus: of the pod as a whole, as a kernel list; empty for an ordinary pod.
+        mems: the NUMA nodes of the pod as a whole.
+        shared_pool: its CPUs that no container owns.
+        containers: what each container of the pod holds, by name.
+    """
+
+    cpus: str
+    mems: str
+    shared_pool: str
+    containers: tuple["PodContainer", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodContainer:
+    """What one container of a pod holds: its CPUs as a kernel list, and whether others of the pod share them."""
+
+    container: str
+    cpus: str
+    is_pod_shared: bool
+    is_init: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +178,8 @@ class Explanation:
         pool_containers: how many other containers live on it.
         fits: what would have fitted; empty where it was admitted.
         steps: the codes of the decision.
+        unfit: the container of the pod that does not fit, where that is another one; hints and `fits` are about it.
+        pod: what its pod holds after the decision; None where it is alone and nothing is the pod's.
     """
 
     subject: Subject
@@ -145,12 +197,20 @@ class Explanation:
     pool_containers: int
     fits: tuple[Fit, ...]
     steps: tuple[str, ...]
+    unfit: str = ""
+    pod: PodPlaced | None = None
 
+
+WITH_POD = frozenset({"whole-pod", "pod-resources"})
+"""Steps of the decision that placed a pod as a whole."""
 
 Story = tuple[tuple[ResourceHints, ...], Merged | None, tuple[TakingStep, ...]]
 """The hints, the merge and the steps of the assignment between a request and its CPUs."""
 
 NO_STORY: Story = ((), None, ())
+
+POD_RESOURCES = "pod-resources"
+"""The scope of a merge for the resources of the pod itself; also the step of such a decision."""
 
 
 def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -> Explanation:
@@ -164,13 +224,15 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     before = before.without_allocation(request.key)
     refusal = decision.refusal or decision.overruled
     question, story = None, NO_STORY
+    tried, asks = before, request
     try:
-        request = annotated(node.options, pod, request)
-        question = question_of(node, before, pod, request)
-        story = _story(question)
+        request = asks = annotated(node.options, pod, request)
+        tried, asks = _unfit(node, before, pod, request, known) if refusal else (before, request)
+        question, story = _told(node, tried, pod, asks, decision)
     except AdmissionError:
         pass  # The refusal tells why there is no question, or no answer of a provider.
-    count = question.exclusive_cpus if question else Trial(node, before, pod, request).count
+    is_own = question is not None and question.request is request
+    count = question.exclusive_cpus if question and is_own else Trial(node, before, pod, request).count
     hints, merged, taking = story
     cpus, mems = _granted(decision)
     allocation = decision.state.allocations.get(request.key) if not decision.refusal else None
@@ -188,8 +250,54 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
         numa_nodes=uses(narrowed(node, request.isolated), before),
         shared_pool=str(decision.state.shared_pool(node)),
         pool_containers=_on_pool(decision.state, request.key),
-        fits=would_fit(node, before, pod, request) if refusal and refusal.advice else (),
+        fits=would_fit(node, tried, pod, asks) if refusal and refusal.advice else (),
         steps=decision.steps,
+        unfit=asks.name if asks.name != request.name else "",
+        pod=_pod_placed(tried if refusal else decision.state, pod.uid),
+    )
+
+
+def _unfit(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, known: InformedCreate
+) -> tuple[State, ContainerRequest]:
+    """The request of the container of the pod that does not fit, and the state with those before it."""
+    devices = () if has_uncounted_devices(known) else known.devices_by_container
+    placed = admit(node, state, pod, request, dict(devices))
+    return (placed.state, placed.request) if isinstance(placed, Unfit) else (state, request)
+
+
+def _told(
+    node: Node, state: State, pod: PodRecord, request: ContainerRequest, decision: Decision
+) -> tuple[Question, Story]:
+    """The question about the container, or about its pod where that owns CPUs or memory as a whole; and its story.
+
+    Raises:
+        AdmissionError: a provider of another package failed.
+    """
+    key = allocation_key(pod.uid, "")
+    if pod.facts is None or not (
+        request.name == "" or key in state.allocations or key in decision.state.allocations
+    ):
+        question = question_of(node, state, pod, request)
+        return question, _story(question)
+    asked = pod_question(node, state.released(pod.uid), pod, pod.facts, request)
+    return asked, _merge_story(asked, pod_terms(asked, pod.facts), POD_RESOURCES)
+
+
+def _pod_placed(state: State, uid: str) -> PodPlaced | None:
+    held = {owner_of(key)[1]: one for key, one in state.allocations.items() if pod_of(key) == uid}
+    block = held.pop("", None)
+    if block is None and len(held) < 2:
+        return None
+    own = (one.cpus.mask for one in held.values() if not one.is_pod_shared and not one.is_init)
+    cpus = block.cpus if block else NO_CPUS
+    return PodPlaced(
+        cpus=str(cpus),
+        mems=str(block.mems) if block else "",
+        shared_pool=str(cpus - CPUSet(reduce(or_, own, 0))),
+        containers=tuple(
+            PodContainer(name, str(one.cpus), one.is_pod_shared, one.is_init) for name, one in held.items()
+        ),
     )
 
 
@@ -221,7 +329,10 @@ def _story(question: Question) -> Story:
     scope, asked = in_scope(question)
     if asked is None:
         return _kept_story(question, scope)
-    terms = terms_of(asked)
+    return _merge_story(asked, terms_of(asked), scope)
+
+
+def _merge_story(question: Question, terms: MergeTerms, scope: str) -> Story:
     merged = merge(
         terms.policy, terms.nodes, terms.providers, distances=terms.distances, tie_break=terms.tie_break
     )
@@ -286,13 +397,19 @@ def _why(
         return
     by_facts = pod.facts is not None and pod.qos is not qos_of(pod.cgroup_parent)
     cpus = allocation.cpus if allocation else NO_CPUS
-    kind = _why_exclusive(request) if cpus else _why_shared(node, pod, request)
-    yield Why(kind, request.exclusive_cpus if cpus else 0, is_qos_by_facts=by_facts)
+    block = decision.state.allocations.get(allocation_key(pod.uid, ""))
+    if block is not None and block.cpus and allocation is not None:
+        yield Why(WhyKind.POD_SHARED_POOL if allocation.is_pod_shared else WhyKind.SLICE, ids=str(block.cpus))
+    else:
+        kind = _why_exclusive(request) if cpus else _why_shared(node, pod, request)
+        yield Why(kind, request.exclusive_cpus if cpus else 0, is_qos_by_facts=by_facts)
+    if decision.state.pods[pod.uid].is_admitted:
+        yield Why(WhyKind.WITH_ITS_POD, is_now=not WITH_POD.isdisjoint(decision.steps))
     mems = allocation.mems if allocation else NO_NODES
     yield Why(_why_bound(node, pod, request, mems), ids=str(mems))
     if "devices-not-counted" in decision.steps:
         yield Why(WhyKind.DEVICES_NOT_COUNTED)
-    inherited = cpus & question.reusable if question else NO_CPUS
+    inherited = cpus & question.reusable if question and block is None else NO_CPUS
     if inherited:
         yield Why(WhyKind.INHERITED_CPUS, ids=str(inherited))
 
@@ -304,8 +421,10 @@ def _why_exclusive(request: ContainerRequest) -> WhyKind:
 def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> WhyKind:
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return WhyKind.POLICY_NONE
-    if request.pod_level:
-        return WhyKind.POD_LEVEL
+    is_level = node.options.pod_level_managers and has_own_resources(pod.facts)
+    # Whole CPUs of such a container are shared only because its pod gets no CPUs.
+    if request.pod_level or (is_level and request.cpu_milli and not request.cpu_milli % 1000):
+        return WhyKind.POD_WITHOUT_BLOCK if is_level else WhyKind.POD_LEVEL
     if pod.qos is not QOSClass.GUARANTEED:
         return WhyKind.NOT_GUARANTEED
     return WhyKind.FRACTION if request.cpu_milli else WhyKind.NO_CPUS

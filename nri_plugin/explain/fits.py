@@ -22,7 +22,7 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
 )
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, Phase, PodRecord, State, named, pod_of
+from nri_plugin.model.state import Allocation, Phase, PodRecord, State, is_whole_pod, named, pod_of
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.memory_state import MEMORY
 
@@ -100,8 +100,8 @@ def uses(node: Node, state: State) -> tuple[NUMANodeUse, ...]:
 
 
 def _holders(state: State, number: int, cpus: CPUSet, live: set[str]) -> Iterator[Holder]:
-    for key, allocation in state.allocations.items():
-        own = allocation.cpus & cpus
+    for key, owned in state.owned.items():
+        allocation, own = state.allocations[key], owned & cpus
         blocks = [block for block in allocation.memory if block.nodes.mask >> number & 1]
         if not own and not blocks:
             continue
@@ -112,7 +112,8 @@ def _holders(state: State, number: int, cpus: CPUSet, live: set[str]) -> Iterato
             count=len(own),
             memory=tuple((block.resource, block.size_bytes) for block in blocks),
             memory_nodes=bits.format_list(_nodes(allocation)) if blocks else "",
-            has_ended=key not in live,
+            has_ended=key not in live
+            and not (is_whole_pod(key) and pod_of(key) in {pod_of(one) for one in live}),
         )
 
 
@@ -173,7 +174,10 @@ class Fit:
 
 
 def would_fit(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> tuple[Fit, ...]:
-    """What would have fitted: less, under another policy or option, or once others have ended."""
+    """What would have fitted: less, under another policy or option, or once others have ended.
+
+    Each trial places the whole pod where it is admitted as a whole.
+    """
     refused = Trial(node, state, pod, request)
     looks = (_fewer_cpus, _whole_cores, _less_memory, _laxer_policy, _other_options, _after_ends)
     fits = tuple(fit for look in looks for fit in look(refused))
@@ -277,10 +281,10 @@ def _after_ends(refused: Trial) -> Iterator[Fit]:
 def _releasable(state: State, pod: PodRecord) -> list[str]:
     """Uids of the other pods that hold something, those that hold most CPUs first."""
     cpus: dict[str, int] = {}
-    for key, allocation in state.allocations.items():
+    for key, owned in state.owned.items():
         uid = pod_of(key)
         if uid != pod.uid:
-            cpus[uid] = cpus.get(uid, 0) + len(allocation.cpus)
+            cpus[uid] = cpus.get(uid, 0) + len(owned)
     return sorted(cpus, key=lambda uid: -cpus[uid])
 
 
@@ -300,11 +304,7 @@ def _sets_of_ends(refused: Trial) -> Iterator[tuple[str, ...]]:
 
 
 def _cpus_there(state: State, uid: str, cpus: int) -> int:
-    return sum(
-        (allocation.cpus.mask & cpus).bit_count()
-        for key, allocation in state.allocations.items()
-        if pod_of(key) == uid
-    )
+    return sum((owned.mask & cpus).bit_count() for key, owned in state.owned.items() if pod_of(key) == uid)
 
 
 def _without(state: State, uids: Sequence[str]) -> State:

@@ -49,7 +49,7 @@ LONGEST_NAME = 253
 
 UNKNOWN_POD = PodObject()
 
-UNPLACED, DRIFT = "Unplaced", "Drift"
+UNPLACED, DRIFT, INCOMPLETE = "Unplaced", "Drift", "IncompletePod"
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +179,7 @@ def _cut(text: str, limit: int) -> str:
 # The announcer
 
 
-KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED)
+KNOWN_REASONS = (*REASONS, OTHER_REASON, DRIFT, UNPLACED, INCOMPLETE)
 OTHER = "other"
 """Label for any other reason: the labels of the metric are a closed set."""
 
@@ -228,6 +228,7 @@ class Announcer:
         self._is_first = True
         self._last_refusal = self._last_drift = 0
         self._unplaced: frozenset[str] = frozenset()
+        self._incomplete: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
     def announce(self, status: AgentStatus, with_devices: frozenset[PodName] = frozenset()) -> None:
@@ -271,6 +272,11 @@ class Announcer:
             record = unplaced[container_id]
             yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
+        for pod in status.incomplete:
+            if pod.pod_uid not in self._incomplete:
+                container = pod.refused[0].container
+                yield PodEvent(pod.pod_uid, pod.namespace, pod.pod, container, INCOMPLETE, str(pod))
+        self._incomplete = frozenset(pod.pod_uid for pod in status.incomplete)
 
     def _create(self, event: PodEvent) -> None:
         now = time.time()

@@ -109,6 +109,7 @@ class Advice:
         policy: a less strict topology policy, and the NUMA nodes of the container under it, as a kernel list, empty
             for any.
         pod_end: NAMESPACE/POD whose end makes enough room.
+        siblings: the other containers of its own pod that hold something; named where no other pod is the obstacle.
     """
 
     obstacle: Obstacle
@@ -118,6 +119,7 @@ class Advice:
     pod_cpu_milli: int = 0
     policy: tuple[str, str] | None = None
     pod_end: str = ""
+    siblings: Holders = Holders()
 
     def __str__(self) -> str:
         fits = " or ".join(self._alternatives())
@@ -129,6 +131,10 @@ class Advice:
         """The obstacle in words."""
         if self.obstacle is Obstacle.HOLDERS:
             return f"in the way: {self.holders}"
+        if self.siblings.largest:
+            return (
+                f"{_BESIDE_SIBLINGS[self.obstacle]} beside the other containers of its pod: {self.siblings}"
+            )
         return _OBSTACLES[self.obstacle]
 
     def _alternatives(self) -> list[str]:
@@ -150,6 +156,11 @@ class Advice:
 
 _OBSTACLES = {
     Obstacle.CONFIGURATION: "no other pod holds anything; with this configuration it never fits on this machine",
+    Obstacle.MACHINE: "without other pods it would not fit either",
+}
+
+_BESIDE_SIBLINGS = {
+    Obstacle.CONFIGURATION: "no other pod holds anything; with this configuration it never fits",
     Obstacle.MACHINE: "without other pods it would not fit either",
 }
 
@@ -442,6 +453,7 @@ class AdmissionRefusal:
         exact: False where a search for a better hint was cut short.
         container: the container that does not fit, where the whole pod was asked about; else empty.
         advice: what would have fitted; None where the refusal is not about room, or no alternative was tried.
+        is_of_pod: it is about the resources of the pod itself, not about those of one container.
     """
 
     kind: RefusalKind
@@ -453,6 +465,7 @@ class AdmissionRefusal:
     exact: bool = True
     container: str = ""
     advice: Advice | None = None
+    is_of_pod: bool = False
 
     @property
     def reason(self) -> str:

@@ -377,6 +377,34 @@ class State:
             mask |= allocation.cpus.mask
         return CPUSet(mask)
 
+    @cached_property
+    def owned(self) -> Mapping[str, CPUSet]:
+        """CPUs by allocation key, each CPU once.
+
+        A pod that owns CPUs as a whole stands for its containers. The CPUs of an init container that a later container of
+        its pod holds, too, are that one's; an init container of which nothing is left is left out.
+        """
+        blocks = {pod_of(key) for key in self.allocations if is_whole_pod(key)}
+        taken: dict[str, int] = {}
+        for key, allocation in self.allocations.items():
+            if not allocation.is_init:
+                taken[pod_of(key)] = taken.get(pod_of(key), 0) | allocation.cpus.mask
+        found = {}
+        for key, allocation in self.allocations.items():
+            uid, cpus = pod_of(key), allocation.cpus
+            if uid in blocks and not is_whole_pod(key):
+                continue
+            if allocation.is_init:
+                cpus = CPUSet(cpus.mask & ~taken.get(uid, 0))
+                taken[uid] = taken.get(uid, 0) | cpus.mask
+            if cpus or allocation.memory or not allocation.cpus:
+                found[key] = cpus
+        return found
+
+    def may_share(self, one: str, other: str) -> bool:
+        """Whether two allocations may have the same CPUs: only those of one pod."""
+        return self._may_share(one, other)
+
     def shared_pool(self, node: Node) -> CPUSet:
         """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
 

@@ -88,7 +88,7 @@ def test_with_the_generation_before_every_promise_of_it_stays(data: st.DataObjec
 def test_anything_can_be_salvaged_and_nothing_overlaps(data: st.DataObject, state: State) -> None:
     found = salvage(data.draw(damaged(encoded(state))))
     made = plan(RepairEvidence(found, topology=NODE.topology))
-    assert made.undecided or overlaps(made.state.allocations) == []
+    assert made.undecided or overlaps(made.state) == []
     assert held(made.state) <= {
         (key, one.cpus & NODE.topology.online, one.mems & NODE.topology.nodes_with_memory)
         for key, one in found.allocations.items()
@@ -114,7 +114,7 @@ def test_overlaps_are_decided_by_the_cgroups_or_not_at_all(state: State, data: s
     runs = [by_key[key] == clash.allocations[key].cpus for key in (one, other)]
     assert bool(made.undecided) == (runs[0] == runs[1])
     if not made.undecided:
-        assert overlaps(made.state.allocations) == []
+        assert overlaps(made.state) == []
         assert (one if runs[0] else other) in made.state.allocations
 
 

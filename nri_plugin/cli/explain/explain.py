@@ -8,9 +8,10 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
@@ -26,14 +27,19 @@ from nri_plugin.cli.explain.source import (
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
-from nri_plugin.cli.state.source import NO_RUNTIME, agent_now
+from nri_plugin.cli.state.rows import block_of, is_ended, is_placed_singly
+from nri_plugin.cli.state.source import NO_RUNTIME, AgentNow, agent_now
+from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import REGISTRY
 from nri_plugin.model.refusals import UNEXPECTED
-from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.model.state import ContainerRecord, State, allocation_key, named, owner_of, pod_of
 from nri_plugin.recording.file import DIRECTORY
+
+if TYPE_CHECKING:
+    from nri_plugin.agent.status_client import IncompletePodRow
 
 MOST_NAMED = 8
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
@@ -76,22 +82,66 @@ class DecisionExplained:
 
 @dataclass(frozen=True, slots=True)
 class PodListed:
-    """The containers of a pod."""
+    """The containers of a pod.
+
+    Attributes:
+        incomplete: the refused containers and what the others hold, where the agent knows the pod as incomplete.
+    """
 
     containers: tuple[NamedContainer, ...]
     state: State
+    incomplete: "IncompletePodRow | None" = None
     is_refused_what_if: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """A row for each."""
+        """A row for each container, and what the pod has as a whole."""
         rows = [{"container": one.path, "id": one.id, "what": self._what(one)} for one in self.containers]
-        return {"containers": rows}
+        rows += [{"container": path, "id": "", "what": what} for path, what in self._not_created()]
+        block = block_of(self.state, self._uid)
+        return {
+            "containers": rows,
+            "block": None
+            if block is None
+            else {
+                "cpus": str(block.allocation.cpus),
+                "mems": str(block.allocation.mems),
+                "pod_shared_pool": str(block.shared_pool),
+            },
+            "placed_at": self._first,
+            "is_container_by_container": is_placed_singly(self.state, self._uid),
+            "incomplete": None if self.incomplete is None else msgspec.to_builtins(self.incomplete),
+        }
 
     def text(self, width: int) -> str:  # noqa: ARG002 - as of an explanation
-        """A line for each, and the next command."""
-        widest = max(len(one.path) for one in self.containers)
-        lines = [f"{one.path:<{widest}}  {self._what(one)}" for one in self.containers]
-        return visible("\n".join([*lines, f"ask on with: nri-pin explain {self.containers[0].path}"]))
+        """A line for each container, what the pod has as a whole, and the next command."""
+        rows = [(one.path, self._what(one)) for one in self.containers] + self._not_created()
+        widest = max(len(path) for path, _ in rows)
+        lines = [f"{path:<{widest}}  {what}" for path, what in rows]
+        block = block_of(self.state, self._uid)
+        lines += [f"the pod: {block.text}"] if block else []
+        if is_placed_singly(self.state, self._uid):
+            lines.append(f"placed container by container, for the pod has more than {MOST_CONTAINERS}")
+        lines += [f"placed as a whole at the creation of {self._first}"] if self._first else []
+        lines += [str(self.incomplete)] if self.incomplete else []
+        return visible("\n".join([*lines, f"next: nri-pin explain {self.containers[0].path}"]))
+
+    @property
+    def _uid(self) -> str:
+        return self.containers[0].pod_uid
+
+    @property
+    def _first(self) -> str:
+        """The container at whose creation the pod was placed; empty where that is not known."""
+        return placed_at(self.containers)
+
+    def _not_created(self) -> list[tuple[str, str]]:
+        """Containers that are allocated and not created, and what each has."""
+        named_here = {one.container for one in self.containers}
+        return [
+            (named(self.state.pods, key), f"allocated, not created: {_held(self.state, key)}")
+            for key in sorted(self.state.allocations)
+            if pod_of(key) == self._uid and owner_of(key)[1] not in {"", *named_here}
+        ]
 
     def _what(self, one: NamedContainer) -> str:
         if one.record is None:
@@ -103,7 +153,32 @@ class PodListed:
         allocation = self.state.allocation_of(one.record)
         if allocation is None or not allocation.cpus:
             return "unplaced" if one.record.unplaced else "shared pool"
-        return f"exclusive CPUs {allocation.cpus}"
+        if is_ended(self.state, one.record):
+            return f"ended, a later container has its CPUs {allocation.cpus}"
+        return _held(self.state, one.record.key)
+
+
+def _held(state: State, key: str) -> str:
+    """The CPUs of an allocation, in words."""
+    held = state.allocations[key]
+    if held.is_pod_shared:
+        return f"pod shared pool, CPUs {held.cpus}"
+    if not held.cpus:
+        return "shared pool"
+    is_part = allocation_key(pod_of(key), "") in state.allocations
+    return f"exclusive CPUs {held.cpus}{', a slice of its pod' if is_part else ''}"
+
+
+def placed_at(containers: Iterable[NamedContainer]) -> str:
+    """The container at whose creation their pod was placed as a whole; empty where the history does not tell."""
+    return next(
+        (
+            one.container
+            for one in containers
+            if one.created and one.created.with_pod and not one.created.refusal
+        ),
+        "",
+    )
 
 
 ExplainAnswer = DecisionExplained | PodListed
@@ -142,15 +217,25 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     state_dir = asked["state_dir"]
     state, damaged = _allocated(state_dir, asked["state_file"] or checkpoint_path(state_dir))
     containers, missing = known_containers(state_dir, state)
-    is_alone = asked["state_file"] is None and agent_now(state_dir).has_no_runtime
+    now = agent_now(state_dir) if asked["state_file"] is None else AgentNow()
+    is_alone = now.has_no_runtime
     notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
     meant = [one for one in containers if one.is_called(word)]
     if meant and len({one.path for one in meant}) == 1:
-        named, earlier = _latest(meant)
-        return _explained(named, (*earlier, *notes), state, asked)
+        meant_one, earlier = _latest(meant)
+        of_pod = [one for one in containers if one.pod_uid == meant_one.pod_uid]
+        first = placed_at(of_pod)
+        with_pod = (
+            (f"placed with its pod at the creation of {first}",)
+            if first not in {"", meant_one.container}
+            else ()
+        )
+        refused = tuple(str(one) for one in now.incomplete if one.pod_uid == meant_one.pod_uid)
+        return _explained(meant_one, (*with_pod, *refused, *earlier, *notes), state, asked)
     of_pod = [one for one in containers if one.is_of_pod(word)]
     if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
-        return PodListed(tuple(of_pod), state)
+        part = next((one for one in now.incomplete if one.pod_uid == of_pod[0].pod_uid), None)
+        return PodListed(tuple(of_pod), state, part)
     raise NotOneError(_not_one(word, meant or of_pod, containers))
 
 

@@ -15,6 +15,7 @@ from nri_plugin.cli.output import told
 from nri_plugin.cli.state.source import NO_RUNTIME, fits, read_agent, what_to_do
 from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load, load_hint_providers
 from nri_plugin.core.decision import InformedCreate
+from nri_plugin.explain.explanation import WITH_POD
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, pod_of
@@ -84,7 +85,11 @@ class NamedContainer:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A creation, and everything that its decision depends on."""
+    """A creation, and everything that its decision depends on.
+
+    Attributes:
+        with_pod: all containers of its pod were placed at it.
+    """
 
     when: datetime
     node: Node
@@ -94,6 +99,7 @@ class Created:
     reason: str = ""
     cpus: str = ""
     has_kept: bool = False
+    with_pod: bool = False
     observing: bool = False
 
 
@@ -200,6 +206,7 @@ def _created(folder: str, problems: list[str]) -> Iterator[NamedContainer]:
             moment.outcome.reason,
             moment.outcome.cpus,
             "kept" in moment.decision.steps,
+            not WITH_POD.isdisjoint(moment.decision.steps),
             moment.observing,
         )
         yield NamedContainer(

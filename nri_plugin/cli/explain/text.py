@@ -15,7 +15,7 @@ from nri_plugin.cli.explain.what_if import HUGE_PAGES
 from nri_plugin.cli.explain.what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
 from nri_plugin.core.requests import EXCLUSIVE_CPUS
-from nri_plugin.explain.explanation import ContainerOutcome, Explanation, Subject, Why, WhyKind
+from nri_plugin.explain.explanation import ContainerOutcome, Explanation, PodContainer, Subject, Why, WhyKind
 from nri_plugin.explain.fits import Fit, FitKind, Holder, NUMANodeUse
 from nri_plugin.explain.hints import (
     CPU,
@@ -41,6 +41,10 @@ NAMED_PODS = 4
 _PLAIN = {
     WhyKind.POLICY_NONE: "shared: cpuManagerPolicy none gives no container exclusive CPUs",
     WhyKind.POD_LEVEL: "shared: its pod sets resources for the pod as a whole (spec.resources)",
+    WhyKind.POD_WITHOUT_BLOCK: (
+        "shared: its pod sets resources for the pod as a whole (spec.resources), and neither the pod nor this container "
+        "gets CPUs of its own by them"
+    ),
     WhyKind.NO_CPUS: "shared: it asks for no CPUs",
     WhyKind.MEMORY_POLICY_NONE: "memory: from any NUMA node, memoryManagerPolicy is None",
     WhyKind.MEMORY_NOT_GUARANTEED: "memory: from any NUMA node, only Guaranteed containers are allocated some",
@@ -48,6 +52,17 @@ _PLAIN = {
     WhyKind.DEVICES_NOT_COUNTED: (
         f"devices: not counted, it has more than {bounds.DEVICES}, or more than {bounds.DEVICE_RESOURCES} "
         "resources of them"
+    ),
+}
+
+_OF_POD = {
+    WhyKind.SLICE: (
+        "exclusive: a slice of CPUs {cpus}, which its pod has by resources of its own (spec.resources); its CPU and memory "
+        "requests equal its limits, and its CPUs are whole"
+    ),
+    WhyKind.POD_SHARED_POOL: (
+        "pod shared pool: CPUs {cpus} are its pod's (spec.resources), and it runs on those that no container of the pod "
+        "owns; no other pod runs there"
     ),
 }
 
@@ -79,6 +94,9 @@ def as_dict(told: Explanation) -> dict[str, Any]:
         "fits": [_fit_facts(one) for one in told.fits],
         "obstacle": advice.obstacle_text if advice else "",
         "steps": list(told.steps),
+        "unfit": told.unfit,
+        "pod": asdict(told.pod) if told.pod else None,
+        "siblings": [asdict(one) for one in advice.siblings.largest] if advice else [],
     }
 
 
@@ -103,6 +121,15 @@ def whys(told: Explanation) -> list[str]:
 def _why(subject: Subject, why: Why) -> str:
     if why.kind in _PLAIN:
         return _PLAIN[why.kind]
+    if why.kind in _OF_POD:
+        return _OF_POD[why.kind].format(cpus=why.ids)
+    if why.kind is WhyKind.WITH_ITS_POD:
+        when = (
+            "this creation, the first of the pod"
+            if why.is_now
+            else "the creation of the pod's first container"
+        )
+        return f"placed with its pod as a whole, at {when}"
     qos = f"{subject.qos} (by the pod's object)" if why.is_qos_by_facts else subject.qos
     count, asked = subject.exclusive_cpus, why.asked
     more = f"; {asked} became {count} to fill the last core (smtOddCounts round-up)" if count != asked else ""
@@ -230,12 +257,15 @@ LEAST_LINES = 8
 
 MOST_HOLDERS = 2
 MOST_ENDS = 4
+MOST_PARTS = 8
+"""Containers of the pod that are named with what they have."""
 
 _COLOURS = {ContainerOutcome.REFUSED: "red", ContainerOutcome.UNPLACED: "yellow"}
 
 _SCOPES = {
     "container-scope": "container by container",
     "pod-scope": "for the whole pod",
+    "pod-resources": "for the resources of the pod (spec.resources)",
     "pod-scope-kept": "decided for the whole pod by its first container",
     "pod-total-unknown": "container by container: the runtime did not tell the pod's total",
 }
@@ -282,6 +312,9 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield "asks for", asked(told.subject)
     yield "policy", _settings(told)
     yield from (("why", one) for one in whys(told))
+    yield from (("pod", one) for one in _pod(told))
+    if told.unfit:
+        yield "hints", f"of container {told.unfit}, which does not fit beside those before it"
     yield from (("hints", _hints(one)) for one in told.hints)
     if told.merged:
         yield from (("merge", one) for one in _merge(told.merged))
@@ -291,8 +324,30 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     if told.refusal:
         yield "refused" if told.outcome is ContainerOutcome.REFUSED else "unplaced", _reason(told)
         if told.refusal.advice:
+            if told.unfit:
+                yield "would fit", f"beside the rest of the pod, sizes are those of container {told.unfit}:"
             yield from (("would fit", one) for one in _fits(told.fits))
             yield "in the way", in_the_way(told)
+
+
+def _pod(told: Explanation) -> Iterator[str]:
+    """What the pod has, as a whole and by container."""
+    pod = told.pod
+    if pod is None:
+        return
+    if pod.cpus:
+        mems = f", memory on {numa(pod.mems)}" if pod.mems else ""
+        yield f"CPUs {pod.cpus} are the pod's; pod shared pool {pod.shared_pool or 'empty'}{mems}"
+    parts = [_part(one) for one in pod.containers if one.cpus]
+    more = f" and {len(parts) - MOST_PARTS} more" if len(parts) > MOST_PARTS else ""
+    if parts:
+        verb = "would have" if told.refusal and told.unfit else "have"
+        yield f"its containers {verb}: {', '.join(parts[:MOST_PARTS])}{more}"
+
+
+def _part(one: PodContainer) -> str:
+    init = ", init" if one.is_init else ""
+    return f"{one.container} ({'pod shared pool' if one.is_pod_shared else 'CPUs'} {one.cpus}{init})"
 
 
 def _pool(told: Explanation) -> Iterator[str]:
@@ -316,7 +371,8 @@ def _headline(told: Explanation) -> str:
     name = "what if" if is_what_if else f"{subject.namespace}/{subject.pod}/{subject.container}"
     mems = f", memory bound to {numa(told.mems)}" if told.mems else ""
     if told.outcome is ContainerOutcome.EXCLUSIVE:
-        return f"{name}: exclusive CPUs {told.cpus}{mems}"
+        is_shared = any(one.kind is WhyKind.POD_SHARED_POOL for one in told.why)
+        return f"{name}: {'pod shared pool' if is_shared else 'exclusive CPUs'} {told.cpus}{mems}"
     reason = told.refusal.reason if told.refusal else ""
     if told.outcome is ContainerOutcome.REFUSED:
         return f"{name}: refused, {reason}"

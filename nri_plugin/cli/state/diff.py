@@ -32,6 +32,7 @@ from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import (
     Allocation,
     ContainerRecord,
+    PodFacts,
     PodRecord,
     State,
     allocation_key,
@@ -157,6 +158,8 @@ def _container_change(key: str, name: str, before: ContainerSide, after: Contain
         what = "new" if is_new else "gone" if is_gone else "changed"
     if before[0] is None and held_after.mems:
         others.insert(0, FieldChange("mems", "-", str(held_after.mems)))
+    if before[0] is None and held_after.is_pod_shared:
+        others.append(FieldChange("is_pod_shared", "no", "yes"))
     if what in {"new", "gone"}:
         others = [one for one in others if one.name != "container"]
     return StateChange(what, name, key, held_before.cpus, held_after.cpus, tuple(others))
@@ -223,6 +226,8 @@ def _words(value: object) -> str:
         return " ".join(_words(one) for one in value) or "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, PodFacts):
+        return f"of {len(value.containers)} containers"
     return "-" if value is None else str(value) or "-"
 
 

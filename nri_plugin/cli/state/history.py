@@ -29,7 +29,7 @@ from nri_plugin.core.drift import CpusetsObserved
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, is_whole_pod, owner_of
 from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import RecordedEntry, Recording, read
 from nri_plugin.wire.nri import events as nri
@@ -227,7 +227,8 @@ def _created(entry: RecordedEntry, event: nri.CreateContainer, after: State) -> 
     if record is not None and record.unplaced:
         return _line(entry, "unplaced", name, record.unplaced, given)
     if held is not None and held.cpus:
-        return _line(entry, "placed", name, f"CPUs {held.cpus}{mems}", str(held.cpus))
+        shared = ", pod shared pool" if held.is_pod_shared else ""
+        return _line(entry, "placed", name, f"CPUs {held.cpus}{shared}{mems}", str(held.cpus))
     return _line(entry, "shared", name, f"shared pool{f', CPUs {given}' if given else ''}{mems}", given)
 
 
@@ -242,9 +243,22 @@ def _others(entry: RecordedEntry, before: State, after: State, but: str = "") ->
         if resize is not None and resize.before == "-":
             yield _line(entry, "resizing", change.name, _words(change), str(change.after))
         elif change.before != change.after:
-            yield _line(entry, WORDS[change.what], change.name, _words(change), str(change.after))
+            text = _words(change) + _which(change, after)
+            yield _line(entry, WORDS[change.what], change.name, text, str(change.after))
         elif resize is not None:
             yield _line(entry, "resized", change.name, f"CPUs {change.after or '-'}", str(change.after))
+
+
+def _which(change: StateChange, after: State) -> str:
+    """Whose the CPUs are, where they are not those of a container that exists."""
+    if change.key not in after.allocations:
+        return ""
+    if is_whole_pod(change.key):
+        return ", of the pod as a whole"
+    shared = ", pod shared pool" if after.allocations[change.key].is_pod_shared else ""
+    uid, name = owner_of(change.key)
+    is_created = any(one.name == name for one in after.containers_of(uid))
+    return shared + ("" if is_created else ", allocated, not created")
 
 
 def _words(change: StateChange) -> str:

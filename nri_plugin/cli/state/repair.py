@@ -137,7 +137,8 @@ first, saves more, and settles contradictions.
     "given_up",
     metavar="NAME",
     multiple=True,
-    help="An allocation to give up, as namespace/pod/container or UID/CONTAINER; may be given more than once.",
+    help="An allocation to give up, as namespace/pod/container or UID/CONTAINER, or namespace/pod for all of a pod with "
+    "resources of its own; may be given more than once.",
 )
 @machine_option
 @root_option

@@ -6,9 +6,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nri_plugin.cli.state.source import Seen
+from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.model import bits
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, ContainerRecord, Kind, Phase, PodRecord, State
+from nri_plugin.model.state import (
+    Allocation,
+    ContainerRecord,
+    Kind,
+    Phase,
+    PodRecord,
+    State,
+    allocation_key,
+    is_whole_pod,
+    pod_of,
+)
 from nri_plugin.policy.alignment import Footprint, footprint
 
 
@@ -47,6 +58,8 @@ class StateRow:
         footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
             shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.
+        is_ended: it runs nowhere and nothing is kept for it alone, as for an init container that is done.
+        in_block: its pod owns CPUs as a whole.
     """
 
     record: ContainerRecord
@@ -56,23 +69,28 @@ class StateRow:
     lost: CPUSet
     footprint: Footprint | None
     numa_nodes: NodeMask | None
+    is_ended: bool = False
+    in_block: bool = False
 
     @property
     def is_exclusive(self) -> bool:
-        """Whether it has exclusive CPUs."""
-        return bool(self.allocation.cpus)
+        """Whether it has CPUs that no other container runs on."""
+        return bool(self.allocation.cpus) and not self.allocation.is_pod_shared and not self.is_ended
 
     @property
     def kind(self) -> str:
-        """`exclusive`, `shared`, or `ended` where nothing is allocated to a container that stopped."""
+        """How it has its CPUs.
+
+        `exclusive`; `slice` and `pod shared` inside the CPUs of a pod with resources of its own; `shared`; `ended` where
+        it runs nowhere and no CPUs are kept for it alone.
+        """
         if self.is_ended:
             return "ended"
-        return "exclusive" if self.is_exclusive else "shared"
-
-    @property
-    def is_ended(self) -> bool:
-        """Whether it runs nowhere and holds nothing, as an init container that is done."""
-        return is_ended(self.record, self.allocation)
+        if self.allocation.is_pod_shared:
+            return "pod shared"
+        if not self.is_exclusive:
+            return "shared"
+        return "slice" if self.in_block else "exclusive"
 
     @property
     def namespace(self) -> str:
@@ -92,13 +110,80 @@ class StateRow:
     @property
     def container_kind(self) -> Kind | None:
         """Its kind in the pod; None where the pod's facts are not known or not kept."""
-        known = self.pod.facts.container(self.record.name) if self.pod and self.pod.facts else None
-        return known.kind if known else None
+        return kind_of(self.pod, self.record.name)
 
 
-def is_ended(record: ContainerRecord, allocation: Allocation) -> bool:
-    """Whether a container stopped and nothing is kept for its next instance."""
-    return record.phase is Phase.STOPPED and not allocation.cpus
+@dataclass(frozen=True, slots=True)
+class PodBlock:
+    """What a pod with resources of its own owns as a whole.
+
+    Attributes:
+        uid: of the pod.
+        allocation: its CPUs, NUMA nodes and memory.
+        shared_pool: its CPUs that no container owns.
+    """
+
+    uid: str
+    allocation: Allocation
+    shared_pool: CPUSet
+
+    @property
+    def text(self) -> str:
+        """The block in words."""
+        held, parts = self.allocation, []
+        if held.cpus:
+            parts.append(f"CPUs {held.cpus} ({len(held.cpus)}) are the pod's")
+            parts.append(f"pod shared pool {self.shared_pool or '-'}")
+        if held.mems:
+            parts.append(f"memory on NUMA {held.mems}")
+        return ", ".join(parts)
+
+
+def block_of(state: State, uid: str) -> PodBlock | None:
+    """What the pod owns as a whole; None for an ordinary pod."""
+    block = state.allocations.get(allocation_key(uid, ""))
+    if block is None:
+        return None
+    taken = 0
+    for key, held in state.allocations.items():
+        if pod_of(key) == uid and not is_whole_pod(key) and not held.is_pod_shared and not held.is_init:
+            taken |= held.cpus.mask
+    return PodBlock(uid, block, block.cpus - CPUSet(taken))
+
+
+def kind_of(pod: PodRecord | None, container: str) -> Kind | None:
+    """The kind of a container in its pod; None where it is not known."""
+    known = pod.facts.container(container) if pod and pod.facts else None
+    return known.kind if known else None
+
+
+def is_ended(state: State, record: ContainerRecord) -> bool:
+    """Whether a container stopped and nothing is kept for its next instance alone.
+
+    An init container keeps its CPUs. Once a later container of its pod runs on some of them, they are that one's.
+    """
+    if record.phase is not Phase.STOPPED:
+        return False
+    held = state.allocation_of(record)
+    if held is None or not held.cpus:
+        return True
+    if not held.is_init:
+        return False
+    pod = state.pods.get(record.pod_uid)
+    return any(
+        one.phase is not Phase.STOPPED
+        and kind_of(pod, one.name) is not Kind.SIDECAR
+        and (other := state.allocation_of(one)) is not None
+        and not other.is_init
+        and bool(other.cpus & held.cpus)
+        for one in state.containers_of(record.pod_uid)
+    )
+
+
+def is_placed_singly(state: State, uid: str) -> bool:
+    """Whether the pod has too many containers to be admitted as a whole."""
+    pod = state.pods.get(uid)
+    return pod is not None and pod.facts is not None and len(pod.facts.containers) > MOST_CONTAINERS
 
 
 def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:
@@ -110,7 +195,7 @@ def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:
         for record in state.containers.values()
         if wanted is None or wanted.has(record, state.pods.get(record.pod_uid))
     ]
-    holders = {row.record.pod_uid for row in rows if row.is_exclusive}
+    holders = {row.record.pod_uid for row in rows if row.allocation.cpus and not row.is_ended}
 
     def place(row: StateRow) -> tuple[Any, ...]:
         record = row.record
@@ -134,9 +219,9 @@ def shared_pool(seen: Seen) -> CPUSet | None:
 
 
 def waiting(state: State) -> list[str]:
-    """Keys of allocations that wait for a container to be created again."""
+    """Keys of allocations whose container is not created, or not again; without those of pods as wholes."""
     used = {record.key for record in state.containers.values()}
-    return sorted(key for key in state.allocations if key not in used)
+    return sorted(key for key in state.allocations if key not in used and not is_whole_pod(key))
 
 
 def ids(numbers: Iterable[int]) -> str:
@@ -152,7 +237,7 @@ def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Print
     allocation = seen.state.allocation_of(record) or Allocation()
     lost = allocation.cpus - seen.node.topology.online if seen.node else NO_CPUS
     own = allocation.in_force - lost
-    ended = is_ended(record, allocation)
+    ended = is_ended(seen.state, record)
     cpus = NO_CPUS if ended else own or pool
     return StateRow(
         record=record,
@@ -160,8 +245,14 @@ def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Print
         allocation=allocation,
         cpus=cpus,
         lost=lost,
-        footprint=None if ended else _footprint(seen, cpus, allocation.mems, prints, is_own=bool(own)),
+        footprint=None
+        if ended
+        else _footprint(
+            seen, cpus, allocation.mems, prints, is_own=bool(own) and not allocation.is_pod_shared
+        ),
         numa_nodes=None if cpus is None or seen.node is None else seen.node.topology.nodes_of(cpus),
+        is_ended=ended,
+        in_block=allocation_key(record.pod_uid, "") in seen.state.allocations,
     )
 
 

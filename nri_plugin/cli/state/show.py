@@ -11,11 +11,22 @@ from itertools import groupby
 from typing import Any
 
 import click
+import msgspec
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table
-from nri_plugin.cli.state.rows import StateRow, Wanted, ids, rows_of, shared_pool, waiting
+from nri_plugin.cli.state.rows import (
+    StateRow,
+    Wanted,
+    block_of,
+    ids,
+    is_placed_singly,
+    kind_of,
+    rows_of,
+    shared_pool,
+    waiting,
+)
 from nri_plugin.cli.state.source import (
     LOOK_CLOSER,
     NO_RUNTIME,
@@ -34,8 +45,19 @@ from nri_plugin.cli.state.source import (
     state_dir_option,
     usage_errors,
 )
+from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Kind, MemoryBlock, Phase, Resize, State, owner_of
+from nri_plugin.model.state import (
+    Kind,
+    MemoryBlock,
+    Phase,
+    Resize,
+    State,
+    allocation_key,
+    named,
+    owner_of,
+    pod_of,
+)
 from nri_plugin.policy.alignment import CPUAlignment
 
 
@@ -60,6 +82,7 @@ def show_json(
         "node": None if facts is None else node_facts(facts),
         "exclusive": str(state.exclusive),
         "shared_pool": None if pool is None else str(pool),
+        "pods": [pod_facts(state, uid, now) for uid in pod_uids(state, rows, wanted)],
         "containers": [container_facts(state, row) for row in rows],
         "waiting": [] if wanted else [waiting_facts(state, key) for key in waiting(state)],
     }
@@ -76,6 +99,39 @@ def node_facts(facts: NodeFacts) -> dict[str, Any]:
     }
 
 
+def pod_uids(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
+    """The pods of the rows, and without a selection those that hold something and have no container."""
+    uids = [row.record.pod_uid for row in rows]
+    return list(dict.fromkeys(uids if wanted else [*uids, *map(pod_of, state.allocations)]))
+
+
+def pod_facts(state: State, uid: str, now: AgentNow | None) -> dict[str, Any]:
+    """One pod: what it owns as a whole, and whether it runs in part.
+
+    `incomplete` is null where no container was refused, and where no agent answers.
+    """
+    pod, block = state.pods.get(uid), block_of(state, uid)
+    part = next((one for one in now.incomplete if one.pod_uid == uid), None) if now else None
+    return {
+        "pod_uid": uid,
+        "namespace": pod.namespace if pod else None,
+        "pod": pod.name if pod else None,
+        "qos": pod.qos if pod else None,
+        "is_admitted_as_a_whole": bool(pod and pod.is_admitted),
+        "is_container_by_container": is_placed_singly(state, uid),
+        "block": None
+        if block is None
+        else {
+            "cpus": str(block.allocation.cpus),
+            "pod_shared_pool": str(block.shared_pool),
+            "mems": str(block.allocation.mems),
+            "cpu_milli": block.allocation.cpu_milli,
+            "memory": [_block(one) for one in block.allocation.memory],
+        },
+        "incomplete": None if part is None else msgspec.to_builtins(part),
+    }
+
+
 def container_facts(state: State, row: StateRow) -> dict[str, Any]:
     """One container."""
     record, pod, allocation, at = row.record, row.pod, row.allocation, row.footprint
@@ -89,7 +145,9 @@ def container_facts(state: State, row: StateRow) -> dict[str, Any]:
         "phase": record.phase,
         "kind": row.kind,
         "container_kind": row.container_kind,
-        "cpus": str(allocation.cpus),
+        "cpus": "" if row.is_ended else str(allocation.cpus),
+        "kept_cpus": str(allocation.cpus) if row.is_ended else "",
+        "is_pod_shared": allocation.is_pod_shared,
         "mems": str(allocation.mems),
         "cpuset": None if row.cpus is None else str(row.cpus),
         "cores": None if at is None else ids(at.cores),
@@ -121,11 +179,15 @@ def aligned_facts(aligned: CPUAlignment) -> dict[str, bool]:
 def waiting_facts(state: State, key: str) -> dict[str, Any]:
     """An allocation without a container."""
     pod_uid, container = owner_of(key)
-    allocation = state.allocations[key]
+    allocation, pod = state.allocations[key], state.pods.get(pod_uid)
     return {
         "pod_uid": pod_uid,
+        "namespace": pod.namespace if pod else None,
+        "pod": pod.name if pod else None,
         "container": container,
+        "kind": kind_of(pod, container),
         "cpus": str(allocation.cpus),
+        "is_pod_shared": allocation.is_pod_shared,
         "mems": str(allocation.mems),
     }
 
@@ -190,39 +252,67 @@ LEGEND = "N memory and CPUs on one NUMA node, S one socket, U one uncore cache, 
 
 
 def show_text(
-    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted, width: int
+    source: str,
+    checkpoint: Checkpoint,
+    found: Seen,
+    rows: Sequence[StateRow],
+    wanted: Wanted,
+    width: int,
+    now: AgentNow | None = None,
 ) -> str:
     """The table in `width` columns: long lists go on in the next line."""
     cells: list[Sequence[str]] = [HEAD]
     pods: dict[int, str] = {}
     for _, group in groupby(rows, key=lambda row: row.record.pod_uid):
         members = list(group)
-        pods[len(cells)] = pod_line(members[0])
+        pods[len(cells)] = pod_line(found.state, members[0])
         cells += [_cells(row) for row in members]
     lines = _with_pods(cells, pods, width)
-    lines += _folded_all(notes(found.state, rows, wanted), width, 2)
+    lines += _folded_all(notes(found.state, rows, wanted, now), width, 2)
     return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
 
 
 def show_wide(
-    source: str, checkpoint: Checkpoint, found: Seen, rows: Sequence[StateRow], wanted: Wanted
+    source: str,
+    checkpoint: Checkpoint,
+    found: Seen,
+    rows: Sequence[StateRow],
+    wanted: Wanted,
+    now: AgentNow | None = None,
 ) -> str:
     """One line for each container, of any length."""
     lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
-    lines += notes(found.state, rows, wanted)
+    lines += block_lines(found.state, rows, wanted) + notes(found.state, rows, wanted, now)
     return "\n".join([*lines, "", *facts(source, checkpoint, found)])
 
 
-def pod_line(row: StateRow) -> str:
-    """The pod of a row."""
-    return f"{row.namespace}/{row.pod_name}" + (
-        f"  {row.pod.qos}" if row.pod else "  (this pod is not known)"
-    )
+def pod_line(state: State, row: StateRow) -> str:
+    """The pod of a row, and what it owns as a whole."""
+    parts = [f"{row.namespace}/{row.pod_name}", str(row.pod.qos) if row.pod else "(this pod is not known)"]
+    block = block_of(state, row.record.pod_uid)
+    if block is not None:
+        parts.append(block.text)
+    if is_placed_singly(state, row.record.pod_uid):
+        parts.append(f"container by container, for it has more than {MOST_CONTAINERS}")
+    return "  ".join(parts)
 
 
-def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
+def block_lines(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
+    """What pods own as wholes, a line each."""
+    uids = pod_uids(state, rows, wanted)
+    blocks = ((uid, block) for uid in uids if (block := block_of(state, uid)) is not None)
+    return [f"pod: {named(state.pods, allocation_key(uid, ''))}: {block.text}" for uid, block in blocks]
+
+
+def notes(state: State, rows: Sequence[StateRow], wanted: Wanted, now: AgentNow | None = None) -> list[str]:
     """Irregularities, one line each."""
-    lines = [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
+    shown = {row.record.pod_uid for row in rows}
+    lines = [
+        f"{one.namespace}/{one.pod}: {one}"
+        for one in (now.incomplete if now else ())
+        if not wanted or one.pod_uid in shown
+    ]
+    lines += [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
         f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
         "they stay allocated to it"
@@ -235,10 +325,16 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
         for row in rows
         if row.allocation.resize
     ]
-    kept = [] if wanted else waiting(state)
-    return lines + [
-        f"kept for a container of {key}: CPUs {state.allocations[key].cpus or NOTHING}" for key in kept
-    ]
+    return lines + [_not_created(state, key) for key in ([] if wanted else waiting(state))]
+
+
+def _not_created(state: State, key: str) -> str:
+    uid, container = owner_of(key)
+    held, pod = state.allocations[key], state.pods.get(uid)
+    kind = kind_of(pod, container)
+    mark = f" ({kind})" if kind not in {None, Kind.APP} else ""
+    where = "pod shared pool, CPUs" if held.is_pod_shared else "CPUs"
+    return f"allocated, not created: {named(state.pods, key)}{mark}: {where} {held.cpus or NOTHING}"
 
 
 def facts(source: str, checkpoint: Checkpoint, found: Seen) -> list[str]:
@@ -408,9 +504,9 @@ def command(
     if output_format == "json":
         return
     if wide:
-        echo(show_wide(source, checkpoint, found, rows, wanted))
+        echo(show_wide(source, checkpoint, found, rows, wanted, now))
     else:
-        echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW))
+        echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW, now))
     if now is not None and now.has_no_runtime:
         echo(f"agent        {NO_RUNTIME}; {LOOK_CLOSER}")
 

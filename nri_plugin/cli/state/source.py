@@ -25,7 +25,7 @@ from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
+    from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, RuntimeRow
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -271,10 +271,12 @@ class AgentNow:
     Attributes:
         answers: whether it answers on its status socket.
         runtime: the connected container runtime; None for none.
+        incomplete: pods of which a container was refused while others exist.
     """
 
     answers: bool = False
     runtime: "RuntimeRow | None" = None
+    incomplete: "tuple[IncompletePodRow, ...]" = ()
 
     @property
     def has_no_runtime(self) -> bool:
@@ -302,7 +304,9 @@ def read_agent(state_dir: str) -> "AgentStatus | None":
 def agent_now(state_dir: str) -> AgentNow:
     """The agent of a state directory; one that does not answer in time is none."""
     status = read_agent(state_dir)
-    return AgentNow() if status is None else AgentNow(answers=True, runtime=status.runtime)
+    if status is None:
+        return AgentNow()
+    return AgentNow(answers=True, runtime=status.runtime, incomplete=status.incomplete)
 
 
 def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:

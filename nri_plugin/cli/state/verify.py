@@ -38,7 +38,7 @@ from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, contai
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef, Phase, State, named, pod_of
+from nri_plugin.model.state import CgroupRef, Phase, State, is_whole_pod, named, pod_of
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.memory_state import memory_machine
 
@@ -225,8 +225,10 @@ def _disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
     """Keys of the allocations on whose CPUs a container of that pod should not run."""
     held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
     if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
-        return [key for key, own in held.items() if pod_of(key) != pod_uid]
-    return sorted(held)
+        held = {key: own for key, own in held.items() if pod_of(key) != pod_uid}
+    # A pod that owns CPUs as a whole is named only for those that none of its containers has.
+    parts = {pod_of(key) for key in held if not is_whole_pod(key)}
+    return sorted(key for key in held if not (is_whole_pod(key) and pod_of(key) in parts))
 
 
 def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[str]) -> str:

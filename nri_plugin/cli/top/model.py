@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow, decode
+from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusalRow, RuntimeRow, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.diff import change_facts, change_line, changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
@@ -32,6 +32,7 @@ class Sample:
         refusals: the latest, oldest first; none without the agent.
         drifts: the same.
         runtime: the connected container runtime; None for none, and without the agent.
+        incomplete: pods of which a container was refused while others exist; none without the agent.
     """
 
     seen: Seen
@@ -40,6 +41,7 @@ class Sample:
     refusals: tuple[RefusalRow, ...] = ()
     drifts: tuple[DriftRow, ...] = ()
     runtime: RuntimeRow | None = None
+    incomplete: tuple[IncompletePodRow, ...] = ()
 
     @property
     def is_placing(self) -> bool:
@@ -142,7 +144,7 @@ class TopFeed:
             raise HostError(self._socket_path, f"{error}; use the same version of both programs") from None
         found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
         source = f"agent at {self._socket_path}"
-        return Sample(found, True, source, status.refusals, status.drifts, status.runtime)
+        return Sample(found, True, source, status.refusals, status.drifts, status.runtime, status.incomplete)
 
     def _from_file(self) -> Sample:
         try:
@@ -288,16 +290,26 @@ def happenings(before: Sample, after: Sample, at: float) -> Iterator[TopEvent]:
         yield TopEvent(at, " ".join(change_line(change).split()), change_facts(change))
     if not (before.is_connected and after.is_connected):
         return
-    for refusal in after.refusals:
-        if refusal.number > refused(before):
-            name = f"{refusal.namespace}/{refusal.pod}/{refusal.container}"
-            facts = {"what": "refused", "name": name, "reason": refusal.reason, "detail": refusal.detail}
-            yield TopEvent(at, f"refused {name}: {refusal.detail}", facts)
+    yield from _refusals(before, after, at)
     for drift in after.drifts:
         if drift.number > drifted(before):
             found = f"found CPUs {drift.found or '-'}, should be {drift.desired} ({drift.cause})"
             facts = {name: getattr(drift, name) for name in ("name", "found", "desired", "cause", "error")}
             yield TopEvent(at, f"drift {drift.name}: {found}", {"what": "drift", **facts})
+
+
+def _refusals(before: Sample, after: Sample, at: float) -> Iterator[TopEvent]:
+    """New refusals, and pods that became incomplete by them."""
+    for refusal in after.refusals:
+        if refusal.number > refused(before):
+            name = f"{refusal.namespace}/{refusal.pod}/{refusal.container}"
+            facts = {"what": "refused", "name": name, "reason": refusal.reason, "detail": refusal.detail}
+            yield TopEvent(at, f"refused {name}: {refusal.detail}", facts)
+    earlier = {one.pod_uid for one in before.incomplete}
+    for one in after.incomplete:
+        if one.pod_uid not in earlier:
+            name = f"{one.namespace}/{one.pod}"
+            yield TopEvent(at, f"{name}: {one}", {"what": "incomplete", "name": name, "detail": str(one)})
 
 
 def refused(sample: Sample) -> int:

@@ -20,13 +20,17 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from nri_plugin.cli.output import cut, table
+from nri_plugin.cli.state.rows import block_of
 from nri_plugin.cli.state.show import cells_of, marked_name
 from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
 from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, is_whole_pod, named, pod_of
 from nri_plugin.model.topology import NUMANode
+
+MOST_BLOCKS = 3
+"""Pods with CPUs of their own that have a line."""
 
 HEAD = ("  CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
 BAR = 12
@@ -98,6 +102,7 @@ def header(model: Model, width: int, at: float, most: int) -> list[Text]:
         ]
     node, state = sample.seen.node, sample.seen.state
     lines += [Text(text) for text in _wrapped(totals(model, node, state), width)]
+    lines += [Text(cut(text, width, CUT)) for text in blocks(state)]
     return lines + [Text(text) for text in ([] if node is None else bars(node, state, width, most))]
 
 
@@ -118,9 +123,22 @@ def totals(model: Model, node: Node | None, state: State) -> list[str]:
         ]
     return [
         *numbers,
+        *([f"incomplete pods {len(sample.incomplete)}"] if sample.incomplete else []),
         f"refused {refused(sample) if told else '?'}",
         f"drifts {drifted(sample) if told else '?'}",
     ]
+
+
+def blocks(state: State) -> list[str]:
+    """What pods own as wholes, a line each; the others are counted."""
+    keys = [key for key in state.allocations if is_whole_pod(key)]
+    lines = []
+    for key in sorted(keys, key=lambda key: named(state.pods, key))[:MOST_BLOCKS]:
+        block = block_of(state, pod_of(key))
+        assert block is not None
+        lines.append(f"pod {named(state.pods, key)}: {block.text}")
+    more = len(keys) - len(lines)
+    return [*lines, *([f"and {more} more pods with CPUs of their own"] if more > 0 else [])]
 
 
 def bars(node: Node, state: State, width: int, most: int) -> list[str]:
@@ -176,7 +194,8 @@ def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | No
 
 def _cells(line: TopRow) -> tuple[str, ...]:
     cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
-    name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}"
+    mark = f" [{line.row.kind}]" if line.row.in_block and not line.row.is_ended else ""
+    name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}{mark}"
     return (
         (FRESH if line.is_fresh else "  ")
         + name

@@ -17,8 +17,9 @@ import click
 
 from nri_plugin.cli.output import NARROW, columns, echo, format_option, wants_colour
 from nri_plugin.cli.state.rows import StateRow, rows_of
-from nri_plugin.cli.state.show import container_facts
+from nri_plugin.cli.state.show import container_facts, pod_facts
 from nri_plugin.cli.state.source import (
+    AgentNow,
     WrongUsageError,
     cgroup_root_here,
     machine_option,
@@ -275,6 +276,10 @@ def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any
         else {str(numa.id): str(numa.cpus & state.available(node)) for numa in node.topology.nodes},
         "refused": refused(sample) if sample.is_connected else None,
         "drifts": drifted(sample) if sample.is_connected else None,
+        "pods": [
+            pod_facts(state, uid, AgentNow(incomplete=sample.incomplete))
+            for uid in dict.fromkeys(line.row.record.pod_uid for line in lines)
+        ],
         "containers": [
             container_facts(state, line.row) | {"cpus_used": line.used, "age_s": line.age_s} for line in lines
         ],

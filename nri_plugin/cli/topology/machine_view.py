@@ -16,12 +16,21 @@ from typing import Any, Literal
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.output import count_of, memory_text
+from nri_plugin.cli.state.rows import is_ended
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED, Paint, paint_of
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, Phase, State, owner_of
+from nri_plugin.model.state import (
+    Allocation,
+    Phase,
+    State,
+    allocation_key,
+    is_whole_pod,
+    owner_of,
+    pod_of,
+)
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.simulator.machine.description import Description
 from nri_plugin.simulator.machine.source import SourcedMachine
@@ -263,8 +272,10 @@ class Seat:
         namespace: of its pod.
         pod: the pod's name, or its uid where the name is not known.
         container: its name in the pod.
-        cpus: its exclusive CPUs; empty in the shared pool.
+        cpus: its exclusive CPUs, or the pod shared pool; empty in the shared pool of the node.
         mems: NUMA nodes its memory is bound to; empty for unbound memory.
+        kind: `pod` for a pod that owns CPUs as a whole, `slice` and `pod-shared` for its containers, `init` for an init
+            container whose CPUs later containers of its pod hold, too; else `container`.
     """
 
     namespace: str
@@ -272,10 +283,11 @@ class Seat:
     container: str
     cpus: CPUSet
     mems: NodeMask
+    kind: str = "container"
 
     @property
     def name(self) -> str:
-        """`namespace/pod/container`, without a namespace that is not known."""
+        """`namespace/pod/container`, or `namespace/pod` of a pod as a whole, without a namespace that is not known."""
         return "/".join(filter(None, (self.namespace, self.pod, self.container)))
 
 
@@ -285,7 +297,7 @@ class Placements:
 
     Attributes:
         source: the file and its generation.
-        seats: by name; at most one for each container of a pod.
+        seats: by name; at most one for each container of a pod, and one for a pod that owns CPUs as a whole.
         shared_pool: the CPUs of all containers without exclusive CPUs.
         reserved: CPUs for the system; also in the shared pool unless reserved strictly.
     """
@@ -321,6 +333,7 @@ class Placements:
                     _plain(row["container"]),
                     CPUSet.parse(row["cpus"]),
                     NodeMask.parse(row["mems"]),
+                    _plain(row.get("kind", "container")),
                 )
                 for row in found["containers"]
             )
@@ -369,9 +382,7 @@ def _plain(name: object) -> str:
 def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     """Containers with exclusive CPUs by name, then the shared pool, isolated, reserved and offline CPUs."""
     owners = [
-        CPUOwner(seat.name, seat.cpus, note=_place(seat, topology), mems=seat.mems)
-        for seat in placements.seats
-        if seat.cpus
+        owner for seat in placements.seats if seat.cpus and (owner := _owner(seat, placements, topology))
     ]
     sharing = tuple(seat.name for seat in placements.seats if not seat.cpus)
     if len(sharing) > MOST_NAMED:
@@ -388,6 +399,28 @@ def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     if topology.offline:
         owners.append(CPUOwner("offline", topology.offline - taken, "offline"))
     return owners
+
+
+def _owner(seat: Seat, placements: Placements, topology: Topology) -> CPUOwner | None:
+    """The owner of the CPUs of a seat; None where those of its pod stand for it.
+
+    What a pod owns as a whole is divided: each container with a slice has a letter, the rest has that of the pod.
+    """
+    place = _place(seat, topology)
+    if seat.kind == "pod-shared":
+        return None
+    if seat.kind == "pod":
+        of_pod = [one for one in placements.seats if (one.namespace, one.pod) == (seat.namespace, seat.pod)]
+        slices = reduce(or_, (one.cpus.mask for one in of_pod if one.kind == "slice"), 0)
+        members = tuple(one.container for one in of_pod if one.kind == "pod-shared")
+        rest = seat.cpus - CPUSet(slices)
+        if not rest:
+            return None
+        what = "pod shared pool" if members else "no container of it runs here"
+        note = f"{what}, of the pod's CPUs {seat.cpus}, {place}"
+        return CPUOwner(seat.name, rest, note=note, members=members, mems=seat.mems)
+    notes = {"slice": "slice of its pod, ", "init": "init, later containers of its pod have them too, "}
+    return CPUOwner(seat.name, seat.cpus, note=notes.get(seat.kind, "") + place, mems=seat.mems)
 
 
 def _place(seat: Seat, topology: Topology) -> str:
@@ -457,12 +490,31 @@ def _placements(checkpoint: Checkpoint, topology: Topology, file: str) -> Placem
 
 
 def _seats(state: State) -> Iterator[Seat]:
-    """All containers that have an allocation or run."""
+    """All containers that have an allocation or run, and the pods that own CPUs as wholes.
+
+    Init containers that have ended are left out once a later container runs on their CPUs.
+    """
     keys = [record.key for record in state.containers.values() if record.phase != Phase.STOPPED]
     keys += [key for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems]
-    for key in dict.fromkeys(keys):
+    ended = {record.key for record in state.containers.values() if is_ended(state, record)} - {
+        record.key for record in state.containers.values() if record.phase != Phase.STOPPED
+    }
+    for key in dict.fromkeys(key for key in keys if key not in ended):
         uid, name = owner_of(key)
         pod = state.pods.get(uid)
         allocation = state.allocations.get(key) or Allocation()
         namespace, pod_name = (pod.namespace, pod.name) if pod else ("", "")
-        yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems)
+        kind = _kind(state, key, allocation)
+        yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems, kind)
+
+
+def _kind(state: State, key: str, allocation: Allocation) -> str:
+    if is_whole_pod(key):
+        return "pod"
+    if allocation.is_pod_shared:
+        return "pod-shared"
+    if allocation.is_init and state.owned.get(key) != allocation.cpus:
+        return "init"
+    return (
+        "slice" if allocation.cpus and allocation_key(pod_of(key), "") in state.allocations else "container"
+    )

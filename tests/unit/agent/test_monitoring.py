@@ -139,3 +139,12 @@ def test_allocations_that_only_the_memory_holds_are_counted() -> None:
     bench.handler.checkpoint.doubt("/run/x: is full")
     bench.handler.state = State(allocations={"p/c": Allocation(cpus("2-3"))})
     assert watch.registry.get_sample_value("nri_pin_unsaved_allocations") == 1
+
+
+def test_incomplete_pods_are_counted() -> None:
+    watch, found = Metrics(), [1, 2]
+    runtime = SimpleNamespace(is_synchronized=True)
+    watch.follow_state(Bench(node()).handler, runtime, lambda: len(found))  # type: ignore[arg-type]
+    assert watch.registry.get_sample_value("nri_pin_incomplete_pods") == 2
+    found.clear()
+    assert watch.registry.get_sample_value("nri_pin_incomplete_pods") == 0

@@ -1,7 +1,7 @@
 from prometheus_client import CollectorRegistry
 
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import StateGauges
+from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
 from tests.builders import cpus, machine, node

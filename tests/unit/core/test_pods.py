@@ -353,3 +353,36 @@ def test_a_container_of_an_unknown_pod_gives_nothing_back() -> None:
     record = ContainerRecord("id", "gone", "a", Phase.RUNNING, CgroupRef(""))
     state = State(containers={"id": record})
     assert init_memory_released(state, record) is state
+
+
+def test_a_pod_with_resources_of_its_own_is_told_a_size_that_fits() -> None:
+    on = node(
+        machine(nodes=2, cores=8),
+        topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE,
+        topology_manager_scope=TopologyManagerScope.POD,
+        pod_level_managers=True,
+    )
+    life = Life(on, one("db", 4), one("log"), resources=Amounts(20000, 20000, 6 * GIB, 6 * GIB))
+    refusal = life.create("db").refusal
+    assert refusal is not None
+    assert refusal.is_of_pod
+    assert refusal.advice is not None
+    assert refusal.advice.cpu_counts == (16,)
+
+
+def test_the_other_containers_of_the_pod_are_named_where_no_other_pod_holds_anything() -> None:
+    on = node(
+        machine(nodes=4, cores=8),
+        topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE,
+        reserved="0",
+    )
+    life = Life(on, *FIVE)
+    life.facts = None
+    for name in "abcd":
+        assert life.create(name).refusal is None
+    text = str(life.create("e").refusal)
+    assert (
+        "no other pod holds anything; with this configuration it never fits beside the other containers"
+        in text
+    )
+    assert "b (12 CPUs 16-27), c (12 CPUs 32-43), d (12 CPUs 48-59) and 1 more" in text

@@ -10,7 +10,8 @@ import yaml
 from prometheus_client import CollectorRegistry, generate_latest
 
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import Metrics, StateGauges
+from nri_plugin.agent.metrics import Metrics
+from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.state import State

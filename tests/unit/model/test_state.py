@@ -2,6 +2,7 @@
 
 import pytest
 
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
     CgroupRef,
@@ -106,3 +107,36 @@ def test_only_the_pod_itself_loses_its_allocations() -> None:
 def test_an_allocation_is_named_by_its_pod_where_that_is_known() -> None:
     pods = {"a/0": PodRecord("a/0", "sandbox", "db-0", "shop")}
     assert [named(pods, key) for key in ("a/0/c", "a/c")] == ["shop/db-0/c", "a/c"]
+
+
+def test_each_cpu_is_owned_once() -> None:
+    held = {
+        "level/": Allocation(CPUSet.parse("2-7")),
+        "level/db": Allocation(CPUSet.parse("2-5")),
+        "level/log": Allocation(CPUSet.parse("6-7"), is_pod_shared=True),
+        "plain/first": Allocation(CPUSet.parse("8-11"), is_init=True),
+        "plain/second": Allocation(CPUSet.parse("8-12"), is_init=True),
+        "plain/app": Allocation(CPUSet.parse("8-9")),
+        "plain/over": Allocation(CPUSet.parse("8-9"), is_init=True),
+        "plain/bound": Allocation(mems=NodeMask.of(0)),
+    }
+    owned = {key: str(cpus) for key, cpus in State(allocations=held).owned.items()}
+    assert owned == {
+        "level/": "2-7",
+        "plain/first": "10-11",
+        "plain/second": "12",
+        "plain/app": "8-9",
+        "plain/bound": "",
+    }
+
+
+def test_containers_of_one_pod_may_share_what_its_pod_owns() -> None:
+    held = {
+        "u/": Allocation(CPUSet.parse("2-7")),
+        "u/db": Allocation(CPUSet.parse("2-5")),
+        "u/web": Allocation(CPUSet.parse("2-5")),
+        "v/db": Allocation(CPUSet.parse("2-5")),
+    }
+    state = State(allocations=held)
+    pairs = [("u/", "u/db"), ("u/db", "u/web"), ("u/db", "v/db"), ("u/", "v/db")]
+    assert [state.may_share(*pair) for pair in pairs] == [True, False, False, False]

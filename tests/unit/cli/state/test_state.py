@@ -105,7 +105,7 @@ def test_show_lists_pods_with_exclusive_containers_first_and_the_pool_below(
         "----",
     ]
     assert lines[5] == "unplaced: shop/web-0/web: no 4 CPUs on a NUMA node"
-    assert lines[6] == "kept for a container of u1/next: CPUs 8"
+    assert lines[6] == "allocated, not created: shop/db-0/next: CPUs 8"
     assert [line.split()[:3] for line in lines[8:11]] == [
         ["exclusive", "2-3,8"],
         ["shared", "pool", "0-1,4-7,9-15"],
@@ -209,6 +209,8 @@ def test_show_json_tells_all_that_cgroups_can_be_compared_with(
         "kind": "exclusive",
         "container_kind": None,
         "cpus": "2-3",
+        "kept_cpus": "",
+        "is_pod_shared": False,
         "mems": "0",
         "cpuset": "2-3",
         "cores": "2",
@@ -322,7 +324,16 @@ def test_show_json_tells_the_hint_of_a_shared_container_where_somebody_had_a_say
 
 def test_show_json_lists_promises_that_wait_for_a_container(directory: Path) -> None:
     assert show_json(directory)["waiting"] == [
-        {"pod_uid": "u1", "container": "next", "cpus": "8", "mems": ""}
+        {
+            "pod_uid": "u1",
+            "namespace": "shop",
+            "pod": "db-0",
+            "container": "next",
+            "kind": None,
+            "cpus": "8",
+            "is_pod_shared": False,
+            "mems": "",
+        }
     ]
 
 

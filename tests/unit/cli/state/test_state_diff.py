@@ -13,7 +13,16 @@ from click.testing import CliRunner, Result
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.state import command
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import (
+    Allocation,
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    State,
+)
 from tests.builders import node as a_node
 
 POD = PodRecord("u1", "sb", "db-0", "shop", QOSClass.GUARANTEED, "/kubepods/podu1")
@@ -38,6 +47,21 @@ def held(cpus: str, **more: object) -> State:
 
 
 CASES: dict[str, tuple[State, State, str]] = {
+    "a pod with CPUs of its own": (
+        STATE,
+        STATE.with_allocation("u1/", Allocation(CPUSet.parse("2-7"))),
+        "gained   shop/db-0: CPUs 2-7",
+    ),
+    "CPUs that its pod shares": (
+        STATE.without_allocation("u1/db"),
+        held("2-3", is_pod_shared=True),
+        "gained   shop/db-0/db: CPUs 2-3; mems - -> 0; is_pod_shared no -> yes",
+    ),
+    "facts of its pod": (
+        STATE,
+        STATE.with_pod(replace(POD, facts=PodFacts("u1", QOSClass.GUARANTEED))),
+        "changed  shop/db-0: facts - -> of 0 containers",
+    ),
     "more CPUs": (STATE, held("2-5"), "grew     shop/db-0/db: CPUs 2-3 -> 2-5 (+4-5)"),
     "fewer CPUs": (STATE, held("3"), "shrank   shop/db-0/db: CPUs 2-3 -> 3 (-2)"),
     "other CPUs": (STATE, held("3-4"), "moved    shop/db-0/db: CPUs 2-3 -> 3-4 (+4, -2)"),

@@ -28,6 +28,7 @@ from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri import events as nri
 from tests.builders import container, cpu_resources, pod
 from tests.builders import node as a_node
+from tests.unit.cli.explain.test_explain_pods import LEVEL, ROWS, WHOLE, created
 
 NODE = a_node()
 PATIENCE_S = 30.0
@@ -110,6 +111,24 @@ def test_each_decision_is_one_entry_and_what_decides_nothing_is_none(site: Site)
     assert "requested=50, available=12" in told[3][2]
     assert told[4][2] == "CPUs 2-3 -> 2-5"
     assert told[6][2] == "CPUs 2-5"
+
+
+def test_the_creation_that_placed_a_whole_pod_tells_which_containers_are_not_created(tmp_path: Path) -> None:
+    site = Site(tmp_path / "state")
+    life = [created("mesh", ROWS, WHOLE), created("db", ROWS, WHOLE)]
+    text, state = head_lines(LEVEL, State(), START), State()
+    for event in life:
+        decision = decide(LEVEL, state, event)
+        text += line_of(event, START, "op", outcome_of(decision, ""))
+        state = decision.state
+    site.file.write_bytes(text)
+    assert [row for row in site.told() if row[0] == "placed"] == [
+        ("placed", "default/p1/mesh", "CPUs 6-7, pod shared pool"),
+        ("placed", "default/p1", "CPUs 2-7, of the pod as a whole"),
+        ("placed", "default/p1/db", "CPUs 2-5, allocated, not created"),
+        ("placed", "default/p1/log", "CPUs 6-7, pod shared pool, allocated, not created"),
+        ("placed", "default/p1/db", "CPUs 2-5"),
+    ]
 
 
 def test_a_restart_and_what_the_agent_still_knew_are_told(site: Site) -> None:

@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nri_plugin.agent.status_client import DriftRow, RefusalRow, RuntimeRow
+from nri_plugin.agent.status_client import (
+    DriftRow,
+    IncompletePodRow,
+    RefusalRow,
+    RefusedContainerRow,
+    RuntimeRow,
+    SiblingRow,
+)
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.source import NO_RUNTIME, Seen
 from nri_plugin.cli.top.model import Model, Sample, TopRow
@@ -278,3 +285,43 @@ WRONG = {"a negative interval": ["--interval", "-1"], "an unknown option": ["--c
 @pytest.mark.parametrize("words", WRONG.values(), ids=WRONG)
 def test_wrong_usage_exits_2(words: list[str]) -> None:
     assert CliRunner().invoke(command, words).exit_code == 2
+
+
+def block_of_two() -> State:
+    """A pod that owns CPUs 2-7: one container has a slice, the other shares the rest."""
+    state = state_of("db")
+    log = replace(state.containers["id-db"], id="id-log", name="log")
+    held = {
+        "db/": Allocation(CPUSet.parse("2-7")),
+        "db/db": Allocation(CPUSet.parse("2-4")),
+        "db/log": Allocation(CPUSet.parse("5-7"), is_pod_shared=True),
+    }
+    return replace(state.with_container(log), allocations=held)
+
+
+def test_a_pod_that_owns_cpus_has_a_line_and_its_containers_say_how_they_share() -> None:
+    lines = picture(Model(sample(block_of_two())))
+    assert "pod shop/db-0: CPUs 2-7 (6) are the pod's, pod shared pool 5-7" in lines
+    assert lines[2].startswith("containers 2  unplaced 0  exclusive 6 ")
+    rows = [line.split("  ")[1] for line in lines if line.startswith("  shop/db-0/")]
+    assert rows == ["shop/db-0/db [slice]", "shop/db-0/log [pod shared]"]
+    many = [f"p{number}" for number in range(5)]
+    state = replace(
+        state_of(*many),
+        allocations={f"{name}/": Allocation(CPUSet.of(2 + at)) for at, name in enumerate(many)},
+    )
+    assert "and 2 more pods with CPUs of their own" in picture(Model(sample(state)))
+
+
+def test_a_pod_that_runs_in_part_is_counted_and_told_once() -> None:
+    refused = (RefusedContainerRow("late", "TopologyAffinityError", "TopologyAffinityError: no room"),)
+    row = IncompletePodRow("db", "shop", "db-0", refused, (SiblingRow("db", "2-3", "", is_created=True),))
+    model = Model(sample(state_of("db")))
+    now = sample(state_of("db"), incomplete=(row,))
+    (new,) = model.take(now, NOW)
+    assert new.facts["what"] == "incomplete"
+    assert new.text.startswith("shop/db-0: incomplete: refused: late (TopologyAffinityError)")
+    assert model.take(now, NOW) == []
+    assert "incomplete pods 1" in " ".join(picture(model))
+    (pod,) = present(now, model.lines({}, lambda _row: None, NOW), NOW)["pods"]
+    assert pod["incomplete"]["refused"][0]["container"] == "late"

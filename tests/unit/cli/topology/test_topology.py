@@ -153,6 +153,7 @@ def test_a_dump_carries_the_containers_and_is_read_back_as_it_was(placed: list[s
         "container": "pg",
         "cpus": "2,6",
         "mems": "1",
+        "kind": "container",
     }
 
 

@@ -1,0 +1,181 @@
+"""`state show` of pods as wholes: blocks, containers that are not created, init containers, and pods that run in part."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
+from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.cli.state.source import SOCKET
+from nri_plugin.cli.state.state import command
+from nri_plugin.core.pods import MOST_CONTAINERS
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import (
+    Allocation,
+    Amounts,
+    CgroupRef,
+    ContainerFacts,
+    ContainerRecord,
+    Kind,
+    MemoryBlock,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    State,
+)
+from nri_plugin.wire.nri.events import Configure
+from tests.builders import GIB
+from tests.builders import node as a_node
+
+WHOLE = Amounts(6000, 6000, 6 * GIB, 6 * GIB)
+
+
+def facts(*kinds: tuple[str, Kind]) -> PodFacts:
+    return PodFacts("u1", QOSClass.GUARANTEED, tuple(ContainerFacts(*one) for one in kinds), WHOLE)
+
+
+def record(name: str, phase: Phase = Phase.RUNNING, uid: str = "u1") -> ContainerRecord:
+    parent = f"/kubepods/pod{uid}"
+    return ContainerRecord(f"id-{name}", uid, name, phase, CgroupRef(parent, f"{parent}/{name}"))
+
+
+def pod(*kinds: tuple[str, Kind]) -> PodRecord:
+    known = facts(*kinds)
+    return PodRecord("u1", "sb", "db", "shop", QOSClass.GUARANTEED, facts=known, is_admitted=True)
+
+
+def part(text: str, **more: Any) -> Allocation:
+    return Allocation(CPUSet.parse(text), NodeMask.of(0), **more)
+
+
+KINDS = ("setup", Kind.INIT), ("mesh", Kind.SIDECAR), ("db", Kind.APP), ("log", Kind.APP)
+BLOCK = State(
+    {"u1": pod(*KINDS)},
+    {one.id: one for one in (record("setup", Phase.STOPPED), record("mesh"), record("db"))},
+    {
+        "u1/": part("2-7", memory=(MemoryBlock(NodeMask.of(0), "memory", 6 * GIB),), cpu_milli=6000),
+        "u1/setup": part("2-5", is_init=True),
+        "u1/mesh": part("6-7", is_pod_shared=True),
+        "u1/db": part("2-5"),
+        "u1/log": part("6-7", is_pod_shared=True),
+    },
+)
+INCOMPLETE = IncompletePodRow(
+    "u1",
+    "shop",
+    "db",
+    (RefusedContainerRow("late", "TopologyAffinityError", "TopologyAffinityError: no room"),),
+    (SiblingRow("db", "2-5", "0", is_created=True),),
+)
+
+
+def show(folder: Path, state: State, *args: str) -> Result:
+    CheckpointFile(str(folder / "state"), a_node(), durable=False).save(state)
+    machine = folder / "machine.yaml"
+    machine.write_text("topology: pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2\n")
+    return CliRunner().invoke(
+        command, ["show", "--state-dir", str(folder / "state"), "--machine", str(machine), *args]
+    )
+
+
+def told(folder: Path, state: State, *args: str) -> dict[str, Any]:
+    return json.loads(show(folder, state, "-o", "json", *args).output)
+
+
+def test_the_block_is_on_the_line_of_the_pod_and_its_parts_below(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    lines = show(tmp_path, BLOCK).output.splitlines()
+    block = "CPUs 2-7 (6) are the pod's, pod shared pool 6-7, memory on NUMA 0"
+    assert lines[1] == f"shop/db  Guaranteed  {block}"
+    rows = {line.split()[0]: line for line in lines[2:5]}
+    assert "  slice " in rows["db"]
+    assert rows["mesh"].split()[1:5] == ["(sidecar)", "pod", "shared", "6-7"]
+    assert "  ended " in rows["setup"]
+    assert "allocated, not created: shop/db/log: pod shared pool, CPUs 6-7" in lines
+    assert "exclusive    2-7" in lines
+    assert f"pod: shop/db: {block}" in show(tmp_path, BLOCK, "--wide").output.splitlines()
+
+
+def test_programs_get_all_of_a_block(tmp_path: Path) -> None:
+    found = told(tmp_path, BLOCK)
+    (one,) = found["pods"]
+    assert one == {
+        "pod_uid": "u1",
+        "namespace": "shop",
+        "pod": "db",
+        "qos": "Guaranteed",
+        "is_admitted_as_a_whole": True,
+        "is_container_by_container": False,
+        "block": {
+            "cpus": "2-7",
+            "pod_shared_pool": "6-7",
+            "mems": "0",
+            "cpu_milli": 6000,
+            "memory": [{"numa_nodes": "0", "resource": "memory", "size_bytes": 6 * GIB}],
+        },
+        "incomplete": None,
+    }
+    rows = {row["container"]: (row["kind"], row["cpus"], row["kept_cpus"]) for row in found["containers"]}
+    assert rows == {
+        "db": ("slice", "2-5", ""),
+        "mesh": ("pod shared", "6-7", ""),
+        "setup": ("ended", "", "2-5"),
+    }
+    assert [(row["container"], row["is_pod_shared"]) for row in found["waiting"]] == [("log", True)]
+
+
+def test_a_block_without_containers_is_told_too(tmp_path: Path) -> None:
+    bare = replace(BLOCK, containers={})
+    assert [one["block"]["cpus"] for one in told(tmp_path, bare)["pods"]] == ["2-7"]
+
+
+@pytest.mark.parametrize(
+    ("app", "kind"),
+    [
+        (record("db"), "ended"),
+        (record("db", Phase.STOPPED), "exclusive"),
+        (record("mesh"), "exclusive"),  # a sidecar runs beside the init container, which may start again
+    ],
+)
+def test_an_init_container_is_over_once_a_later_container_runs_on_its_cpus(
+    tmp_path: Path, app: ContainerRecord, kind: str
+) -> None:
+    setup = record("setup", Phase.STOPPED)
+    held = {"u1/setup": part("2-5", is_init=True), f"u1/{app.name}": part("2-3")}
+    found = told(tmp_path, State({"u1": pod(*KINDS)}, {setup.id: setup, app.id: app}, held))
+    assert next(row["kind"] for row in found["containers"] if row["container"] == "setup") == kind
+
+
+def test_a_pod_that_runs_in_part_is_shown_with_what_its_containers_hold(tmp_path: Path) -> None:
+    CheckpointFile(str(tmp_path / "state"), a_node(), durable=False).save(BLOCK)
+    feed = StatusFeed()
+    feed.incomplete.rows = lambda _state: (INCOMPLETE,)  # type: ignore[method-assign]
+    runtime = Configure("", "containerd", "v2.1.9")
+    socket = StatusSocket(tmp_path / "state" / SOCKET, lambda: (a_node(), BLOCK), feed, lambda: runtime)
+    try:
+        text, wide = show(tmp_path, BLOCK).output, show(tmp_path, BLOCK, "--wide").output
+        (of_pod,) = told(tmp_path, BLOCK)["pods"]
+        other = show(tmp_path, BLOCK, "--pod", "nothing").output
+    finally:
+        socket.close()
+    line = "shop/db: incomplete: refused: late (TopologyAffinityError); other containers of the pod: db (CPUs 2-5)"
+    assert line in wide.splitlines()
+    assert line in " ".join(text.split())
+    assert of_pod["incomplete"]["refused"][0]["reason"] == "TopologyAffinityError"
+    assert "incomplete" not in other
+
+
+def test_a_pod_of_very_many_containers_is_shown_as_container_by_container(tmp_path: Path) -> None:
+    many = pod(*((f"c{number}", Kind.APP) for number in range(MOST_CONTAINERS + 1)))
+    state = State({"u1": replace(many, is_admitted=False)}, {"id-c0": record("c0")})
+    text = " ".join(show(tmp_path, state).output.split())
+    assert "shop/db Guaranteed container by container, for it has more than 128" in text
+    assert [one["is_container_by_container"] for one in told(tmp_path, state)["pods"]] == [True]

@@ -1,0 +1,58 @@
+"""A pod that runs in part gets one event, which names what its containers hold."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, RefusedContainerRow, SiblingRow
+from nri_plugin.exporter.events import Announcer
+from nri_plugin.kube.api_client import KubeClient
+from nri_plugin.model.options import Node, Options
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from tests.builders import machine
+from tests.kube_api_server import KubeAPI
+
+NODE = Node(machine(), Options(), CPUSet.parse("0"))
+
+
+@pytest.fixture
+def api() -> Iterator[KubeAPI]:
+    server = KubeAPI()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def announcer(api: KubeAPI, tmp_path: Path) -> Iterator[Announcer]:
+    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    yield Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
+    client.close()
+
+
+def reasons(api: KubeAPI) -> list[str]:
+    return [obj["reason"] for key, obj in api.store.objects.items() if key[1] == "events"]
+
+
+def test_an_incomplete_pod_is_told_of_once_with_what_its_containers_hold(
+    announcer: Announcer, api: KubeAPI
+) -> None:
+    refused = (RefusedContainerRow("e", "TopologyAffinityError", "TopologyAffinityError: no room"),)
+    siblings = (
+        SiblingRow("a", "1-10", "0", is_created=True),
+        SiblingRow("b", "11-12", "", is_created=False),
+        SiblingRow("c", "13", "", is_created=True, is_pod_shared=True),
+        SiblingRow("d", "", "", is_created=True),
+    )
+    row = IncompletePodRow("u", "default", "db", refused, siblings)
+    announcer.announce(AgentStatus(NODE, State()))
+    for _ in range(2):
+        announcer.announce(AgentStatus(NODE, State(), incomplete=(row,)))
+    assert reasons(api) == ["IncompletePod"]
+    (note,) = [obj["note"] for key, obj in api.store.objects.items() if key[1] == "events"]
+    assert note == (
+        "container e: incomplete: refused: e (TopologyAffinityError); other containers of the pod: a (CPUs 1-10), "
+        "b (CPUs 11-12, not created), c (pod shared pool 13), d (shared pool)"
+    )
