@@ -1,6 +1,7 @@
 """What the exporter is asked about pods between two requests, when, and what becomes of the answers."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pytest
 
