@@ -18,7 +18,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import NoAnswerError, allocates, asks_for_hints
 from nri_plugin.core.decision import ExporterAnswer
-from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, lacks_facts, not_created
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, could_be_completed, not_created
 from nri_plugin.core.requests import has_too_many_devices
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import Phase, PodRecord, QOSClass, State, pod_of
@@ -92,7 +92,7 @@ class PodNewsWatch:
         self._left_since = {uid: self._left_since.get(uid, now) for uid in left}
         wanted = [
             *(uid for uid, since in self._left_since.items() if now - since >= LEFT_FOR_S),
-            *pods_without_facts(node, state),
+            *incomplete_pods(node, state),
         ]
         self._pauses = {uid: pause for uid, pause in self._pauses.items() if uid in wanted}
         # Pods that were not asked about come first, so that each has its turn.
@@ -136,19 +136,21 @@ class PodNewsWatch:
             # A container may have been created since the question.
             if pod.uid in left_pods(state):
                 self._handler.take(PodHasEnded(pod))
-        elif answer.facts is not None and pod.uid in pods_without_facts(node, state):
+        elif answer.facts is not None and pod.uid in incomplete_pods(node, state):
             given = answer.devices_by_container
             is_too_much = has_too_many_devices(*(devices for _, devices in given))
             self._handler.take(PodFactsTold(pod, answer.facts, () if is_too_much else given))
 
 
-def pods_without_facts(node: Node, state: State) -> list[str]:
-    """Return the uids of Guaranteed pods of which facts could place containers."""
+def incomplete_pods(node: Node, state: State) -> list[str]:
+    """Return the uids of Guaranteed pods of which facts could place containers that are not created."""
     if not allocates(node):
         return []
     lived_in = dict.fromkeys(record.pod_uid for record in state.containers.values())
     pods = (state.pods[uid] for uid in lived_in if uid in state.pods)
-    return [pod.uid for pod in pods if pod.qos is QOSClass.GUARANTEED and lacks_facts(state, pod)]
+    return [
+        pod.uid for pod in pods if pod.qos is QOSClass.GUARANTEED and could_be_completed(node, state, pod)
+    ]
 
 
 def left_pods(state: State) -> list[str]:

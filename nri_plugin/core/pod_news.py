@@ -16,7 +16,7 @@ from nri_plugin.core.pods import Unfit, admit_rest, admits_whole, may_share_reso
 from nri_plugin.core.pool import pool_writes
 from nri_plugin.core.requests import informed, pod_uid, remembered
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import PodFacts, PodRecord, State, allocation_key, is_whole_pod, pod_of
+from nri_plugin.model.state import Phase, PodFacts, PodRecord, State, allocation_key, is_whole_pod, pod_of
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Pod
 
@@ -50,9 +50,18 @@ class PodHasEnded:
 PodNews = PodFactsTold | PodHasEnded
 
 
-def lacks_facts(state: State, pod: PodRecord) -> bool:
-    """Whether facts would tell of containers that the pod will still create."""
-    return pod.facts is None and not pod.is_admitted and bool(state.containers_of(pod.uid))
+def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
+    """Whether facts could place containers of the pod: it lives, and was not admitted as a whole.
+
+    Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit.
+    """
+    if pod.is_admitted or not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):
+        return False
+    return pod.facts is None or _is_placed_whole(node, pod)
+
+
+def _is_placed_whole(node: Node, pod: PodRecord) -> bool:
+    return admits_whole(node, pod) and not may_share_resources(node, pod)
 
 
 def not_created(state: State, uid: str) -> list[str]:
@@ -71,11 +80,11 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     """Keep the facts, and place the containers that are not created, all or none."""
     known = before.pods.get(pod_uid(event.pod))
     # Between question and answer the pod may have ended, or the next container may have brought the facts.
-    if known is None or known.sandbox_id != event.pod.id or not lacks_facts(before, known):
+    if known is None or known.sandbox_id != event.pod.id or not could_be_completed(node, before, known):
         return Decision(before, steps=("facts-too-late",))
     pod = remembered(informed(known, event.facts))
     state = before.with_pod(pod)
-    if not admits_whole(node, pod) or may_share_resources(node, pod):
+    if not _is_placed_whole(node, pod):
         return Decision(before if pod.facts is None else state, steps=("facts",))
     rest = admit_rest(node, state, pod, dict(event.devices_by_container))
     if isinstance(rest, Unfit):

@@ -206,6 +206,41 @@ def test_facts_that_are_late_or_of_another_life_change_nothing() -> None:
     assert life.facts_come().state is before, "told twice"
 
 
+def test_a_container_between_two_instances_keeps_what_it_has() -> None:
+    life = Life(node(), one("a", 2), one("b", 2), one("c", 2))
+    life.run("a", "b")
+    life.stop("b")
+    life.facts_come()
+    assert life.held == {"a": "2-3", "b": "4-5", "c": "6-7"}
+
+
+def test_a_pod_that_is_being_stopped_gets_nothing_more() -> None:
+    life = Life(node(), one("a", 2), one("b", 2))
+    life.run("a")
+    life.tell(nri.StopPodSandbox(life.of))
+    assert life.facts_come().steps == ("facts-too-late",)
+    assert life.held == {}
+
+
+def test_a_pod_of_an_earlier_release_is_completed_although_its_facts_are_known() -> None:
+    life = Life(node(), one("a", 2), one("b", 2))
+    life.run("a")
+    life.state = life.state.with_pod(replace(life.state.pods["p1"], facts=life.facts))
+    life.facts_come()
+    assert life.held == {"a": "2-3", "b": "4-5"}
+
+
+def test_facts_outlive_a_synchronize_while_the_exporter_is_away() -> None:
+    life = Life(node(), one("a", 2), one("b", 2))
+    life.run("a", facts=life.facts)
+    running = replace(life.message("a"), resources=cpu_resources(2, GIB, cpus="2-3"))
+    life.tell(nri.Synchronize((life.of,), (running,)))
+    assert life.state.pods["p1"].facts == life.facts
+    life.run("b")
+    assert life.state.pods["p1"].facts == life.facts
+    assert life.held == {"a": "2-3", "b": "4-5"}
+
+
 def test_the_end_of_a_pod_ends_what_containers_hold_that_are_not_created() -> None:
     life = Life(node(), one("a", 2), one("b", 2), one("c", 2))
     life.run("a", facts=life.facts)
