@@ -13,6 +13,8 @@ from nri_plugin.agent.checkpoint_saver import LOOK_PAUSE_S
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.outcome import Observer
+from nri_plugin.agent.pod_facts import PodResourcesClient
+from nri_plugin.agent.pod_news import PodNewsWatch
 from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.agent.startup import Watchers, build_handler
@@ -96,7 +98,10 @@ class Assembly:
         ended = EndedPodsWatch(handler.release_ended, loop)
         ended.start()
         watches = self._observe_only if config.observe else self._watch_and_repair
-        watchers.also = (ended, *watches(handler, feed, watchers))
+        client = PodResourcesClient(config.exporter_socket, loop.clock)
+        news = PodNewsWatch(handler, client.ask_about, loop, log)
+        news.start()
+        watchers.also = (ended, news, *watches(handler, feed, watchers))
         StatusSocket(
             Path(config.state_dir, FILE_NAME),
             lambda: (handler.node, handler.state),

@@ -41,6 +41,7 @@ from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
+from nri_plugin.core.pod_news import PodFactsTold, PodNews
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
@@ -59,7 +60,7 @@ from nri_plugin.wire.nri.events import (
 )
 from nri_plugin.wire.nri.messages import Pod
 
-Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent], Decision]
+Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
@@ -256,11 +257,14 @@ class Handler:
     def _serves_unsaved(self, event: NRIEvent, after: State) -> bool:
         """Return whether allocations that cannot be saved are kept in memory.
 
-        Those of a resize are not. After a restart, the runtime's list has the CPUs of a container's creation. Some
+        Those of containers that are not created are not: no restart would find them, and nothing waits for them. Those
+        of a resize are not. After a restart, the runtime's list has the CPUs of a container's creation. Some
         runtimes forget the CPUs of an update when they restart themselves.
         """
         if isinstance(event, CreateContainer):
             return self.checkpoint.serves or event.pod.namespace in self.node.options.never_refuse
+        if isinstance(event, PodFactsTold):
+            return False
         before = self.state.allocations
         is_resize = any(before.get(key, held) != held for key, held in after.allocations.items())
         return not (is_resize and isinstance(event, REFUSABLE))
@@ -422,6 +426,10 @@ class Handler:
             )
             self.handle(Request(0, None, untold_removal(pod)))
         return bool(ended)
+
+    def take(self, event: PodNews) -> None:
+        """Handle news of a pod like a request that has no deadline and whose answer goes nowhere."""
+        self.handle(Request(0, None, event))  # type: ignore[arg-type] # an event of our own
 
     def put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
         """Decide and write for an event that the agent noticed itself; return the errors of failed writes.

@@ -16,7 +16,7 @@ The protocol and the form of facts are documented in `nri_plugin.core.decision`.
 import logging
 import socket
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated
 
@@ -124,7 +124,9 @@ _Entries = Annotated[list[_Entry], Meta(max_length=MOST_ENTRIES)]
 class _AnswerLine(Struct):
     devices: _Entries | None = None
     pod_devices: _Entries = []
+    devices_by_container: Annotated[dict[_Text, _Entries], Meta(max_length=bounds.FACTS_CONTAINERS)] = {}
     facts: msgspec.Raw = msgspec.Raw()
+    has_ended: bool = False
 
 
 # The question
@@ -165,18 +167,29 @@ class PodResourcesClient:
         Raises:
             NoAnswerError: no usable answer within `limit_s` seconds.
         """
+        return self._exchange(event.pod, event.container.name, limit_s, devices=devices)
+
+    def ask_about(self, pod: Pod, limit_s: float, devices: bool) -> ExporterAnswer:
+        """Return the exporter's facts about the pod alone; safe in any thread.
+
+        Raises:
+            NoAnswerError: no usable answer within `limit_s` seconds.
+        """
+        return self._exchange(pod, "", limit_s, devices=devices)
+
+    def _exchange(self, pod: Pod, container: str, limit_s: float, *, devices: bool) -> ExporterAnswer:
         until = self._clock() + limit_s  # of the whole exchange; a socket's time limit is that of one call
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:
                 sock.settimeout(limit_s)
                 sock.connect(self.path)
-                sock.sendall(_question(event, devices=devices))
+                sock.sendall(_question(pod, container, devices=devices))
                 line = self._line(sock, until)
         except TimeoutError:
             raise NoAnswerError(self.path, f"no answer within {limit_s * 1000:.0f} ms", late=True) from None
         except OSError as error:
             raise NoAnswerError(self.path, (error.strerror or str(error)).lower()) from None
-        return self._read(event, line)
+        return self._read(pod, line)
 
     def _line(self, sock: socket.socket, until: float) -> bytes:
         """Return the bytes before the first newline.
@@ -203,25 +216,27 @@ class PodResourcesClient:
                 )
         return data.partition(b"\n")[0]
 
-    def _read(self, event: CreateContainer, line: bytes) -> ExporterAnswer:
+    def _read(self, pod: Pod, line: bytes) -> ExporterAnswer:
         try:
             answer = msgspec.json.decode(line, type=_AnswerLine)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         try:
             devices = None if answer.devices is None else _resources(answer.devices)
-            known = ExporterAnswer(devices, _resources(answer.pod_devices))
+            of_pod = _resources(answer.pod_devices)
+            others = _of_others(answer.devices_by_container, of_pod)
+            known = ExporterAnswer(devices, of_pod, devices_by_container=others, has_ended=answer.has_ended)
         except ValueError as error:
             raise NoAnswerError(self.path, f"not an answer: {error}") from None
         # Wrong facts of the pod do not make the devices wrong.
         try:
-            return replace(known, facts=_facts(event, answer.facts))
+            return replace(known, facts=_facts(pod, answer.facts))
         except ValueError as error:
             return replace(known, unusable=str(error))
 
 
-def _facts(event: CreateContainer, raw: msgspec.Raw) -> PodFacts | None:
-    """Return the facts of the event's pod, None where none were sent.
+def _facts(pod: Pod, raw: msgspec.Raw) -> PodFacts | None:
+    """Return the facts of that pod, None where none were sent.
 
     Raises:
         ValueError: they have another form, or belong to another pod.
@@ -229,18 +244,18 @@ def _facts(event: CreateContainer, raw: msgspec.Raw) -> PodFacts | None:
     if bytes(raw) in (b"", b"null"):
         return None
     facts = read_facts(raw)
-    if facts.uid != event.pod.uid:
-        raise ValueError(f"facts of pod {facts.uid[:64]}, asked for {event.pod.uid}")
+    if facts.uid != pod.uid:
+        raise ValueError(f"facts of pod {facts.uid[:64]}, asked for {pod.uid}")
     return facts
 
 
-def _question(event: CreateContainer, *, devices: bool) -> bytes:
-    pod = event.pod
+def _question(pod: Pod, container: str, *, devices: bool) -> bytes:
     words: dict[str, object] = {
         "pod": pod.uid,
         "namespace": pod.namespace,
         "name": pod.name,
-        "container": event.container.name,
+        "container": container,
+        "line_bytes": LINE_BYTES,
     }
     if not devices:
         words["devices"] = False
@@ -259,6 +274,20 @@ def _resources(entries: Iterable[_Entry]) -> tuple[DeviceResource, ...]:
         DeviceResource(name, tuple(given.values()), device_totals(totals[name].items()))
         for name, given in devices.items()
         if given
+    )
+
+
+def _of_others(
+    given: Mapping[str, Iterable[_Entry]], of_pod: Iterable[DeviceResource]
+) -> tuple[tuple[str, tuple[DeviceResource, ...]], ...]:
+    """Return the devices of the other containers by name, with the totals that the pod's devices have."""
+    totals = {one.name: one.totals for one in of_pod}
+    return tuple(
+        (
+            bounds.name(container),
+            tuple(replace(one, totals=totals.get(one.name, ())) for one in _resources(entries)),
+        )
+        for container, entries in given.items()
     )
 
 
@@ -330,7 +359,7 @@ class PodFactsLookup:
         if not isinstance(event, CreateContainer):
             return event
         # 1: is there a fact that could change the decision?
-        devices_count = self._locator is not None and _asks_for_hints(node)
+        devices_count = self._locator is not None and asks_for_hints(node)
         if not devices_count and not _facts_count(node, event):
             return event
         # 2: the exporter's answer wins over the runtime's message: the kubelet gave the devices.
@@ -344,7 +373,7 @@ class PodFactsLookup:
             event = without_devices(event)
             self._cuts.tell(event)
             return InformedCreate(event, facts=known.facts)
-        return InformedCreate(event, devices, known.pod_devices, known.facts)
+        return InformedCreate(event, devices, known.pod_devices, known.facts, _bounded(devices, known))
 
     def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...] | None:
         return self._locator.resources(event.container) if self._locator else ()
@@ -420,14 +449,36 @@ class CutLog:
         )
 
 
+def _bounded(
+    devices: tuple[DeviceResource, ...], known: ExporterAnswer
+) -> tuple[tuple[str, tuple[DeviceResource, ...]], ...]:
+    """Return the devices of the other containers, none where all lists together exceed the bounds.
+
+    A line of the recording has all of them. The devices of the pod then still decide under pod scope.
+    """
+    others = known.devices_by_container
+    is_too_much = has_too_many_devices(devices, known.pod_devices, *(given for _, given in others))
+    return () if is_too_much else others
+
+
 def without_devices(event: CreateContainer) -> CreateContainer:
     """Return the event with a mark: its container has too many devices for hints."""
     cut = tuple(dict.fromkeys((*event.container.cut, Cut.DEVICES)))
     return replace(event, container=replace(event.container, cut=cut))
 
 
-def _asks_for_hints(node: Node) -> bool:
+def asks_for_hints(node: Node) -> bool:
+    """Return whether devices could change a decision."""
     return node.options.topology_manager_policy is not TopologyManagerPolicy.NONE
+
+
+def allocates(node: Node) -> bool:
+    """Return whether a policy allocates CPUs or memory here."""
+    options = node.options
+    return (
+        options.cpu_manager_policy is not CPUManagerPolicy.NONE
+        or options.memory_manager_policy is not MemoryManagerPolicy.NONE
+    )
 
 
 def _facts_count(node: Node, event: CreateContainer) -> bool:
@@ -437,9 +488,7 @@ def _facts_count(node: Node, event: CreateContainer) -> bool:
     exclusive.
     """
     options, pod = node.options, event.pod
-    if options.cpu_manager_policy is CPUManagerPolicy.NONE and (
-        options.memory_manager_policy is MemoryManagerPolicy.NONE
-    ):
+    if not allocates(node):
         return False
     heard = pod.namespace in options.annotation_namespaces and any(
         key.startswith(OWN_ANNOTATIONS) for key in pod.annotations

@@ -11,12 +11,14 @@ The exporter, which alone may ask the kubelet and the cluster, knows the resourc
 
 **The exporter's socket.** `exporter/exporter.sock` in the state directory (`exporterSocket` names another) is a stream
 socket. One connection carries one question and one answer. Each is a JSON object on one line of UTF-8 text that ends with
-a newline, at most `LINE_BYTES` long:
+a newline. An answer is at most `line_bytes` of its question long, `FIRST_LINE_BYTES` where the question does not tell, as
+those of earlier agents:
 
-    {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
+    {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker", "line_bytes": 131072}
     {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...], "facts": {...}}
 
-A question with `"devices": false` is about the facts alone: the kubelet is not asked, and the answer has no devices.
+A question with `"devices": false` is about the facts alone: the kubelet is not asked, and the answer has no devices. A
+question with an empty `container` is about the pod alone.
 
 `devices` are the kubelet's devices of that container, as its PodResources API lists them. There is an entry for each set
 of ids with the same `nodes`, so a resource may have several entries; resources are in the order of their first entry.
@@ -24,7 +26,10 @@ of ids with the same `nodes`, so a resource may have several entries; resources 
 (`0`, `0-1`) to the number of devices of the resource that are attached to exactly these, in use or not. They decide
 which nodes hints name and which width is preferred. An answer without `devices` says that the exporter does not know the
 container; an empty list says that it has none. `pod_devices`, in the same form, may add those of all containers of the
-pod: under pod scope the first container decides for the others.
+pod: under pod scope the first container decides for the others. `devices_by_container` may add those of the other
+containers, an object of their names to lists in the same form, without totals (`pod_devices` has them); containers
+without devices are left out. A pod that is admitted as a whole is placed with them. An answer that would be too long goes
+without `devices_by_container`, then without `facts`.
 
 `facts` are the pod's, from a watch on the pods of the node; absent where the pod is not known (yet):
 
@@ -42,7 +47,11 @@ uid as the runtime knows it; for a pod from a file of the kubelet that is not th
 of another pod and facts in another form are ignored, and the devices beside them still count. Credentials are never part
 of them.
 
-An answer may have devices without facts, and facts without devices. Unknown keys are ignored.
+`"has_ended": true` says that the pod has ended for sure: its phase is Succeeded or Failed, or its object, which the
+exporter has seen, is deleted. Absent or false says nothing: the exporter may not have read the cluster yet.
+
+An answer may have devices without facts, and facts without devices. Unknown keys are ignored, so agent and exporter may be
+of different releases.
 
 The answer has to arrive within 100 ms. Where it does not, or has another form, or nothing listens, the devices are those
 of the runtime's message, and the rest is inferred.
@@ -63,8 +72,12 @@ from nri_plugin.wire.nri.events import (
     StartContainer,
 )
 
-LINE_BYTES = 1 << 16
-"""Longer lines are ignored: a container has a few dozen devices, of 100 bytes each."""
+LINE_BYTES = 1 << 17
+"""The longest answer that is read. Facts of 128 containers with names of 63 characters take 45 KiB, the devices that count
+(`bounds.DEVICE_CHARS`) 25 KiB for the containers and as much again for the pod."""
+
+FIRST_LINE_BYTES = 1 << 16
+"""The longest answer that agents before `line_bytes` read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +89,16 @@ class ExporterAnswer:
         pod_devices: of all containers of its pod; empty when they are not known.
         facts: of the pod; None where the exporter does not know the pod.
         unusable: why facts that were sent do not count; empty otherwise.
+        devices_by_container: of the other containers of its pod, by name; empty when they are not known.
+        has_ended: the pod has ended for sure.
     """
 
     devices: tuple[DeviceResource, ...] | None = None
     pod_devices: tuple[DeviceResource, ...] = ()
     facts: PodFacts | None = None
     unusable: str = ""
+    devices_by_container: tuple[tuple[str, tuple[DeviceResource, ...]], ...] = ()
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ states before and after.
     StopContainer          keep the allocation: a crash loop must not lose its CPUs
     RemoveContainer        drop the record
     StopPodSandbox         release the allocations of the pod
+
+Events of our own: `core/drift.py` has those of cgroups and the machine, `core/pod_news.py` those of pods.
 """
 
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, U
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, repair_drift
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
 from nri_plugin.core.placement import Placement
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, facts_told, has_ended
 from nri_plugin.core.pods import Unfit, admit
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.core.requests import (
@@ -61,7 +64,7 @@ Handler: TypeAlias = Callable[[Node, State, Any], Decision]
 
 
 def decide(
-    node: Node, state: State, event: nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
+    node: Node, state: State, event: nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews
 ) -> Decision:
     """The decision on `event` on `node` in `state`.
 
@@ -415,5 +418,7 @@ _HANDLERS: dict[type, Handler] = {
     nri.RemoveContainer: _remove,
     CpusetsObserved: repair_drift,
     MachineChanged: follow_machine,
+    PodFactsTold: facts_told,
+    PodHasEnded: has_ended,
 }
 """The function for each event; all other events change nothing."""

@@ -18,7 +18,7 @@ Differs: the kubelet knows the object of every pod; here: a pod whose object is 
     the runtime reports one container at a time. Option: `exporterSocket`, with the exporter running.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -146,11 +146,70 @@ def _admit_whole(
     devices: Mapping[str, tuple[DeviceResource, ...]],
 ) -> Placement | Unfit:
     """Place all containers of the pod, one after the other, each beside those before it."""
+    placed = _place_each(node, state, pod, _to_place(node, state, pod, request), devices, request)
+    if isinstance(placed, Unfit):
+        return placed
+    state, own = placed
+    assert own is not None
+    return replace(own, state=state, steps=(*own.steps, "whole-pod"))
+
+
+def admit_rest(
+    node: Node, state: State, pod: PodRecord, devices: Mapping[str, tuple[DeviceResource, ...]]
+) -> State | Unfit:
+    """The state in which the containers of the pod that are not created have their allocations; no other one changes.
+
+    Args:
+        node: the machine and the options.
+        state: with the pod's record.
+        pod: its record, with its facts.
+        devices: of its containers, by name, as far as they are known.
+    """
+    held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid]
+    if held and pod.affinity is None and node.options.topology_manager_scope is TopologyManagerScope.POD:
+        # The record of the merge is lost: the pod is on the nodes of what it holds.
+        nodes = NO_NODES
+        for one in held:
+            nodes |= one.affinity
+        pod = replace(pod, affinity=nodes, affinity_preferred=False)
+        state = state.with_pod(pod)
+    placed = _place_each(node, state, pod, _not_created(node, state, pod), devices)
+    return placed if isinstance(placed, Unfit) else placed[0]
+
+
+def _not_created(node: Node, state: State, pod: PodRecord) -> list[ContainerRequest]:
+    """The requests of the containers that neither exist nor hold something, in the kubelet's order.
+
+    Left out are plain init containers before one that exists: they have ended.
+    """
+    here = {record.name for record in state.containers_of(pod.uid)}
+    found: list[ContainerRequest] = []
+    for one in spec_requests(node.options, pod):
+        if one.name in here:
+            found = [earlier for earlier in found if not is_plain_init(pod.facts, earlier.name)]
+        elif one.key not in state.allocations:
+            found.append(one)
+    return found
+
+
+def _place_each(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    requests: Sequence[ContainerRequest],
+    devices: Mapping[str, tuple[DeviceResource, ...]],
+    created: ContainerRequest | None = None,
+) -> tuple[State, Placement | None] | Unfit:
+    """Place these containers of the pod, each beside those before it; the pod is admitted then.
+
+    Returns:
+        The state, and the placement of `created`, the container that is being created; None without one.
+    """
     own = None
-    for one in _to_place(node, state, pod, request):
+    for one in requests:
         wanted = one
         try:
-            if one is not request:
+            if one is not created:
                 # The annotations of a container that is not created yet are read now: they decide its size.
                 wanted = annotated(node.options, pod, replace(one, devices=devices.get(one.name, ())))
             placed = place(node, state, state.pods[pod.uid], wanted)
@@ -158,10 +217,8 @@ def _admit_whole(
             # The reader has asked for one container and has to learn which of the pod is meant.
             return Unfit(state, wanted, replace(error.refusal, container=wanted.name))
         state = placed.state
-        own = placed if one is request else own
-    assert own is not None
-    state = state.with_pod(replace(state.pods[pod.uid], is_admitted=True))
-    return replace(own, state=state, steps=(*own.steps, "whole-pod"))
+        own = placed if one is created else own
+    return state.with_pod(replace(state.pods[pod.uid], is_admitted=True)), own
 
 
 def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> None:
@@ -229,13 +286,17 @@ def shares_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
 
     A pod of which a container holds something already goes container by container: what it holds is not moved.
     """
+    return may_share_resources(node, pod) and not any(pod_of(key) == pod.uid for key in state.allocations)
+
+
+def may_share_resources(node: Node, pod: PodRecord) -> bool:
+    """Whether the first container of the pod gets CPUs and memory for all of them."""
     options = node.options
     return (
         options.pod_level_managers
         and options.topology_manager_scope is TopologyManagerScope.POD
         and options.topology_manager_policy is not TopologyManagerPolicy.NONE
         and has_own_resources(pod.facts)
-        and not any(pod_of(key) == pod.uid for key in state.allocations)
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from nri_plugin.core.decision import LINE_BYTES
+from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES
 from nri_plugin.exporter.pod_resources import (
     Allocatable,
     ContainerDevices,
@@ -39,12 +39,23 @@ Totals = Mapping[str, Sequence[tuple[NodeMask, int]]]
 
 
 def answer(pod: PodResources, container: str, totals: Totals) -> dict[str, Any]:
-    """Return the answer for one container; empty if the kubelet does not know it."""
+    """Return the answer for one container, or for the pod where `container` is empty; empty if the kubelet does not know it.
+
+    The totals are beside the devices of the container and of the pod, not beside those of each other container: a line
+    has no room for 128 copies.
+    """
     mine = next((one for one in pod.containers if one.name == container), None)
-    if mine is None:
+    if mine is None and container:
         return {}
     everyone = [device for one in pod.containers for device in one.devices]
-    return {"devices": _entries(mine.devices, totals), "pod_devices": _entries(everyone, totals)}
+    others = {
+        one.name: _entries(one.devices, {}) for one in pod.containers if one is not mine and one.devices
+    }
+    return {
+        **({"devices": _entries(mine.devices, totals)} if mine is not None else {}),
+        "pod_devices": _entries(everyone, totals),
+        **({"devices_by_container": others} if others else {}),
+    }
 
 
 def totals_of(allocatable: Allocatable) -> dict[str, tuple[tuple[NodeMask, int], ...]]:
@@ -91,15 +102,31 @@ Answer = Mapping[str, object]
 Facts = Callable[[str, str, str], Answer | None]
 """Returns the facts of a pod by namespace, name and uid; None if it is unknown."""
 
+HasEnded = Callable[[str, str, str], bool]
+"""Returns whether a pod has ended for sure, by namespace, name and uid."""
+
+
+def never(_namespace: str, _name: str, _uid: str) -> bool:
+    """Return that nothing is known of the end of a pod."""
+    return False
+
 
 class FactsRequest(msgspec.Struct):
-    """One request of the agent."""
+    """One request of the agent.
+
+    Attributes:
+        pod: the uid.
+        container: empty in a request about the pod alone.
+        devices: whether they are asked for.
+        line_bytes: the longest answer that the agent reads. Agents of earlier releases do not tell.
+    """
 
     pod: str
     namespace: str
     name: str
     container: str
     devices: bool = True
+    line_bytes: int = FIRST_LINE_BYTES
 
 
 class AnswerSource:
@@ -109,12 +136,17 @@ class AnswerSource:
         kubelet: a client of the kubelet; None if there is no kubelet.
         facts: returns the facts of a pod.
         clock: seconds that only grow.
+        has_ended: returns whether a pod has ended for sure.
     """
 
     def __init__(
-        self, kubelet: KubeletClient | None, facts: Facts, clock: Callable[[], float] = time.monotonic
+        self,
+        kubelet: KubeletClient | None,
+        facts: Facts,
+        clock: Callable[[], float] = time.monotonic,
+        has_ended: HasEnded = never,
     ) -> None:
-        self._kubelet, self._facts, self._clock = kubelet, facts, clock
+        self._kubelet, self._facts, self._clock, self._has_ended = kubelet, facts, clock, has_ended
         self._totals: Totals = {}
         self._totals_until = clock()
 
@@ -125,7 +157,9 @@ class AnswerSource:
             KubeletError: the kubelet did not answer in time, and there are no facts either.
         """
         facts = self._facts(request.namespace, request.name, request.pod)
-        known = {"facts": facts} if facts else {}
+        known: dict[str, object] = {"facts": facts} if facts else {}
+        if self._has_ended(request.namespace, request.name, request.pod):
+            known["has_ended"] = True
         if self._kubelet is None or not request.devices:
             return known
         try:
@@ -202,7 +236,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
         """Answer one request; without an answer the connection is closed, and the agent uses its other sources."""
         try:
             request = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
-            line = _line(self.server.source(request))
+            line = _line(self.server.source(request), min(request.line_bytes, LINE_BYTES))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)
             return
@@ -210,10 +244,15 @@ class _FactsHandler(socketserver.StreamRequestHandler):
             self.wfile.write(line)
 
 
-def _line(answer: Answer) -> bytes:
-    """Encode the answer within the agent's limit: without facts if it is too long, empty if it is still too long."""
-    for words in (answer, {key: value for key, value in answer.items() if key != "facts"}):
+def _line(answer: Answer, most_bytes: int) -> bytes:
+    """Encode the answer within the agent's limit.
+
+    What is too long goes first without the devices of other containers, then without facts, and else empty.
+    """
+    words = dict(answer)
+    for left_out in ("", "devices_by_container", "facts"):
+        words.pop(left_out, None)
         line = msgspec.json.encode(words) + b"\n"
-        if len(line) <= LINE_BYTES:
+        if len(line) <= most_bytes:
             return line
     return NOT_KNOWN

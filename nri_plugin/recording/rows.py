@@ -29,6 +29,7 @@ from nri_plugin.checkpoint.rows import (
 )
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
@@ -133,7 +134,7 @@ def node_from(row: RecordedNode, providers: tuple[HintProvider, ...] = ()) -> No
     )
 
 
-Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent
+Event = nri.NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews
 
 
 class ResourcesRow(
@@ -278,6 +279,7 @@ class RecordedLine(RecordedRow, frozen=True):
     resources: ResourcesRow | None = None
     devices: tuple[DevicesRow, ...] = ()
     pod_devices: tuple[DevicesRow, ...] = ()
+    devices_by_container: tuple[tuple[str, tuple[DevicesRow, ...]], ...] = ()
     is_informed: bool = False
     unsaved: str = ""
     facts: PodFactsRow | None = None
@@ -309,6 +311,10 @@ DEVICES = RowTable(
         lambda rows: tuple((NodeMask.parse(str(nodes)), count) for nodes, count in rows),
     ),
 )
+_BY_CONTAINER = Column(
+    lambda given: tuple((name, tuple(map(DEVICES.row, devices))) for name, devices in given),
+    lambda rows: tuple((name, tuple(map(DEVICES.record, devices))) for name, devices in rows),
+)
 OBSERVED = RowTable(
     Observed,
     ObservedRow,
@@ -324,6 +330,8 @@ _PARTS: Mapping[str, Converts] = {
     "pods": each(POD),
     "containers": each(CONTAINER),
     "observed": each(OBSERVED),
+    "facts": POD_FACTS,
+    "devices_by_container": _BY_CONTAINER,
 }
 """The recorded fields of events, which are fields of a line under the same names."""
 
@@ -345,6 +353,8 @@ _EVENTS: Mapping[str, type[Any]] = {
         nri.RemoveContainer,
         CpusetsObserved,
         MachineChanged,
+        PodFactsTold,
+        PodHasEnded,
     )
 }
 
@@ -364,6 +374,7 @@ def _parts(event: Event) -> dict[str, Any]:
             "is_informed": True,
             "devices": tuple(map(DEVICES.row, event.devices)),
             "pod_devices": tuple(map(DEVICES.row, event.pod_devices)),
+            "devices_by_container": _BY_CONTAINER.row(event.devices_by_container),
             "facts": None if event.facts is None else POD_FACTS.row(event.facts),
         }
     if isinstance(event, UnsavedStart):
@@ -395,7 +406,9 @@ def event_from(line: RecordedLine) -> Event:
     if line.is_informed and isinstance(event, nri.CreateContainer):
         devices, pod_devices = (tuple(map(DEVICES.record, rows)) for rows in (line.devices, line.pod_devices))
         facts = None if line.facts is None else POD_FACTS.record(line.facts)
-        return InformedCreate(event, devices, pod_devices, facts)
+        return InformedCreate(
+            event, devices, pod_devices, facts, _BY_CONTAINER.record(line.devices_by_container)
+        )
     if line.unsaved and isinstance(
         event, nri.PostCreateContainer | nri.StartContainer | nri.PostStartContainer
     ):

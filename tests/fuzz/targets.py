@@ -177,7 +177,7 @@ def annotations(data: bytes) -> None:
 
 
 def exporter_answers(data: bytes) -> None:
-    EXPORTER._read(EVENT, data)
+    EXPORTER._read(EVENT.pod, data)
 
 
 def pod_resources_answers(data: bytes) -> None:

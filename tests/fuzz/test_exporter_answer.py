@@ -56,15 +56,24 @@ facts = st.fixed_dictionaries(
     {"uid": st.just(EVENT.pod.uid) | words, "qos": st.sampled_from(["Guaranteed", "Burstable"])},
     optional={"containers": st.lists(containers, max_size=3), "pod_resources": amounts | values},
 )
+others = st.dictionaries(words, st.lists(entries, max_size=3), max_size=3)
 answers = st.fixed_dictionaries(
-    {"devices": st.lists(entries, max_size=3)}, optional={"pod_devices": values, "facts": facts | values}
+    {"devices": st.lists(entries, max_size=3)},
+    optional={
+        "pod_devices": values,
+        "devices_by_container": others | values,
+        "has_ended": st.booleans() | values,
+        "facts": facts | values,
+    },
 )
 
 
 def read(line):
     with contextlib.suppress(NoAnswerError):
-        known = CLIENT._read(EVENT, line)
+        known = CLIENT._read(EVENT.pod, line)
         device_hint_sets(range(4), (*(known.devices or ()), *known.pod_devices))
+        for _, others in known.devices_by_container:
+            device_hint_sets(range(4), others)
         if known.facts is not None:
             decide(node(), State(), InformedCreate(EVENT, facts=known.facts))
 

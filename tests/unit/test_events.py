@@ -7,6 +7,8 @@ import pytest
 from nri_plugin.agent.agent import SUBSCRIPTION
 from nri_plugin.agent.metrics import EVENTS
 from nri_plugin.core import engine
+from nri_plugin.core.drift import OwnEvent
+from nri_plugin.core.pod_news import PodNews
 from nri_plugin.recording.rows import RECORDED
 from nri_plugin.simulator.runtime.codec import EVENT_BIT
 from nri_plugin.wire.nri import codec, events, releases
@@ -65,3 +67,9 @@ def test_every_response_belongs_to_one_event() -> None:
     assert {*own, events.EmptyResponse} == set(get_args(events.NRIResponse)) == set(codec._WRITERS)
     assert len(own) == len(set(own))
     assert set(events.EMPTY_RESPONSES) <= set(ALL)
+
+
+@pytest.mark.parametrize("kind", get_args(OwnEvent | PodNews), ids=lambda kind: kind.__name__)
+def test_events_of_our_own_are_decided_and_recorded(kind: type) -> None:
+    assert kind in engine._HANDLERS
+    assert kind in RECORDED

@@ -244,13 +244,25 @@ QUESTION_S = 1.0
 
 
 def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
-    """The answer for a container of the pod `NAMESPACE/NAME`; empty if the kubelet does not know it."""
-    containers = manager.containers(pod)
-    if container not in containers:
+    """The answer for a container of the pod `NAMESPACE/NAME`, for the pod alone where `container` is empty.
+
+    It is empty if the kubelet does not know it.
+    """
+    by_container = {name: manager.placed(given) for name, given in manager.containers(pod).items()}
+    if not by_container or (container and container not in by_container):
         return {}
-    everyone = [device for given in containers.values() for device in manager.placed(given)]
-    own = manager.placed(containers[container])
-    return {"devices": _entries(manager, own), "pod_devices": _entries(manager, everyone)}
+    everyone = [device for placed in by_container.values() for device in placed]
+    own = {"devices": _entries(manager, by_container[container])} if container else {}
+    found = {**own, "pod_devices": _entries(manager, everyone)}
+    others = {
+        name: [
+            {key: value for key, value in entry.items() if key != "totals"}
+            for entry in _entries(manager, placed)
+        ]
+        for name, placed in by_container.items()
+        if placed and name != container
+    }
+    return {**found, "devices_by_container": others} if others else found
 
 
 class ExporterStandIn:

@@ -334,3 +334,14 @@ def test_the_same_of_devices_that_the_host_was_asked_for() -> None:
     assert isinstance(told, InformedCreate)
     assert (told.devices, told.event.container.cut) == ((), (Cut.DEVICES,))
     assert said(desk) == [("default/p1", "c", "devices")]
+
+
+def test_the_devices_of_the_other_containers_are_passed_on_within_the_bounds() -> None:
+    few = (("side", (NIC,)),)
+    many = (("side", (DeviceResource("x/gpu", tuple(Device(f"g{n}", NodeMask.of(0)) for n in range(300))),)),)
+    told = [
+        Desk(known=ExporterAnswer((GPU,), (GPU, NIC), devices_by_container=others)).told()
+        for others in (few, many)
+    ]
+    assert told[0] == InformedCreate(EVENT, (GPU,), (GPU, NIC), devices_by_container=few)
+    assert told[1] == InformedCreate(EVENT, (GPU,), (GPU, NIC))

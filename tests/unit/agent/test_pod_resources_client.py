@@ -41,7 +41,8 @@ def answered(exporter: Exporter, answer: object):
 def test_the_question_is_one_line_that_names_pod_and_container(exporter: Exporter) -> None:
     answered(exporter, {"devices": []})
     assert exporter.asked.count(b"\n") == 1
-    assert json.loads(exporter.asked) == {"pod": "u1", "namespace": "ml", "name": "u1", "container": "worker"}
+    named = {"pod": "u1", "namespace": "ml", "name": "u1", "container": "worker"}
+    assert json.loads(exporter.asked) == {**named, "line_bytes": LINE_BYTES}
 
 
 def test_devices_come_by_resource_in_the_order_of_the_first(exporter: Exporter) -> None:

@@ -31,3 +31,17 @@ def test_totals_are_by_resource_and_numa_nodes_those_of_devices_nowhere_left_out
         devices=[devices("v/gpu", "a b", 0), devices("v/gpu", "c", 0, 1), devices("v/key", "k")]
     )
     assert totals_of(allocatable) == {"v/gpu": ((NodeMask.of(0), 2), (NodeMask.of(0, 1), 1))}
+
+
+def test_the_devices_of_the_other_containers_come_by_name_without_totals() -> None:
+    web = pod("web", app=[devices("v/gpu", "a", 0)], side=[devices("v/gpu", "b", 1)], log=[])
+    others = {"side": [{"resource": "v/gpu", "ids": ["b"], "nodes": [1]}]}
+    assert answer(web, "app", TOTALS)["devices_by_container"] == others
+    assert answer(web, "log", {})["devices_by_container"].keys() == {"app", "side"}
+
+
+def test_an_answer_about_the_pod_alone_has_the_devices_of_all_containers() -> None:
+    web = pod("web", app=[devices("v/gpu", "a", 0)], side=[devices("v/gpu", "b", 0)])
+    given = answer(web, "", {})
+    assert given.keys() == {"pod_devices", "devices_by_container"}
+    assert given["devices_by_container"].keys() == {"app", "side"}

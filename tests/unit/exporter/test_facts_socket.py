@@ -6,10 +6,11 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
-from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
+from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES, ExporterAnswer
 from nri_plugin.exporter.facts_socket import AnswerSource, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.model.errors import HostError
@@ -138,14 +139,96 @@ def test_a_place_that_takes_no_socket_is_named(tmp_path: Path) -> None:
         FactsSocket(str(tmp_path / "missing" / "exporter.sock"), lambda _question: {}, LOG)
 
 
-@pytest.mark.parametrize("too_long", ["facts", "devices"])
-def test_an_answer_that_is_too_long_goes_without_facts_and_else_without_anything(
+@pytest.mark.parametrize("too_long", ["devices_by_container", "facts", "devices"])
+def test_an_answer_that_is_too_long_leaves_out_other_containers_then_facts_then_everything(
     tmp_path: Path, too_long: str
 ) -> None:
-    answer = {"devices": [], "facts": {"uid": "u", "qos": "Burstable"}}
-    served = FactsSocket(
-        str(tmp_path / "exporter.sock"), lambda _question: {**answer, too_long: ["x" * LINE_BYTES]}, LOG
-    )
+    words = {"uid": "u", "qos": "Burstable"}
+    answer = {"devices": [], "facts": words, "devices_by_container": {"side": []}}
+    filled = {**answer, too_long: {"x": "x" * LINE_BYTES}}
+    served = FactsSocket(str(tmp_path / "exporter.sock"), lambda _question: filled, LOG)
     known = ask(str(tmp_path / "exporter.sock"))
     served.close()
-    assert known == (ExporterAnswer(devices=()) if too_long == "facts" else ExporterAnswer())
+    expected = {
+        "devices_by_container": ExporterAnswer(devices=(), facts=PodFacts("u", QOSClass.BURSTABLE)),
+        "facts": ExporterAnswer(devices=()),
+        "devices": ExporterAnswer(),
+    }
+    assert known == expected[too_long]
+
+
+def test_the_devices_of_the_other_containers_have_the_totals_of_the_pod(facts: str) -> None:
+    informed = ask(facts, "side")
+    assert [name for name, _ in informed.devices_by_container] == ["app"]
+    ((_, (nic, gpu)),) = informed.devices_by_container
+    assert (nic.name, [device.id for device in gpu.devices]) == ("v/nic", ["a", "b", "c"])
+    assert gpu.totals == informed.pod_devices[1].totals != ()
+
+
+def test_a_question_about_the_pod_alone_has_no_container(facts: str) -> None:
+    client = PodResourcesClient(facts, time.monotonic)
+    of = Pod("s", uid="u", name="web", namespace="default")
+    known = client.ask_about(of, PATIENCE_S, True)
+    assert known.devices is None
+    assert [name for name, _ in known.devices_by_container] == ["app"]
+    assert client.ask_about(of, PATIENCE_S, False) == ExporterAnswer()
+
+
+def test_the_end_of_a_pod_is_told_with_facts_and_without(tmp_path: Path) -> None:
+    source = AnswerSource(None, FACTS.get, has_ended=lambda *one: one[1] in ("known", "gone"))
+    served = FactsSocket(str(tmp_path / "exporter.sock"), source, LOG)
+    answers = [ask(str(tmp_path / "exporter.sock"), name=name) for name in ("known", "gone", "other")]
+    served.close()
+    assert [one.has_ended for one in answers] == [True, True, False]
+    assert [one.facts is not None for one in answers] == [True, False, False]
+
+
+LARGE = "c" * 59
+NAMES = [f"{LARGE}{number:04}" for number in range(128)]
+AMOUNTS = {
+    "cpu_request_milli": 128000,
+    "cpu_limit_milli": 128000,
+    "memory_request_bytes": 1 << 40,
+    "memory_limit_bytes": 1 << 40,
+    "hugepages": {"hugepages-2Mi": 1 << 30, "hugepages-1Gi": 1 << 40},
+}
+
+
+@pytest.fixture
+def large(kubelet: Kubelet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Knows a pod of 128 containers with long names and all amounts, each with a GPU and a NIC."""
+    monkeypatch.setattr("nri_plugin.exporter.facts_socket.KUBELET_S", PATIENCE_S)
+    given = {
+        name: [
+            devices("nvidia.com/gpu", f"GPU-{n:036}", n % 8),
+            devices("v/nic", f"0000:{n:04x}:00.0", n % 8),
+        ]
+        for n, name in enumerate(NAMES)
+    }
+    kubelet.pods = [pod("web", **given)]
+    words = {"uid": "u", "qos": "Guaranteed", "containers": [{"name": name, **AMOUNTS} for name in NAMES]}
+    client = KubeletClient(kubelet.path)
+    served = FactsSocket(str(tmp_path / "exporter.sock"), AnswerSource(client, lambda *_: words), LOG)
+    yield str(tmp_path / "exporter.sock")
+    served.close()
+    client.close()
+
+
+def test_an_answer_has_room_for_128_containers_with_their_facts_and_devices(large: str) -> None:
+    known = ask(large, NAMES[0])
+    assert known.facts is not None
+    assert len(known.facts.containers) == 128
+    assert [name for name, _ in known.devices_by_container] == NAMES[1:]
+
+
+def test_an_agent_of_an_earlier_release_gets_a_line_that_it_reads(large: str) -> None:
+    question = {"pod": "u", "namespace": "default", "name": "web", "container": NAMES[0]}
+    with socket.socket(socket.AF_UNIX) as peer:
+        peer.settimeout(PATIENCE_S)
+        peer.connect(large)
+        peer.sendall(msgspec.json.encode(question) + b"\n")
+        line = peer.makefile("rb").readline()
+    assert len(line) <= FIRST_LINE_BYTES
+    words = msgspec.json.decode(line)
+    assert words["devices"]
+    assert "devices_by_container" not in words

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from nri_plugin.agent.pod_facts import read_facts
-from nri_plugin.kube.pod_facts import PodsHere, facts_of
+from nri_plugin.kube.pod_facts import ENDED_KEPT, PodsHere, facts_of
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from tests.kube_builders import Object, container, pod_object
@@ -47,15 +47,41 @@ def test_parts_of_a_thousandth_and_of_a_byte_are_rounded_up() -> None:
     assert read(obj).containers[0].amounts == Amounts(2, 0, 2, 0)
 
 
-def test_requests_are_those_that_were_granted_not_those_of_a_resize_under_way() -> None:
-    obj = pod_object(container("web", cpu="4", memory="1Gi"), init=[container("mesh", always=True, cpu="2")])
-    obj["status"] = {
-        "containerStatuses": [{"name": "web", "allocatedResources": {"cpu": "2"}}],
-        "initContainerStatuses": [{"name": "mesh", "allocatedResources": {"cpu": "1"}}, {"name": "other"}],
-    }
-    mesh, web = read(obj).containers
-    assert (mesh.amounts.cpu_request_milli, web.amounts.cpu_request_milli) == (1000, 2000)
-    assert (web.amounts.cpu_limit_milli, web.amounts.memory_request_bytes) == (4000, 1 << 30)
+def resizing(**container: Any) -> Object:
+    """A pod whose specification asks for 4 CPUs and 2 Gi, while its status has 2 CPUs and 1 Gi."""
+    obj = pod_object(container)
+    told = {"name": container["name"], "allocatedResources": {"cpu": "2", "memory": "1Gi"}}
+    obj["status"] = {"containerStatuses": [told, {"name": "other"}]}
+    return obj
+
+
+def test_amounts_of_a_guaranteed_container_are_those_allocated_not_those_of_a_pending_resize() -> None:
+    (web,) = read(resizing(**container("web", cpu="4", memory="2Gi"))).containers
+    assert web.amounts == Amounts(2000, 2000, 1 << 30, 1 << 30)
+
+
+def test_a_limit_beside_a_smaller_request_is_that_of_the_specification() -> None:
+    asked = {"requests": {"cpu": "3", "memory": "2Gi"}, "limits": {"cpu": "4000m", "memory": "2048Mi"}}
+    (web,) = read(resizing(name="web", resources=asked)).containers
+    assert web.amounts == Amounts(2000, 4000, 1 << 30, 1 << 30)
+
+
+def test_a_limit_without_a_request_is_its_request() -> None:
+    (web,) = read(resizing(name="web", resources={"limits": {"cpu": "4"}})).containers
+    assert web.amounts == Amounts(2000, 2000, 1 << 30)
+
+
+def test_amounts_of_a_sidecar_are_those_allocated() -> None:
+    obj = pod_object(container("web"), init=[container("mesh", always=True, cpu="2")])
+    obj["status"] = {"initContainerStatuses": [{"name": "mesh", "allocatedResources": {"cpu": "1"}}]}
+    mesh, _ = read(obj).containers
+    assert (mesh.amounts.cpu_request_milli, mesh.amounts.cpu_limit_milli) == (1000, 1000)
+
+
+def test_amounts_of_the_whole_pod_are_those_allocated_of_what_it_sets() -> None:
+    obj = pod_object(container(), resources={"requests": {"cpu": "8"}, "limits": {"cpu": "8"}})
+    obj["status"] = {"allocatedResources": {"cpu": "6", "memory": "3Gi"}}
+    assert read(obj).pod_resources == Amounts(6000, 6000)
 
 
 @pytest.mark.parametrize(
@@ -151,3 +177,61 @@ def test_while_the_cluster_is_away_what_was_told_stands_and_each_reason_is_said_
     here.listed([])
     here.failed(KubeAPIError("list of pods", "answer 403", status=403))
     assert lost == [403, 0, 403, 403]
+
+
+def ended(name: str, phase: str) -> Object:
+    return {**pod_object(container(), name=name), "status": {"phase": phase}}
+
+
+def has_ended(here: PodsHere, name: str, uid: str = "") -> bool:
+    return here.has_ended("ns", name, uid or f"uid-{name}")
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_over"), [("Pending", False), ("Running", False), ("Succeeded", True), ("Failed", True)]
+)
+def test_a_pod_has_ended_with_a_final_phase(here: PodsHere, phase: str, is_over: bool) -> None:
+    here.changed(ended("a", phase))
+    assert has_ended(here, "a") == is_over
+    assert not has_ended(here, "a", "uid-of-another")
+    assert not has_ended(here, "b")
+
+
+def test_a_deleted_pod_has_ended_and_one_of_the_same_name_has_not(here: PodsHere) -> None:
+    here.deleted(pod_object(container(), name="a"))
+    here.changed(pod_object(container(), name="a", uid="again"))
+    assert has_ended(here, "a")
+    assert not has_ended(here, "a", "again")
+
+
+def test_a_pod_that_a_new_list_lacks_has_ended(here: PodsHere) -> None:
+    here.listed([pod_object(container(), name="a", uid="again")])
+    assert [has_ended(here, name) for name in ("a", "b")] == [True, True]
+    assert not has_ended(here, "a", "again")
+
+
+def test_nothing_is_said_of_pods_that_were_never_seen_or_cannot_be_read(here: PodsHere) -> None:
+    assert not PodsHere(lambda _: None).has_ended("ns", "a", "uid-a"), "the watch has not begun"
+    assert not has_ended(here, "never-seen")
+    here.listed([{**pod_object(container(), name="a"), "status": 7}, pod_object(container(), name="b")])
+    assert not has_ended(here, "a")
+    assert not has_ended(here, "b")
+
+
+def test_a_static_pod_goes_on_without_its_mirror() -> None:
+    here = PodsHere(lambda _: None)
+    here.listed([mirror(mirror="h", hash="of-the-file")])
+    name = mirror()["metadata"]["name"]
+    here.listed([])
+    assert not has_ended(here, name, "of-the-file")
+    here.changed({**mirror(mirror="h", hash="of-the-file"), "status": {"phase": "Failed"}})
+    assert has_ended(here, name, "of-the-file")
+
+
+def test_a_bounded_number_of_deleted_pods_is_remembered(here: PodsHere) -> None:
+    for number in range(ENDED_KEPT + 1):
+        here.changed(pod_object(container(), name=f"n{number}"))
+        here.deleted(pod_object(container(), name=f"n{number}"))
+    assert not has_ended(here, "n0")
+    assert has_ended(here, "n1")
+    assert has_ended(here, f"n{ENDED_KEPT}")

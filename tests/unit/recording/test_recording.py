@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.core.decision import Decision
+from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, Target
 from nri_plugin.core.engine import decide
 from nri_plugin.core.hint_providers import Question
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy, TopologyTieBreak
-from nri_plugin.model.sets import CPUSet, NUMANodeID
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
+from nri_plugin.model.state import Amounts, CgroupRef, ContainerFacts, Kind, PodFacts, QOSClass, State
 from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.recording.file import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
 from nri_plugin.recording.reader import read
@@ -250,6 +252,11 @@ A_POD = Pod(
 A_CONTAINER = Container(
     "c", "s", "n", ContainerState.STOPPED, resources=FULL, cgroups_path="/kubepods/podu/c"
 )
+FACTS = PodFacts(
+    "u", QOSClass.GUARANTEED, (ContainerFacts("n", Kind.INIT, Amounts(1, 2, 3, 4, (("hugepages-2Mi", 5),))),)
+)
+DEVICES = (DeviceResource("x/gpu", (Device("g", NodeMask.of(0, 1)),), ((NodeMask.of(0), 2),)),)
+OTHERS = (("side", DEVICES), ("none", ()))
 OBSERVED = Observed(Target(CgroupRef("p", "q"), "c"), CPUSet.of(1), None)
 
 
@@ -263,6 +270,10 @@ OBSERVED = Observed(Target(CgroupRef("p", "q"), "c"), CPUSet.of(1), None)
         RemovePodSandbox(A_POD),
         CpusetsObserved((OBSERVED, replace(OBSERVED, cpus=None, effective=CPUSet()))),
         MachineChanged(),
+        PodFactsTold(A_POD, FACTS, OTHERS),
+        PodFactsTold(A_POD, FACTS),
+        PodHasEnded(A_POD),
+        InformedCreate(CreateContainer(A_POD, A_CONTAINER), DEVICES, DEVICES, FACTS, OTHERS),
     ],
     ids=lambda event: type(event).__name__,
 )

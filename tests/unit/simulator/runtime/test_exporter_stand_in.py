@@ -45,7 +45,7 @@ def listed(manager: DeviceManager, given: Given) -> list[pb.ContainerDevices]:
     ]
 
 
-@pytest.mark.parametrize("container", ["one", "two", "none", "unknown"])
+@pytest.mark.parametrize("container", ["one", "two", "none", "unknown", ""])
 def test_it_answers_as_the_exporter_would_from_the_kubelets_lists(
     manager: DeviceManager, container: str
 ) -> None:

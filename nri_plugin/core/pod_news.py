@@ -1,0 +1,109 @@
+"""News of a pod that no event of the runtime brings: its facts came late, or it has ended.
+
+The exporter knows both. The agent asks it between two requests, and the answers are events of our own, decided and recorded
+like those of the runtime. Neither moves a container nor refuses one.
+
+* `PodFactsTold`: the containers of the pod that are not created are placed as a whole around what the pod holds. Where
+  they do not fit, the pod stays as it is, and its containers are admitted when they are created.
+* `PodHasEnded`: allocations of containers that the runtime does not have end. Those of other containers end with the
+  runtime's word alone, because a container may run after its pod was deleted by force.
+"""
+
+from dataclasses import dataclass, replace
+
+from nri_plugin.core.decision import Decision
+from nri_plugin.core.pods import Unfit, admit_rest, admits_whole, may_share_resources
+from nri_plugin.core.pool import pool_writes
+from nri_plugin.core.requests import informed, pod_uid, remembered
+from nri_plugin.model.options import Node
+from nri_plugin.model.state import Phase, PodFacts, PodRecord, State, allocation_key, is_whole_pod, pod_of
+from nri_plugin.policy.device_hints import DeviceResource
+from nri_plugin.wire.nri.messages import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodFactsTold:
+    """Event: the facts of a pod that has containers came.
+
+    Attributes:
+        pod: its uid, sandbox, namespace and name.
+        facts: from the pod's object.
+        devices_by_container: the devices of its containers, by name; empty when they are not known.
+    """
+
+    pod: Pod
+    facts: PodFacts
+    devices_by_container: tuple[tuple[str, tuple[DeviceResource, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodHasEnded:
+    """Event: the phase of the pod is a final one, or its object is deleted.
+
+    Attributes:
+        pod: its uid, sandbox, namespace and name.
+    """
+
+    pod: Pod
+
+
+PodNews = PodFactsTold | PodHasEnded
+
+
+def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
+    """Whether facts could place containers of the pod: it lives, and was not admitted as a whole.
+
+    Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit.
+    """
+    if pod.is_admitted or not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):
+        return False
+    return pod.facts is None or _is_placed_whole(node, pod)
+
+
+def _is_placed_whole(node: Node, pod: PodRecord) -> bool:
+    return admits_whole(node, pod) and not may_share_resources(node, pod)
+
+
+def not_created(state: State, uid: str) -> list[str]:
+    """Keys of the pod's allocations that end when it has ended: of containers that the runtime does not have.
+
+    The CPUs and memory of a pod as a whole belong to all its containers, so they stay while one of them exists.
+    """
+    created = {record.key for record in state.containers_of(uid)}
+    mine = [key for key in state.allocations if pod_of(key) == uid]
+    if created and any(map(is_whole_pod, mine)):
+        return []
+    return [key for key in mine if key not in created]
+
+
+def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
+    """Keep the facts, and place the containers that are not created, all or none."""
+    known = before.pods.get(pod_uid(event.pod))
+    # Between question and answer the pod may have ended, or the next container may have brought the facts.
+    if known is None or known.sandbox_id != event.pod.id or not could_be_completed(node, before, known):
+        return Decision(before, steps=("facts-too-late",))
+    pod = remembered(informed(known, event.facts))
+    state = before.with_pod(pod)
+    if not _is_placed_whole(node, pod):
+        return Decision(before if pod.facts is None else state, steps=("facts",))
+    rest = admit_rest(node, state, pod, dict(event.devices_by_container))
+    if isinstance(rest, Unfit):
+        return Decision(before, steps=("rest-does-not-fit", *rest.refusal.steps))
+    return Decision(rest, writes=pool_writes(node, before, rest), steps=("facts", "whole-pod"))
+
+
+def has_ended(node: Node, before: State, event: PodHasEnded) -> Decision:
+    """Release what containers hold that are not created, and never will be."""
+    pod = before.pods.get(pod_uid(event.pod))
+    left = not_created(before, pod.uid) if pod is not None and pod.sandbox_id == event.pod.id else []
+    if pod is None or not left:
+        return Decision(before, steps=("nothing-left",))
+    after = before
+    for key in left:
+        after = after.without_allocation(key)
+    # Should a container be created all the same, its pod is admitted anew.
+    pod = replace(pod, is_admitted=False)
+    if allocation_key(pod.uid, "") in left or not any(pod_of(key) == pod.uid for key in after.allocations):
+        pod = replace(pod, affinity=None, affinity_preferred=True, devices_counted=False)
+    after = after.with_pod(pod)
+    return Decision(after, writes=pool_writes(node, before, after), steps=("pod-ended", "released"))
