@@ -27,6 +27,7 @@ from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
+from nri_plugin.core.pods import admits_whole, shares_its_resources
 from nri_plugin.core.requests import pod_total
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -172,6 +173,7 @@ class Tried:
         stage: what refused it, if anything did.
         devices: from the device manager.
         container_id: the runtime's; empty if it was not created.
+        of_pod: the error is of the whole pod: nothing of it runs, and nothing is allocated to it.
     """
 
     spec: ContainerSpec
@@ -181,6 +183,7 @@ class Tried:
     stage: RefusalStage | None = None
     devices: Given | None = None
     container_id: str = ""
+    of_pod: bool = False
 
 
 class PlayedNode:
@@ -232,7 +235,8 @@ class PlayedNode:
             self.devices.admit(pod)
         except NotAdmittedError as error:
             return tuple(
-                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in pod.members
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE, of_pod=True)
+                for spec, kind in pod.members
             )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
@@ -315,13 +319,22 @@ class PlayedNode:
         self._send(events.RunPodSandbox(message))
 
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
-        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not."""
+        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not.
+
+        A pod that is admitted as a whole is refused at its first creation, and all its containers with it.
+        """
         blocked = False
+        refused: Tried | None = None
         for spec, kind in pod.members:
+            if refused is not None:
+                yield replace(refused, spec=spec, kind=kind, devices=None)
+                continue
             if blocked:
                 yield Tried(spec, kind)
                 continue
             tried = self._create(pod, spec, kind)
+            if tried.error is not None and self._is_whole(pod):
+                tried = refused = replace(tried, of_pod=True)
             yield tried
             blocked = tried.error is not None and kind is not Kind.APP
             if tried.error is None and (start or kind is not Kind.APP):
@@ -329,6 +342,14 @@ class PlayedNode:
                 self.start(key)
                 if kind is Kind.INIT:
                     self.stop(key)
+
+    def _is_whole(self, pod: PodSpec) -> bool:
+        """Whether one decision is made about all containers of the pod."""
+        uid = self._pods[pod.key][1].uid
+        if not self._knows_pods or uid not in self.state.pods:
+            return False
+        record = replace(self.state.pods[uid], facts=pod_facts(pod, uid))
+        return admits_whole(self.node, record) or shares_its_resources(self.node, self.state, record)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, kind: Kind) -> Tried:
         _, sandbox, names = self._pods[pod.key]

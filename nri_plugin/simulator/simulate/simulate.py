@@ -275,6 +275,7 @@ def simulate(
         capacity=capacity,
         refused=_alike(steps),
         totals=totals(played, containers),
+        pods=tuple(rows.pods()),
         notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan), *_left_out(played, capacity)),
     )
 
@@ -402,18 +403,28 @@ def _left_out(played: Played, capacity: Sequence[ShapeCapacity]) -> Iterable[str
 
 def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
     """Refusals of one shape for one reason together, the most frequent first."""
-    found: dict[tuple[str, RefusalStage, str, str], list[str]] = {}
-    texts: dict[tuple[str, RefusalStage, str, str], str] = {}
+    found: dict[tuple[str, RefusalStage, str, str, bool], list[str]] = {}
+    texts: dict[tuple[str, RefusalStage, str, str, bool], str] = {}
     for step in steps:
         for row in step.containers:
             if row.status is ContainerStatus.REFUSED and row.refusal is not None:
                 name = "" if step.shape else row.container
-                key = row.refusal.reason, row.refusal.stage, step.shape, name
+                whole = row.refusal.of_pod
+                name = row.refusal.container if whole else name
+                key = row.refusal.reason, row.refusal.stage, step.shape, name, whole
                 found.setdefault(key, []).append(row.key)
                 texts.setdefault(key, row.refusal.text)
     groups = (
-        RefusedRow(reason, stage, shape, tuple(keys), texts[reason, stage, shape, name])
-        for (reason, stage, shape, name), keys in found.items()
+        RefusedRow(
+            key[0],
+            key[1],
+            key[2],
+            tuple(keys),
+            texts[key],
+            of_pods=key[4],
+            container=key[3] if key[4] else "",
+        )
+        for key, keys in found.items()
     )
     return tuple(sorted(groups, key=lambda group: -len(group.containers)))
 
