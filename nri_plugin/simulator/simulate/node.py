@@ -49,6 +49,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
+from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
 from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
@@ -218,6 +219,7 @@ class PlayedNode:
         self.room = room
         self._who = who
         self._knows_pods = knows_pods
+        self._told = ToldFacts()
         self._has_device_hints = has_device_hints
         self._serial = 0
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
@@ -227,8 +229,15 @@ class PlayedNode:
             locator, _SimulatedExporter(self._answer), getLogger(__name__), lambda: 0.0
         )
 
-    def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
-        """Run a pod; returns the results of its containers, init containers first."""
+    def run(self, pod: PodSpec, *, start: bool = True, telling: Telling = Telling.LOST) -> tuple[Tried, ...]:
+        """Run a pod; returns the results of its containers, init containers first.
+
+        Args:
+            pod: the pod.
+            start: whether its app containers are started.
+            telling: when the exporter tells its facts; at once where it knows all pods.
+        """
+        self._told.tell(pod, Telling.KNOWN if self._knows_pods else telling)
         try:
             if self.room is not None:
                 self.room.check(pod)
@@ -346,7 +355,7 @@ class PlayedNode:
     def _is_whole(self, pod: PodSpec) -> bool:
         """Whether one decision is made about all containers of the pod."""
         uid = self._pods[pod.key][1].uid
-        if not self._knows_pods or uid not in self.state.pods:
+        if not self._told.is_known_in_time(pod.key) or uid not in self.state.pods:
             return False
         record = replace(self.state.pods[uid], facts=pod_facts(pod, uid))
         return admits_whole(self.node, record) or shares_its_resources(self.node, self.state, record)
@@ -389,7 +398,7 @@ class PlayedNode:
         return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
-            facts=pod_facts(self._pods[key][0], event.pod.uid) if self._knows_pods else None,
+            facts=self._told.facts(key, event.pod.uid),
         )
 
     def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:

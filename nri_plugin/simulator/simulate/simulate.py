@@ -160,7 +160,8 @@ class StepPlayer:
         pod = step.pod
         workload = self._plan.workloads.get(pod.key, "")
         shape = self._shapes.key(pod, workload or pod.key)
-        containers = tuple(self._made.tried(pod, one) for one in self._played.run(pod, start=step.start))
+        tried = self._played.run(pod, start=step.start, telling=step.facts)
+        containers = tuple(self._made.tried(pod, one) for one in tried)
         self.latest.update({row.key: row for row in containers})
         row = self._row(step, "run" if step.start else "create", pod.key)
         self.rows.append(

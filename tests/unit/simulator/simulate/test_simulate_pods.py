@@ -97,3 +97,35 @@ def test_a_comparison_tells_the_pool_of_a_pod_from_that_of_the_node(tmp_path: Pa
     )
     moved = replace(after, containers=tuple(replace(row, cpus="1") for row in after.containers))
     assert {one.what for one in compare(after, moved).containers} == {"cpus"}
+
+
+STEPS = """
+machine: two
+config: {reservedSystemCPUs: "0", topologyManagerPolicy: single-numa-node}
+steps:
+- run: a/pod
+  facts: %s
+  containers: {one: {cpu: 4, memory: 1Mi}, two: {cpu: 9, memory: 1Mi}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("facts", "refused", "cpus"),
+    [
+        ("known", [True, True], 0),
+        ("once", [True, True], 0),
+        ("late", [False, True], 4),
+        ("lost", [False, True], 4),
+    ],
+)
+def test_steps_say_when_the_facts_of_a_pod_are_told(
+    tmp_path: Path, facts: str, refused: list[bool], cpus: int
+) -> None:
+    file = tmp_path / "steps.yaml"
+    file.write_text(STEPS % facts)
+    where, pods = machine_from(MACHINE.encode(), "two", "two"), read_plan(str(file))
+    found = simulate(where, pods, choose(where.topology, said=pods.config, said_in="steps.yaml"))
+    (step,) = found.steps
+    assert [row.refusal is not None for row in step.containers] == refused
+    assert all(row.refusal is None or row.refusal.of_pod == refused[0] for row in step.containers)
+    assert found.totals.exclusive_cpus == cpus
