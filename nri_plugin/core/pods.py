@@ -116,6 +116,9 @@ def admit(
         if held is not None and allocation_key(pod.uid, "") in state.allocations:
             # The pod owns CPUs or memory as a whole. What its containers have of it is settled until the pod ends.
             return Placement(state, held, ("kept",))
+        if pod.is_admitted and shares_its_resources(node, state, pod):
+            # It was admitted as a whole and owns nothing: a fraction of a CPU, and no memory that is allocated.
+            return Placement(state, None, ("shared",))
         if pod.is_admitted:
             return with_a_cpu(node, place(node, state, pod, request))
         if shares_its_resources(node, state, pod):
