@@ -325,18 +325,20 @@ class Life:
             tellings = (Telling.KNOWN, Telling.LOST)
         self.facts.tell(pod, self.random.choice(tellings))
         self.runtime.run_pod(pod)
-        self._create_all(pod)
+        self._create_all(pod, is_new=True)
 
-    def _create_all(self, pod: PodSpec) -> None:
+    def _create_all(self, pod: PodSpec, *, is_new: bool = False) -> None:
         """The containers in the kubelet's order: each starts, and plain init containers end, before the next comes."""
-        is_known, agent = self.facts.is_known_in_time(pod.key), self.agent
+        is_known, agent = is_new and self.facts.is_known_in_time(pod.key), self.agent
         for number, (spec, kind) in enumerate(pod.members):
             heard = agent.events if agent is not None else 0
             try:
                 self.runtime.create(pod.key, spec)
             except PluginRefusedError as error:
                 if pod.key in self.admitted and not isinstance(error, CreationFailedError):
+                    before = self.judge.broken.copy()
                     self.judge.half_admitted(f"{pod.key}/{spec.name}", str(error), self.story)
+                    self._count(None, before)
                 raise
             was_asked = agent is not None and agent is self.agent and agent.is_alive and agent.events > heard
             # A pod whose admission is not on the disk may be lost with the agent.
