@@ -44,18 +44,20 @@ def report(tally: Tally) -> str:
     lines = [
         f"{tally.events:,} events in {tally.lives} lives, {sum(tally.injected.values()):,} faults",
         "",
-        "| fault | times injected | lost | overlaps | moved | leaks | stale | unsaved | worst recovery |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| fault | times injected | lost | overlaps | moved | leaks | stale | unsaved | half admitted | worst recovery |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for fault in Fault:
         broken = [
-            tally.broken_by[fault, kind] for kind in ("lost", "overlap", "moved", "leak", "stale", "unsaved")
+            tally.broken_by[fault, kind]
+            for kind in ("lost", "overlap", "moved", "leak", "stale", "unsaved", "half")
         ]
         took = tally.recovery_s.get(fault)
         shown = "-" if took is None else f"{took * 1000:.1f} ms"
         lines.append(f"| {fault} | {tally.injected[fault]} | {' | '.join(map(str, broken))} | {shown} |")
     lines += [
         "",
+        f"pods admitted as a whole: {tally.admitted}",
         f"Guaranteed containers that ran on CPUs of others while nobody was there: {tally.overlapped}, each until Synchronize",
         f"allocations of running containers that only the memory held when an agent ended: {tally.unsaved}",
         f"broken in all: {sum(tally.broken.values())} {dict(tally.broken) or ''}".rstrip(),

@@ -13,6 +13,7 @@ from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode
+from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome, cgroup_path
@@ -24,6 +25,7 @@ from nri_plugin.recording.file import RecordingFile
 from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError
+from nri_plugin.simulator.runtime.told_facts import ToldFacts
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
 from tests.chaos.disk import Disk
@@ -121,6 +123,14 @@ def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
     return read.event if isinstance(read, codec.SynchronizePart) else read  # type: ignore[return-value]
 
 
+def informed(event: events.NRIEvent, told: ToldFacts) -> events.NRIEvent | InformedCreate:
+    """The event with the facts that the exporter tells now."""
+    if not isinstance(event, events.CreateContainer):
+        return event
+    facts = told.facts(f"{event.pod.namespace}/{event.pod.name}", event.pod.uid)
+    return event if facts is None else InformedCreate(event, facts=facts)
+
+
 class Agent:
     """One process of the agent.
 
@@ -139,7 +149,9 @@ class Agent:
         threaded: bool,
         serves: bool = False,
         record: str = "",
+        facts: ToldFacts | None = None,
     ) -> None:
+        told = facts or ToldFacts()
         self.disk, self.faults = disk, faults
         self.cgroups = TreeCgroups(tree, faults)
         self.is_alive = True
@@ -158,6 +170,7 @@ class Agent:
                 checkpoint=CheckpointSaver(self._store, state, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,
+                inform=lambda _node, request: informed(request.event, told),
                 history=recorder(record) if record else None,
             )
 

@@ -6,9 +6,19 @@ from dataclasses import dataclass, field
 from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, QOSClass, State
+from nri_plugin.model.state import (
+    CgroupRef,
+    ContainerRecord,
+    Phase,
+    QOSClass,
+    State,
+    allocation_key,
+    is_whole_pod,
+    pod_of,
+)
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.runtime import Runtime
+from tests.chaos.whole_pods import may_run_together
 
 
 @dataclass(slots=True)
@@ -20,6 +30,8 @@ class Judge:
         broken: how often what was broken.
         stories: a line for each, the first few.
         resized: ids of containers whose size the kubelet asked to change since the last look: these may.
+        created: allocation keys of containers that were created at some time, of pods that live.
+        waiting: CPUs by allocation key, of containers of admitted pods that are not created, once they are saved.
         overlapped: ids of containers born unseen that ran on exclusive CPUs of others until Synchronize.
     """
 
@@ -29,11 +41,17 @@ class Judge:
     promised: dict[str, CPUSet] = field(default_factory=dict)
     broken: Counter[str] = field(default_factory=Counter)
     stories: list[str] = field(default_factory=list)
+    waiting: dict[str, CPUSet] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
     overlapped: set[str] = field(default_factory=set)
     resized: set[str] = field(default_factory=set)
 
-    def look(self, state: State | None, story: str) -> None:
-        """Compare; `state` is the agent's, None while there is none."""
+    def half_admitted(self, key: str, why: str, story: str) -> None:
+        """A container of a pod that was admitted as a whole was refused."""
+        self._say("half", f"{key} was admitted with its pod and refused after {story}: {why}")
+
+    def look(self, state: State | None, story: str, *, is_saved: bool = False) -> None:
+        """Compare; `state` is the agent's, None while there is none. `is_saved`: it is on the disk."""
         running = self._running()
         self.promised = {
             key: cpus
@@ -59,7 +77,36 @@ class Judge:
             allocation = state.allocation_of(record)
             if key in running and allocation is not None and allocation.cpus:
                 self._look_at(key, allocation.in_force, running, story)
+        self._look_at_waiting(state, running, story, is_saved=is_saved)
         self._look_for_leaks(state, story)
+
+    def _look_at_waiting(
+        self, state: State, running: dict[str, CPUSet], story: str, *, is_saved: bool
+    ) -> None:
+        """CPUs of containers that are not created yet stay theirs: nothing of another pod runs there."""
+        living = {record.sandbox.message.uid for record in self.runtime.records()}
+        self.created = {key for key in self.created if pod_of(key) in living} | {
+            allocation_key(record.sandbox.message.uid, record.message.name)
+            for record in self.runtime.records()
+        }
+        created = self.created | {record.key for record in state.containers.values()}
+        now = {
+            key: one.cpus
+            for key, one in state.allocations.items()
+            if one.cpus and key not in created and not is_whole_pod(key) and self._is_admitted(state, key)
+        }
+        for key, cpus in self.waiting.items():
+            if pod_of(key) not in living or key in created:
+                continue
+            if now.get(key) != cpus:
+                self._say("lost", f"{key} is not created, had {cpus} and has {now.get(key)} after {story}")
+        self.waiting = now if is_saved else {key: one for key, one in self.waiting.items() if key in now}
+        for key, cpus in now.items():
+            for other, theirs in running.items():
+                if self._name(other)[0] != pod_of(key) and not theirs.isdisjoint(cpus):
+                    self._say(
+                        "overlap", f"{other} runs on {theirs & cpus} of {key}, not created, after {story}"
+                    )
 
     def look_at_once(self, state: State, story: str, *, exact: bool) -> None:
         """Before anything is put right by the clock: nobody runs on more than it should.
@@ -103,7 +150,9 @@ class Judge:
             return
         self.promised[key] = cpus
         for other, theirs in running.items():
-            if other != key and not theirs.isdisjoint(cpus) and self._name(other) != self._name(key):
+            if other == key or theirs.isdisjoint(cpus) or self._name(other) == self._name(key):
+                continue
+            if not self._is_one_pool(other, key):
                 self._say("overlap", f"{other} runs on {theirs & cpus} of {key} after {story}")
 
     def _look_for_leaks(self, state: State, story: str) -> None:
@@ -120,7 +169,11 @@ class Judge:
             if key not in running or key in self.promised:
                 continue
             online = self.node.topology.online
-            others = [cpus & online for other, cpus in self.promised.items() if other != key]
+            others = [
+                cpus & online
+                for other, cpus in self.promised.items()
+                if other != key and not self._is_one_pool(other, key)
+            ]
             if any(not running[key].isdisjoint(cpus) for cpus in others):
                 qos = record.sandbox.spec.qos
                 self.overlapped.add(key)
@@ -138,6 +191,17 @@ class Judge:
         """Pod and container: two instances of one name are one to the kubelet, and one of them is dead to it."""
         record = next(each for each in self.runtime.records() if each.message.id == container_id)
         return record.sandbox.message.uid, record.message.name
+
+    def _is_admitted(self, state: State, key: str) -> bool:
+        pod = state.pods.get(pod_of(key))
+        return pod is not None and pod.is_admitted and not state.allocations[key].is_init
+
+    def _is_one_pool(self, one: str, other: str) -> bool:
+        records = {record.message.id: record for record in self.runtime.records()}
+        first, second = records[one], records[other]
+        return first.sandbox is second.sandbox and may_run_together(
+            first.sandbox.spec, first.message.name, second.message.name
+        )
 
     def _has_cgroup(self, parent: str) -> bool:
         return bool(parent) and cgroup_path(CgroupRef(parent)) in self.tree

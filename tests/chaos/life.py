@@ -6,14 +6,15 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Phase, QOSClass
+from nri_plugin.model.state import Kind, Phase, QOSClass
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
+from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import ContainerState, Resources
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
@@ -21,6 +22,7 @@ from tests.chaos.agent import Agent
 from tests.chaos.disk import Disk, Inode, Names
 from tests.chaos.faults import Fault, Faults, Killed
 from tests.chaos.judge import Judge
+from tests.chaos.whole_pods import TELLINGS, is_plain_init, whole_pod
 from tests.largest_pods import SPEC_KINDS, enlarged
 from tests.simulated_node import MEMORY_BYTES, NoMirror, created_in
 
@@ -83,11 +85,13 @@ class Tally:
     """What all lives together had.
 
     Attributes:
+        admitted: pods that were admitted as a whole, with their facts.
         unsaved: exclusive CPUs of running containers that only the memory held when an agent ended.
         recovery_s: worst time from a start of the agent to its answer to Synchronize, by what it recovered from.
     """
 
     events: int = 0
+    admitted: int = 0
     injected: Counter[Fault] = field(default_factory=Counter)
     broken: Counter[str] = field(default_factory=Counter)
     broken_by: Counter[tuple[Fault, str]] = field(default_factory=Counter)
@@ -147,7 +151,9 @@ class Life:
         version = self.random.choice([1, 2, 2, 2])
         options = Options(
             topology_manager_policy=self.random.choice(list(TopologyManagerPolicy)),
+            topology_manager_scope=self.random.choice(list(TopologyManagerScope)),
             full_pcpus_only=self.random.random() < 0.3,
+            pod_level_managers=self.random.random() < 0.7,
             pool_floor=version == 2,
         )
         self.node = Node(MACHINE, options, CPUSet.of(0, 16))
@@ -155,6 +161,10 @@ class Life:
         behaviour = BEHAVIOURS[self.random.choice(sorted(BEHAVIOURS))]
         driver = self.random.choice(list(Driver))
         self.runtime = UnluckyRuntime(behaviour, NoMirror(self.tree), driver, MEMORY_BYTES)
+        self.facts = ToldFacts()
+        # Without them the runtime knows all allocations, so that the checkpoint can be lost.
+        self.has_whole_pods = self.random.random() < 0.6
+        self.admitted: set[str] = set()
         self.disk = Disk(self.faults, self.random)
         self.judge = Judge(self.node, self.tree, self.runtime)
         self.serial = self.looks = 0
@@ -223,7 +233,10 @@ class Life:
         self.looks += 1
         alive = self.agent is not None and self.agent.is_alive and not is_away
         before = self.judge.broken.copy()
-        self.judge.look(self.agent.handler.state if alive and self.agent else None, self.story)
+        is_saved = alive and self.agent is not None and self.agent.believes_saved
+        self.judge.look(
+            self.agent.handler.state if alive and self.agent else None, self.story, is_saved=is_saved
+        )
         if alive and self.agent and self.looks % WEIGHED == 0:
             state = self.agent.handler.state
             most = len(state.pods) * POD_KEPT + len(state.containers) * CONTAINER_KEPT
@@ -254,7 +267,7 @@ class Life:
     def something(self) -> bool:
         """What a kubelet does next; returns whether some of it was refused."""
         pods = self.keys()
-        doings = [self.run_pod, self.run_pod]
+        doings = [self.run_pod, self.run_pod, *([self.run_whole_pod] * 2 if self.has_whole_pods else [])]
         if pods:
             doings += [self.restart_container, self.resize, self.end_container, self.start_created]
             doings += [self.renew_sandbox]
@@ -302,6 +315,43 @@ class Life:
             if spec.name == "init":
                 self.runtime.stop(f"{pod.key}/init")
 
+    def run_whole_pod(self) -> None:
+        """A pod whose object is known, in time or late, or not; where it was admitted with it, none of it is refused."""
+        self.serial += 1
+        pod = whole_pod(self.random, f"p{self.serial}")
+        tellings = TELLINGS
+        if pod.whole is not None and not self.node.options.pod_level_managers:
+            # Facts that come late say that its containers get nothing, and one that starts again loses its CPUs.
+            tellings = (Telling.KNOWN, Telling.LOST)
+        self.facts.tell(pod, self.random.choice(tellings))
+        self.runtime.run_pod(pod)
+        self._create_all(pod, is_new=True)
+
+    def _create_all(self, pod: PodSpec, *, is_new: bool = False) -> None:
+        """The containers in the kubelet's order: each starts, and plain init containers end, before the next comes."""
+        is_known, agent = is_new and self.facts.is_known_in_time(pod.key), self.agent
+        for number, (spec, kind) in enumerate(pod.members):
+            heard = agent.events if agent is not None else 0
+            try:
+                self.runtime.create(pod.key, spec)
+            except PluginRefusedError as error:
+                if pod.key in self.admitted and not isinstance(error, CreationFailedError):
+                    before = self.judge.broken.copy()
+                    self.judge.half_admitted(f"{pod.key}/{spec.name}", str(error), self.story)
+                    self._count(None, before)
+                raise
+            was_asked = agent is not None and agent is self.agent and agent.is_alive and agent.events > heard
+            # A pod whose admission is not on the disk may be lost with the agent.
+            if number == 0 and is_known and was_asked and agent is not None and agent.believes_saved:
+                self.admitted.add(pod.key)
+                self.tally.admitted += 1
+            if kind is not Kind.APP or self.random.random() < 0.9:
+                self.runtime.start(f"{pod.key}/{spec.name}")
+            if kind is Kind.INIT:
+                self.runtime.stop(f"{pod.key}/{spec.name}")
+            elif self.random.random() < 0.05:
+                return  # the kubelet is restarted, or an image is pulled: the others come later, or never
+
     def start_created(self) -> None:
         for record in created_in(self.runtime, self.random.choice(self.keys())):
             self.runtime.start(record.key)
@@ -318,6 +368,8 @@ class Life:
         record = self._any_record()
         if record is None or record.message.state is not ContainerState.RUNNING:
             return
+        if record.sandbox.spec.init_containers or record.sandbox.spec.whole is not None:
+            return  # these keep their sizes here
         is_shared = self._spec_of(record).cpu_limit_milli < 1000
         milli = self.random.choice([100, 700] if is_shared else [1000, 2000, 3000, 4000, 6000, 8000])
         self.judge.resized |= {each.message.id for each in self.runtime.records() if each.key == record.key}
@@ -330,14 +382,22 @@ class Life:
             self.random.choice([self.runtime.stop, self.runtime.remove])(record.key)
 
     def remove_pod(self) -> None:
-        self.runtime.remove_pod(self.random.choice(self.keys()))
+        key = self.random.choice(self.keys())
+        self.runtime.remove_pod(key)
+        self.facts.forget(key)
+        self.admitted.discard(key)
 
     def renew_sandbox(self) -> None:
         """The pod in a new sandbox under its uid, as after a node's network broke; some containers come later."""
         key = self.random.choice(self.keys())
         sandbox = self.runtime._sandboxes[key]
         self.runtime.remove_pod(key)
+        self.admitted.discard(key)
+        self.judge.waiting.clear()  # the allocations of the pod ended with its sandbox
         self.runtime.run_pod(sandbox.spec, sandbox.message.uid)
+        if sandbox.spec.init_containers:
+            self._create_all(sandbox.spec)
+            return
         for spec in sandbox.spec.containers:
             if self.random.random() < 0.5:
                 milli = self.sizes.get(f"{key}/{spec.name}", spec.cpu_request_milli)
@@ -352,12 +412,17 @@ class Life:
 
     def _spec_of(self, record: Record) -> ContainerSpec:
         """What a kubelet would make the container with now, after all resizes."""
-        spec = next(each for each in record.sandbox.spec.containers if each.name == record.message.name)
+        spec = next(each for each, _ in record.sandbox.spec.members if each.name == record.message.name)
         milli = self.sizes.get(record.key, spec.cpu_request_milli)
         return replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli if spec.cpu_limit_milli else 0)
 
     def _any_record(self) -> Record | None:
-        records = self.runtime.records()
+        """Any container that a kubelet would restart; a plain init container has ended for good."""
+        records = [
+            record
+            for record in self.runtime.records()
+            if not is_plain_init(record.sandbox.spec, record.message.name)
+        ]
         return self.random.choice(records) if records else None
 
     # ------------------------------------------------------------------ what happens to processes
@@ -532,6 +597,9 @@ class Life:
             del self.runtime._records[old.message.id]
         self.runtime.cgroups.leave(sandbox.pause)
         self.runtime.run_pod(sandbox.spec, sandbox.message.uid)
+        if sandbox.spec.init_containers:
+            self._create_all(sandbox.spec)
+            return
         for spec in sandbox.spec.containers:
             key = f"{sandbox.spec.key}/{spec.name}"
             milli = self.sizes.get(key, spec.cpu_request_milli)
@@ -602,6 +670,7 @@ class Life:
                 threaded=self.threaded,
                 serves=self.serves,
                 record=self.record,
+                facts=self.facts,
             )
         except Killed:
             return None
@@ -645,6 +714,11 @@ class Life:
         if agent is None:
             return False
         state = agent.handler.state
+        created = {record.key for record in state.containers.values()}
+        if any(key not in created or one.is_pod_shared for key, one in state.allocations.items()):
+            return (
+                False  # no message of the runtime tells of containers that are not created, or share in a pod
+            )
         stored = {record.message.id: record.message.resources for record in self.runtime.records()}
         return all(
             key in stored

@@ -74,7 +74,7 @@ def test_an_agent_that_leaves_something_out_is_found_out(
 ) -> None:
     monkeypatch.setattr(owner, left_out, _forget)
     tally = Tally()
-    for seed in range(30):
+    for seed in range(90):
         Life(seed, tally).play(250)
         if tally.broken[noticed]:
             return

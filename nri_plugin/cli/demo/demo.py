@@ -181,6 +181,7 @@ def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]
     player = Player(
         node,
         gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
+        has_pod_managers=bool(scenario.config.get("featureGates", {}).get("PodLevelResourceManagers")),
         odd_counts=SMTOddCounts(scenario.config.get("smtOddCounts", SMTOddCounts.KUBELET)),
     )
     problems: list[str] = []

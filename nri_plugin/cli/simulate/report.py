@@ -25,6 +25,8 @@ from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED
 from nri_plugin.model import bits
 
 FREE = "·"
+POD_SHARED = "+"
+"""The letter of a CPU that belongs to a pod, but to none of its containers."""
 SMALL = 256
 """The most CPUs whose numbers are shown."""
 UNNAMED = ("", "machine")
@@ -161,6 +163,7 @@ def _refused(row: Row, shapes: Row) -> str:
 
 _LETTERS = {
     "shared": SHARED.letter,
+    "pod-shared": POD_SHARED,
     "reserved": RESERVED.letter,
     "isolated": ISOLATED.letter,
     "offline": OFFLINE.letter,
@@ -207,6 +210,7 @@ class MachineBoxes:
         self._without_l3 = bits.from_ids(machine["without_l3"])
         self.size = "cpus" if len(machine["online"]) <= SMALL else "cpus many"
         self.has_isolated = bool(self._isolated)
+        self.has_pods = any(owner["kind"] == "pod-shared" for owner in simulation["owners"])
         self.offline = bits.format_list(bits.from_ids(machine["offline"]))
 
     @property
@@ -253,12 +257,13 @@ class MachineBoxes:
         kind, key = owner["kind"], owner["container"]
         is_isolated = cpu in self._isolated and kind != "isolated"
         words = ["cpu", kind, self._marks.colour(key), *["isolated"] * is_isolated]
+        whose = key or (f"{owner['pod']}, shared in the pod" if owner.get("pod") else "")
         joins = str(self._marks.number(key)) if key else self._pool_name if self._pool >> cpu & 1 else None
         return Chip(
             self._letter(cpu, kind, key),
             " ".join(filter(None, words)),
             joins,
-            f"CPU {cpu}: {key or kind}",
+            f"CPU {cpu}: {whose or kind}",
             cpu,
         )
 

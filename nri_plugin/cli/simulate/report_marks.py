@@ -113,11 +113,9 @@ def sentence(row: Row | None) -> str:
         return f"refused: {row['refusal']['text']}"
     if row["status"] == "skipped":
         return "never created, for its pod was over before its turn"
-    have = (
-        f"{count_of(row['exclusive'], 'CPU')} to itself: {row['cpus']}"
-        if row["exclusive"]
-        else f"in the shared pool: {row['cpus']}"
-    )
+    have = f"in the shared pool{' of its pod' if row['is_pod_shared'] else ''}: {row['cpus']}"
+    if row["exclusive"]:
+        have = f"{count_of(row['exclusive'], 'CPU')} to itself: {row['cpus']}"
     parts = [have, f"NUMA {row['numa_nodes']}"]
     if row["exclusive"] and row["caches"]:
         parts.append(f"L3 {row['caches']}")
@@ -140,7 +138,7 @@ def missing_levels(aligned: Row) -> str:
 def pool_sentence(simulation: Row) -> str:
     """The CPUs of the shared pool and the number of containers in it."""
     totals = simulation["totals"]
-    sharing = sum(not row["exclusive"] for row in simulation["containers"])
+    sharing = sum(not (row["exclusive"] or row["is_pod_shared"]) for row in simulation["containers"])
     return f"shared pool, {count_of(totals['shared_cpus'], 'CPU')}: {totals['shared_pool']}; {count_of(sharing, 'container')} in it"
 
 

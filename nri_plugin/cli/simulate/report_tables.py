@@ -129,11 +129,28 @@ class SimulationTables:
             *["; ".join(f"{name}: {', '.join(ids)}" for name, ids in found["devices"].items()) or NONE]
             * has_devices,
             joins=joins,
-            also=None if exclusive else f"p{self._number}",
+            also=None if exclusive or found["is_pod_shared"] else f"p{self._number}",
         )
 
+    def pods(self) -> ReportTable:
+        """The pods that have CPUs or memory as a whole."""
+        rows = [
+            row(
+                name(found["key"]),
+                cpu_list(found["cpus"]),
+                "; ".join(f"{name}: {cpus}" for name, cpus in found["slices"].items()) or NONE,
+                cpu_list(found["shared_pool"]),
+                cpu_list(found["unused"]),
+                cpu_list(found["mems"], "any"),
+                number(found["memory_bytes"], memory_text(found["memory_bytes"])),
+            )
+            for found in self._simulation["pods"]
+        ]
+        columns = ["Pod", "CPUs", "Slices", "Pod shared pool", "Unused", "Memory on", "Memory"]
+        return self._table("Pods", columns, rows)
+
     def refusals(self) -> ReportTable:
-        """The refused containers, with the full reason."""
+        """The refused containers and whole pods, with the full reason."""
         rows = [
             row(
                 number(step["number"]),
@@ -146,7 +163,7 @@ class SimulationTables:
             for step in self._simulation["steps"]
             for key, refusal in _refused(step)
         ]
-        columns = ["Step", "Container", "Asked for", "Reason", "Why"]
+        columns = ["Step", "Pod or container", "Asked for", "Reason", "Why"]
         return self._table(
             "Refusals", columns, rows, f"Nothing was refused{self._letter and ' in ' + self._letter}."
         )
@@ -204,6 +221,7 @@ class SimulationTables:
 
 KINDS: Sequence[Callable[[SimulationTables], ReportTable]] = (
     SimulationTables.placements,
+    SimulationTables.pods,
     SimulationTables.refusals,
     SimulationTables.devices,
     SimulationTables.memory,
@@ -302,18 +320,31 @@ def _aligned(aligned: Row | None) -> ReportCell:
 
 
 def _refused(step: Row) -> Iterable[tuple[str, Row]]:
-    """The refusals of a step with the name of the pod whose update was refused, or of the container."""
+    """The refusals of a step, with the name of the pod where it was refused as a whole, else of the container."""
     if step["refusal"]:
         yield step["target"], step["refusal"]
     for found in step["containers"]:
+        if _is_of_pod(found):
+            yield step["target"], found["refusal"]
+            return
         if is_refused(found):
             yield found["key"], found["refusal"]
+
+
+def _is_of_pod(found: Row) -> bool:
+    """Whether the pod of the container was refused as a whole."""
+    return is_refused(found) and bool(found["refusal"]["of_pod"])
 
 
 def _outcome(step: Row) -> Iterable[str]:
     yield from step["problems"]
     if step["refusal"]:
         yield f"refused: {step['refusal']['reason']}"
+    whole = next((one["refusal"] for one in step["containers"] if _is_of_pod(one)), None)
+    if whole is not None:
+        unfit = f"; container {whole['container']} does not fit" if whole["container"] else ""
+        yield f"pod refused: {whole['reason']}{unfit}"
+        return
     for found in step["containers"]:
         if is_refused(found):
             yield f"{found['container']} refused: {found['refusal']['reason']}"
@@ -321,5 +352,7 @@ def _outcome(step: Row) -> Iterable[str]:
             yield f"{found['container']} never created"
         elif found["exclusive"]:
             yield f"{found['container']} has {found['cpus']}"
+        elif found["is_pod_shared"]:
+            yield f"{found['container']} shares {found['cpus']} of its pod"
         else:
             yield f"{found['container']} shares"

@@ -5,17 +5,21 @@ from dataclasses import replace
 from itertools import groupby
 
 from nri_plugin.cli.output import count_of, folded, folded_rows, table
+from nri_plugin.model import bits
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.alignment import CPUAlignment
 from nri_plugin.simulator.simulate.comparison import SimulationComparison, Sum, spread
 from nri_plugin.simulator.simulate.simulation import (
+    CPUGroup,
     FragmentationRow,
     RefusalStage,
     RefusedRow,
     ShapeCapacity,
     SimulatedContainer,
     SimulatedMemory,
+    SimulatedNUMANode,
+    SimulatedPod,
     Simulation,
 )
 
@@ -108,9 +112,12 @@ def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) 
 
 
 def _rows(one: Simulation) -> Iterator[list[str]]:
-    for row in (row for row in one.containers if row.exclusive or row.mems):
+    blocks = {pod.key: pod for pod in one.pods}
+    for row in (row for row in one.containers if row.exclusive or row.mems or row.is_pod_shared):
+        if (pod := blocks.pop(f"{row.namespace}/{row.pod}", None)) is not None:
+            yield _pod_row(one, pod)
         yield _row(one, row, row.key)
-    shared = [row for row in one.containers if not (row.exclusive or row.mems)]
+    shared = [row for row in one.containers if not (row.exclusive or row.mems or row.is_pod_shared)]
     made = {step.target: step.workload or step.shape for step in one.steps if step.shape}
     for _, group in groupby(
         shared, lambda row: (_family(row, made), row.container, row.numa_nodes, str(row.devices))
@@ -124,9 +131,29 @@ def _family(row: SimulatedContainer, made: dict[str, str]) -> str:
     return made.get(f"{row.namespace}/{row.pod}", row.pod)
 
 
+def _pod_row(one: Simulation, pod: SimulatedPod) -> list[str]:
+    """The CPUs and memory nodes of a pod as a whole."""
+    cpus = set(bits.iterate(bits.parse_list(pod.cpus)))
+
+    def places(groups: Sequence[CPUGroup | SimulatedNUMANode]) -> str:
+        return str(CPUSet.from_ids(group.id for group in groups if not cpus.isdisjoint(group.cpus)))
+
+    unused = f", {pod.unused} unused" if pod.unused else ""
+    return [
+        f"{pod.key} (pod)",
+        f"{len(cpus)}: {pod.cpus}{unused}" if cpus else "",
+        places(one.machine.numa_nodes),
+        places(one.machine.caches) if one.machine.caches_known else "",
+        pod.mems,
+        "",
+        "",
+    ]
+
+
 def _row(one: Simulation, row: SimulatedContainer, name: str) -> list[str]:
     kind = "" if row.kind == "app" else f" ({row.kind})"
     cpus = f"{row.exclusive}: {row.cpus}" if row.exclusive else "shared pool"
+    cpus = f"pod's pool {row.cpus}" if row.is_pod_shared else cpus
     return [
         name + kind,
         cpus,
@@ -156,7 +183,9 @@ def _refusals(one: Simulation, width: int) -> list[str]:
     for row in rows[:ROWS]:
         who = _who(row)
         more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
-        lines += folded(f"  {len(who)} x {row.reason}: {', '.join(who[:NAMED])}{more}", width, 6)
+        count = f"{count_of(len(who), 'pod')} refused," if row.of_pods else f"{len(who)} x"
+        unfit = f"; container {row.container} of the pod does not fit" if row.container else ""
+        lines += folded(f"  {count} {row.reason}: {', '.join(who[:NAMED])}{more}{unfit}", width, 6)
         if row.shape in one.shapes:
             lines += folded(f"      asks for  {one.shapes[row.shape]}", width, 16)
         lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
@@ -185,8 +214,8 @@ def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
 
 
 def _who(row: RefusedRow) -> list[str]:
-    """The refused containers; where the node has no room, the refused pods."""
-    if row.stage is not RefusalStage.NODE:
+    """The refused containers; the pods where whole pods were refused."""
+    if not row.of_pods:
         return list(row.containers)
     return list(dict.fromkeys(key.rpartition("/")[0] for key in row.containers))
 

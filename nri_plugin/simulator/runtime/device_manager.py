@@ -2,8 +2,8 @@
 
 Devices are allocated when a pod is admitted, before the runtime hears of it. The simulated kubelet has the Topology
 Manager policy `none`, as on a node where nri-pin places: no hint limits the choice, and device plugins choose by
-preference. `ExporterStandIn` reports the devices on `exporter.sock`, as the real exporter does; tests compare both. It has
-no pod facts.
+preference. `ExporterStandIn` reports the devices on `exporter.sock`, as the real exporter does; tests compare both. It
+tells facts of pods where a scenario asks for them (`told_facts`).
 
 Invariant: a device belongs to at most one pod, and within it to one container, or to init containers that end
 one after the other and then to one more; sidecars keep theirs.
@@ -31,6 +31,7 @@ from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import device_totals
 from nri_plugin.simulator.machine.devices import Delivery, DeviceLink, PlacedDevice
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.told_facts import ToldFacts
 
 Given = Mapping[str, tuple[str, ...]]
 """Ids by resource, both in the order of the machine."""
@@ -268,8 +269,8 @@ def answer(manager: DeviceManager, pod: str, container: str) -> dict[str, Any]:
 class ExporterStandIn:
     """Serves `exporter.sock` until `close`."""
 
-    def __init__(self, path: Path, manager: DeviceManager) -> None:
-        self._server = _PodResourcesServer(str(path), manager)
+    def __init__(self, path: Path, manager: DeviceManager, facts: ToldFacts | None = None) -> None:
+        self._server = _PodResourcesServer(str(path), manager, facts or ToldFacts())
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="exporter", daemon=True)
         self._thread.start()
 
@@ -283,8 +284,8 @@ class ExporterStandIn:
 class _PodResourcesServer(socketserver.ThreadingUnixStreamServer):
     daemon_threads = True
 
-    def __init__(self, path: str, manager: DeviceManager) -> None:
-        self.manager = manager
+    def __init__(self, path: str, manager: DeviceManager, facts: ToldFacts) -> None:
+        self.manager, self.facts = manager, facts
         super().__init__(path, _PodResourcesHandler)
 
 
@@ -296,9 +297,10 @@ class _PodResourcesHandler(socketserver.StreamRequestHandler):
         """One question, one answer."""
         with suppress(OSError, ValueError, KeyError):
             question = json.loads(self.rfile.readline(LINE_BYTES))
-            found = answer(
-                self.server.manager, f"{question['namespace']}/{question['name']}", question["container"]
-            )
+            pod = f"{question['namespace']}/{question['name']}"
+            found = answer(self.server.manager, pod, question["container"])
+            if (facts := self.server.facts.answer(pod, question["pod"])) is not None:
+                found["facts"] = facts
             self.wfile.write(json.dumps(found).encode() + b"\n")
 
 

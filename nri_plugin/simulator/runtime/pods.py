@@ -106,6 +106,8 @@ class PodSpec:
         if self.forced_qos is not None:
             return self.forced_qos
         everyone = [requests_and_limits(replace(each.amounts, hugepages=())) for each, _ in self.members]
+        if self.whole is not None:  # its own amounts decide, whatever its containers ask for
+            everyone = [requests_and_limits(replace(self.whole, hugepages=()))]
         if not any(everyone):
             return QOSClass.BEST_EFFORT
         is_guaranteed = all(
@@ -157,25 +159,31 @@ def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int)
     return min(max(score, 1000 + OOM_GUARANTEED), OOM_BEST_EFFORT - 1)
 
 
-def container_resources(spec: ContainerSpec, who: RuntimeIdentity) -> Resources:
-    """The container's resources as its OCI spec holds them."""
-    absent = 0 if who.behaviour.zero_resources else None
+def container_resources(spec: ContainerSpec, who: RuntimeIdentity, whole: Amounts | None = None) -> Resources:
+    """The container's resources as its OCI spec holds them.
+
+    A container without a limit gets that of its pod (`whole`), where the pod has resources of its own.
+    """
+    absent, pod = 0 if who.behaviour.zero_resources else None, whole or Amounts()
     return Resources(
         cpu_shares=shares_from_milli(spec.cpu_request_milli),
-        cpu_quota_us=quota_from_milli(spec.cpu_limit_milli) or absent,
+        cpu_quota_us=quota_from_milli(spec.cpu_limit_milli or pod.cpu_limit_milli) or absent,
         cpu_period_us=PERIOD_US,
-        memory_limit_bytes=spec.memory_limit_bytes or absent,
+        memory_limit_bytes=spec.memory_limit_bytes or pod.memory_limit_bytes or absent,
         hugepage_limits=tuple((page_size(name), size) for name, size in spec.hugepages),
     )
 
 
 def pod_resources(pod: PodSpec) -> Resources:
-    """The pod's resources at their peak; absent parts are sent as 0."""
+    """The pod's resources: its own, else those of its containers at their peak; absent parts are sent as 0."""
+    own = pod.whole or Amounts()
+    cpu_milli = own.cpu_request_milli or _most(pod, lambda each: each.cpu_request_milli)
+    limit_milli = own.cpu_limit_milli or _most(pod, lambda each: each.cpu_limit_milli)
     return Resources(
-        cpu_shares=shares_from_milli(_most(pod, lambda each: each.cpu_request_milli)),
-        cpu_quota_us=quota_from_milli(_most(pod, lambda each: each.cpu_limit_milli)),
+        cpu_shares=shares_from_milli(cpu_milli),
+        cpu_quota_us=quota_from_milli(limit_milli),
         cpu_period_us=PERIOD_US,
-        memory_limit_bytes=_most(pod, lambda each: each.memory_limit_bytes),
+        memory_limit_bytes=own.memory_limit_bytes or _most(pod, lambda each: each.memory_limit_bytes),
     )
 
 
@@ -236,7 +244,7 @@ def container_message(
         env=("PATH=/usr/bin:/bin", *spec.env),
         devices=spec.devices,
         cdi_devices=spec.cdi_devices,
-        resources=container_resources(spec, who),
+        resources=container_resources(spec, who, pod.whole),
         oom_score_adj=oom_score_adj(pod.qos, spec.memory_request_bytes, who.memory_bytes),
         cgroups_path=names.wire,
     )

@@ -125,11 +125,12 @@ class Player:
         *,
         gives_exclusive: bool = True,
         odd_counts: SMTOddCounts = SMTOddCounts.KUBELET,
+        has_pod_managers: bool = False,
     ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
         self.exclusive: dict[str, CPUSet] = {}
-        self._gives_exclusive = gives_exclusive
+        self._gives_exclusive, self._has_pod_managers = gives_exclusive, has_pod_managers
         self._odd_counts = odd_counts
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
@@ -170,6 +171,8 @@ class Player:
         """How many exclusive CPUs a container should get: whole CPUs of a Guaranteed pod, rounded up to cores if configured."""
         pod, spec = self._specs[key]
         is_whole = spec.cpu_request_milli % 1000 == 0
+        if pod.whole is not None and not (self._has_pod_managers and _is_claim(spec)):
+            return 0
         if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
             return 0
         count = spec.cpu_request_milli // 1000
@@ -216,6 +219,7 @@ class Player:
                 self._refused(key, error, notes)
             return
         self._not_admitted.discard(pod.key)
+        self.stage.facts.tell(pod, step.facts)
         self.stage.runtime.run_pod(pod)
         if all(self._create(pod, spec, notes) for spec in self._ended_first(pod)):
             for spec in pod.containers:
@@ -264,6 +268,7 @@ class Player:
         pod = step.target if is_pod else self._specs[step.target][0].key
         if is_pod:
             self.stage.devices.free(pod)
+            self.stage.facts.forget(pod)
         if pod in self._not_admitted:  # the kubelet only marks the pod as failed; no runtime has it
             return
         if isinstance(step, Stop):
@@ -408,3 +413,12 @@ class Player:
             first = self.exclusive.setdefault(key, placement.effective)
             if first != placement.effective:
                 yield f"{key} was moved from {first} to {placement.effective}"
+
+
+def _is_claim(spec: ContainerSpec) -> bool:
+    """Whether a container of a pod with resources of its own may own a part of them: requests and limits are equal."""
+    amounts = spec.amounts
+    return (
+        0 < amounts.cpu_request_milli == amounts.cpu_limit_milli
+        and 0 < amounts.memory_request_bytes == amounts.memory_limit_bytes
+    )

@@ -13,7 +13,8 @@
         exclusive: 2
 
 Containers have `cpu` and `memory` (both request and limit), or `requests` and `limits` as in a pod manifest. A step may
-name only pods and containers of earlier steps. Every error names file, line and key.
+name only pods and containers of earlier steps. `resources` of a pod are those of the pod as a whole (`spec.resources`), and
+`facts` tells when the exporter knows the pod's object. Every error names file, line and key.
 """
 
 import json
@@ -43,6 +44,7 @@ from nri_plugin.simulator.runtime.pods import (
     shares_from_milli,
 )
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
+from nri_plugin.simulator.runtime.told_facts import Telling
 from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Expect,
@@ -65,6 +67,7 @@ from nri_plugin.simulator.scenario.steps import (
     Writer,
     plain,
     read_container,
+    read_pod_resources,
     texts,
 )
 from nri_plugin.wire.nri.messages import Resources
@@ -72,7 +75,8 @@ from nri_plugin.wire.nri.messages import Resources
 # Steps
 
 
-RUN_KEYS = ("containers", "initContainers", "annotations", "labels", "qos", "copies")
+POD_KEYS = ("containers", "initContainers", "resources", "annotations", "labels", "qos", "copies")
+RUN_KEYS = (*POD_KEYS, "facts")
 UPDATE_KEYS = ("cpu", "memory", "cpus", "mems")
 EXPECT_KEYS = ("cpus", "mems", "exclusive", "numaNodes", "caches", "devices", "refused", "kernel")
 MOVES: Mapping[str, type[Start | Stop | Remove]] = {"start": Start, "stop": Stop, "remove": Remove}
@@ -124,7 +128,9 @@ class StepReader:
         return Say(_line(section), source.text(section.entries[kind]).strip())
 
     def _run(self, section: source.Section, kind: str) -> Step:
-        return Run(_line(section), self._pod(section, kind), start=kind == "run")
+        given = section.entries
+        facts = choice(Telling)(given["facts"]) if "facts" in given else Telling.LOST
+        return Run(_line(section), self._pod(section, kind), start=kind == "run", facts=facts)
 
     def _move(self, section: source.Section, kind: str) -> Step:
         value = section.entries[kind]
@@ -219,6 +225,7 @@ class StepReader:
             annotations=texts(given, "annotations"),
             forced_qos=choice(QOSClass)(given["qos"]) if "qos" in given else None,
             init_containers=_init_containers(given, kind),
+            whole=read_pod_resources(given["resources"]) if "resources" in given else None,
         )
         if not pod.containers:
             raise containers.place.error("a pod has at least one container")

@@ -28,7 +28,9 @@ from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterS
 from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import Runtime
+from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
 from nri_plugin.simulator.scenario.scenario import Scenario
+from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.wire.nri.messages import ContainerUpdate
 
 AGENT_START_S = 60.0
@@ -81,7 +83,8 @@ class ScenarioNode:
         topology: the machine as described; the agent discovers it from the files.
         title: of the machine.
         devices: the simulated device manager of the kubelet.
-        exporter: reports devices to the agent; None on a machine without devices.
+        exporter: reports devices and facts of pods to the agent; None where the scenario has neither.
+        facts: of pods, as far as the exporter tells them.
         reserved: CPUs that the configuration reserves for the system.
         runtime: the embedded runtime.
         server: its NRI socket.
@@ -99,8 +102,11 @@ class ScenarioNode:
         self.reserved = CPUSet.parse(str(scenario.config.get("reservedSystemCPUs", "")))
         places.machine.mkdir(parents=True)
         machine.build_sysfs(description, str(places.machine))
-        # with devices the agent asks the exporter's stand-in, unless the scenario names another socket
-        asked = {"exporterSocket": str(places.exporter)} if self.devices.devices else {}
+        # with devices or facts the agent asks the exporter's stand-in, unless the scenario names another socket
+        self.facts = ToldFacts()
+        is_told = any(isinstance(step, Run) and step.facts is not Telling.LOST for step in scenario.steps)
+        has_exporter = bool(self.devices.devices) or is_told
+        asked = {"exporterSocket": str(places.exporter)} if has_exporter else {}
         self._configured = {**asked, **scenario.config}
         self.reconfigure({})
         mirror = CgroupMirror(CgroupTree.of(self.topology, version=scenario.cgroup_version), places.cgroups)
@@ -109,7 +115,7 @@ class ScenarioNode:
         patient = replace(behaviour, profile=replace(behaviour.profile, request_timeout=REQUEST_S))
         self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
         self.server = NRIServer(self.runtime, places.socket)
-        self.exporter = ExporterStandIn(places.exporter, self.devices) if self.devices.devices else None
+        self.exporter = ExporterStandIn(places.exporter, self.devices, self.facts) if has_exporter else None
         self.command = _nri_pin(
             "run",
             {

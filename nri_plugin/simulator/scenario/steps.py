@@ -16,7 +16,9 @@ import yaml
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import amount, one_of, unknown, whole_bytes
 from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Amounts
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.told_facts import Telling
 from nri_plugin.wire.nri.messages import Resources
 
 # Containers: requests and limits as in a pod manifest, or amounts that are both at once
@@ -25,6 +27,7 @@ from nri_plugin.wire.nri.messages import Resources
 CONTAINER_KEYS = ("cpu", "memory", "requests", "limits", "env")
 SIDECAR_KEY, SIDECAR = "restartPolicy", "Always"
 AMOUNT_KEYS = ("cpu", "memory")
+POD_RESOURCES = (*AMOUNT_KEYS, "requests", "limits")
 HUGEPAGES = "hugepages-"
 
 _DEVICE = re.compile(r"[a-z0-9.-]+/[A-Za-z0-9_.-]+\Z")
@@ -56,6 +59,19 @@ def read_container(name: str, value: source.Value, *, is_init: bool = False) -> 
         and SIDECAR_KEY in section.entries
         and one_of(SIDECAR)(section.entries[SIDECAR_KEY]) == SIDECAR,
     )
+
+
+def read_pod_resources(value: source.Value) -> Amounts:
+    """Read the resources of a pod as a whole: CPUs, memory and huge pages, as those of a container.
+
+    Raises:
+        ConfigError: something in it is wrong.
+    """
+    section = source.section(value)
+    for key, place in section.keys.items():
+        if key not in POD_RESOURCES and not key.startswith(HUGEPAGES):
+            raise unknown(place, key, POD_RESOURCES)
+    return read_container("", value).amounts
 
 
 def is_amount(key: str) -> bool:
@@ -159,11 +175,16 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A pod with its containers is created and, unless `start` is off, started."""
+    """A pod with its containers is created and, unless `start` is off, started.
+
+    Attributes:
+        facts: when the exporter tells the agent what the pod's object says.
+    """
 
     line: int
     pod: PodSpec
     start: bool = True
+    facts: Telling = Telling.LOST
 
 
 @dataclass(frozen=True, slots=True)

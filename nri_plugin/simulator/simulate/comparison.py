@@ -201,11 +201,17 @@ def _aspects(
     if before is None or after is None:
         return
     yield "kind", before.exclusive, after.exclusive
-    yield "cpus", before.exclusive and before.cpus, after.exclusive and after.cpus
+    yield "kind", before.is_pod_shared, after.is_pod_shared
+    yield "cpus", _own_cpus(before), _own_cpus(after)
     yield "mems", before.mems, after.mems
     yield "devices", before.devices, after.devices
     if not _runs(before):
         yield "reason", before.refusal and before.refusal.reason, after.refusal and after.refusal.reason
+
+
+def _own_cpus(row: SimulatedContainer) -> str:
+    """CPUs of the container or of its pod; empty in the shared pool of the node."""
+    return row.cpus if row.exclusive or row.is_pod_shared else ""
 
 
 def _runs(row: SimulatedContainer | None) -> bool:
@@ -220,6 +226,7 @@ def _told(row: SimulatedContainer | None) -> str:
     if not _runs(row):
         return "not created"
     own = f"{row.exclusive} CPUs {row.cpus}" if row.exclusive else "shared pool"
+    own = f"shared pool of its pod {row.cpus}" if row.is_pod_shared else own
     return own + (f", memory of NUMA {row.mems}" if row.mems else "")
 
 

@@ -29,6 +29,7 @@ from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
+from nri_plugin.core.pods import admits_whole, shares_its_resources
 from nri_plugin.core.requests import pod_total
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
@@ -50,6 +51,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
+from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
 from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
@@ -174,6 +176,7 @@ class Tried:
         stage: what refused it, if anything did.
         devices: from the device manager.
         container_id: the runtime's; empty if it was not created.
+        of_pod: the error is of the whole pod: nothing of it runs, and nothing is allocated to it.
     """
 
     spec: ContainerSpec
@@ -183,6 +186,7 @@ class Tried:
     stage: RefusalStage | None = None
     devices: Given | None = None
     container_id: str = ""
+    of_pod: bool = False
 
 
 class PlayedNode:
@@ -217,6 +221,7 @@ class PlayedNode:
         self.room = room
         self._who = who
         self._knows_pods = knows_pods
+        self._told = ToldFacts()
         self._has_device_hints = has_device_hints
         self._serial = 0
         self._pods: dict[str, tuple[PodSpec, Pod, Names]] = {}
@@ -226,15 +231,23 @@ class PlayedNode:
             locator, _SimulatedExporter(self._answer), getLogger(__name__), lambda: 0.0
         )
 
-    def run(self, pod: PodSpec, *, start: bool = True) -> tuple[Tried, ...]:
-        """Run a pod; returns the results of its containers, init containers first."""
+    def run(self, pod: PodSpec, *, start: bool = True, telling: Telling = Telling.LOST) -> tuple[Tried, ...]:
+        """Run a pod; returns the results of its containers, init containers first.
+
+        Args:
+            pod: the pod.
+            start: whether its app containers are started.
+            telling: when the exporter tells its facts; at once where it knows all pods.
+        """
+        self._told.tell(pod, Telling.KNOWN if self._knows_pods else telling)
         try:
             if self.room is not None:
                 self.room.check(pod)
             self.devices.admit(pod)
         except NotAdmittedError as error:
             return tuple(
-                Tried(spec, kind, error=error, stage=RefusalStage.NODE) for spec, kind in pod.members
+                Tried(spec, kind, error=error, stage=RefusalStage.NODE, of_pod=True)
+                for spec, kind in pod.members
             )
         self._sandbox(pod)
         tried = tuple(self._containers(pod, start=start))
@@ -317,13 +330,22 @@ class PlayedNode:
         self._send(events.RunPodSandbox(message))
 
     def _containers(self, pod: PodSpec, *, start: bool) -> Iterator[Tried]:
-        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not."""
+        """Create containers as the kubelet does: a refused init container ends the pod, a refused app container does not.
+
+        A pod that is admitted as a whole is refused at its first creation, and all its containers with it.
+        """
         blocked = False
+        refused: Tried | None = None
         for spec, kind in pod.members:
+            if refused is not None:
+                yield replace(refused, spec=spec, kind=kind, devices=None)
+                continue
             if blocked:
                 yield Tried(spec, kind)
                 continue
             tried = self._create(pod, spec, kind)
+            if tried.error is not None and self._is_whole(pod):
+                tried = refused = replace(tried, of_pod=True)
             yield tried
             blocked = tried.error is not None and kind is not Kind.APP
             if tried.error is None and (start or kind is not Kind.APP):
@@ -331,6 +353,14 @@ class PlayedNode:
                 self.start(key)
                 if kind is Kind.INIT:
                     self.stop(key)
+
+    def _is_whole(self, pod: PodSpec) -> bool:
+        """Whether one decision is made about all containers of the pod."""
+        uid = self._pods[pod.key][1].uid
+        if not self._told.is_known_in_time(pod.key) or uid not in self.state.pods:
+            return False
+        record = replace(self.state.pods[uid], facts=pod_facts(pod, uid))
+        return admits_whole(self.node, record) or shares_its_resources(self.node, self.state, record)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, kind: Kind) -> Tried:
         _, sandbox, names = self._pods[pod.key]
@@ -370,7 +400,7 @@ class PlayedNode:
         return ExporterAnswer(
             devices=self._resources(self.devices.given(key, event.container.name)),
             pod_devices=self._resources(*everyone),
-            facts=pod_facts(self._pods[key][0], event.pod.uid) if self._knows_pods else None,
+            facts=self._told.facts(key, event.pod.uid),
         )
 
     def _resources(self, *given: Given) -> tuple[DeviceResource, ...]:

@@ -40,7 +40,6 @@ from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.scenario import (
     DEFAULT_RUNTIME,
-    RUN_KEYS,
     StepReader,
     cut_out,
     parse,
@@ -48,6 +47,7 @@ from nri_plugin.simulator.scenario.scenario import (
     refuse_unknown,
     stem,
 )
+from nri_plugin.simulator.scenario.scenario import POD_KEYS as FIELDS
 from nri_plugin.simulator.scenario.steps import CONTAINER_KEYS, Run, Step, is_amount
 from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests, words
 from nri_plugin.simulator.simulate.manifests import Path as KeyPath
@@ -87,7 +87,7 @@ class PodPlan:
 
 
 KEYS = ("name", "machine", "runtime", "config", "pods")
-POD_KEYS = ("pod", "namespace", "count", *RUN_KEYS, *CONTAINER_KEYS)
+POD_KEYS = ("pod", "namespace", "count", *FIELDS, *CONTAINER_KEYS)
 MOST_PODS = 10_000
 """Of one line, so that a typing error does not fill the memory."""
 
@@ -162,7 +162,7 @@ def _as_step(section: source.Section) -> source.Section:
         raise keys[own[0]].error("stands beside containers; write it below one of them")
     entries: dict[str, source.Value] = {
         "run": source.Scalar(given["pod"].place, f"{namespace}/{name}", "str"),
-        **{key: given[key] for key in RUN_KEYS if key in given},
+        **{key: given[key] for key in FIELDS if key in given},
     }
     if "containers" not in given:
         one = source.Section(section.place, {key: given[key] for key in own}, {key: keys[key] for key in own})

@@ -16,8 +16,9 @@ from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, Topolog
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import ContainerRecord, State, owner_of
+from nri_plugin.model.state import ContainerRecord, State, is_whole_pod, named, owner_of, pod_of
 from nri_plugin.policy import alignment
+from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, requests_and_limits
@@ -34,6 +35,7 @@ from nri_plugin.simulator.simulate.simulation import (
     SimulatedDevice,
     SimulatedMemory,
     SimulatedNUMANode,
+    SimulatedPod,
     SimulatedRefusal,
 )
 
@@ -246,17 +248,47 @@ class Rows:
         """Every CPU, ascending."""
         node, state = self._node, self._played.state
         holders = {cpu: key for key, cpus in self._own().items() for cpu in cpus}
+        blocks = {cpu: self._name(key) for key, cpus in self._blocks().items() for cpu in cpus}
         pool = state.shared_pool(node)
         for cpu in node.topology.online | node.topology.offline:
             if cpu in holders:
                 kind = "exclusive"
+            elif cpu in blocks:
+                kind = "pod-shared"
             elif cpu not in node.topology.online:
                 kind = "offline"
             elif cpu in node.reserved:
                 kind = "reserved"
             else:
                 kind = "shared" if cpu in pool else "isolated"
-            yield SimulatedCPU(int(cpu), kind, holders.get(cpu, ""))
+            yield SimulatedCPU(int(cpu), kind, holders.get(cpu, ""), blocks.get(cpu, ""))
+
+    def pods(self) -> Iterator[SimulatedPod]:
+        """Every pod that has CPUs or memory as a whole."""
+        state = self._played.state
+        for key, whole in state.allocations.items():
+            if not is_whole_pod(key):
+                continue
+            mine = {
+                owner_of(one)[1]: held
+                for one, held in state.allocations.items()
+                if pod_of(one) == pod_of(key) and one != key
+            }
+            pools = [one.cpus.mask for one in mine.values() if one.is_pod_shared and not one.is_init]
+            pool = CPUSet(pools[0] if pools else 0)
+            slices = {name: one.cpus for name, one in mine.items() if one.cpus and not one.is_pod_shared}
+            used = pool.mask
+            for name, cpus in slices.items():
+                used |= 0 if mine[name].is_init else cpus.mask
+            yield SimulatedPod(
+                self._name(key),
+                str(whole.cpus),
+                str(pool),
+                str(CPUSet(whole.cpus.mask & ~used)),
+                {name: str(cpus) for name, cpus in slices.items()},
+                str(whole.mems),
+                sum(block.size_bytes for block in whole.memory if block.resource == MEMORY),
+            )
 
     def devices(self) -> Iterator[SimulatedDevice]:
         """Every device and who has it."""
@@ -305,13 +337,23 @@ class Rows:
                     yield SimulatedMemory(number, resource, size, size - free[number])
 
     def _own(self) -> dict[str, CPUSet]:
-        """Exclusive CPUs by container, also of containers that ended and may be created again."""
-        found = {}
-        for key, allocation in self._played.state.allocations.items():
-            uid, container = owner_of(key)
-            pod = self._played.state.pods.get(uid)
-            found[f"{pod.namespace}/{pod.name}/{container}" if pod else key] = allocation.cpus
-        return found
+        """Exclusive CPUs by container, also of containers that ended and may be created again.
+
+        Init containers come first: a later container of the pod may have their CPUs. Those of a pod with CPUs of its
+        own are left out, as all that come later share their CPUs.
+        """
+        held, blocks = self._played.state.allocations, {pod_of(key) for key in self._blocks()}
+        own = [key for key, one in held.items() if not is_whole_pod(key) and not one.is_pod_shared]
+        own = [key for key in own if not (held[key].is_init and pod_of(key) in blocks)]
+        own.sort(key=lambda key: not held[key].is_init)
+        return {self._name(key): held[key].cpus for key in own}
+
+    def _blocks(self) -> dict[str, CPUSet]:
+        """The CPUs of pods that own some as a whole, by allocation key."""
+        return {key: one.cpus for key, one in self._played.state.allocations.items() if is_whole_pod(key)}
+
+    def _name(self, key: str) -> str:
+        return named(self._played.state.pods, key)
 
     def _placed(
         self, row: SimulatedContainer, state: State, record: ContainerRecord, given: Given
@@ -319,7 +361,8 @@ class Rows:
         held = state.allocation_of(record)
         cpus = state.desired_cpus(self._node, record)
         mems = held.mems if held else NodeMask()
-        own = held.cpus if held else CPUSet()
+        is_pod_shared = held is not None and held.is_pod_shared
+        own = held.cpus if held and not is_pod_shared else CPUSet()
         found = self._footprint(cpus, mems)
         return replace(
             row,
@@ -335,6 +378,7 @@ class Rows:
             preferred=_preferred(self._node, state, record),
             devices={resource: tuple(ids) for resource, ids in given.items()},
             device_nodes=str(_device_nodes(self._played.devices, given)),
+            is_pod_shared=is_pod_shared,
         )
 
     def _footprint_of(self, cpus: CPUSet, mems: NodeMask) -> alignment.Footprint:
@@ -343,7 +387,9 @@ class Rows:
 
 def refusal(tried: Tried) -> SimulatedRefusal | None:
     """Why a container does not run; None if it runs."""
-    return words(tried.error, tried.stage) if tried.error is not None and tried.stage is not None else None
+    if tried.error is None or tried.stage is None:
+        return None
+    return replace(words(tried.error, tried.stage), of_pod=tried.of_pod)
 
 
 def overruled(tried: Tried) -> SimulatedRefusal | None:
@@ -354,7 +400,8 @@ def overruled(tried: Tried) -> SimulatedRefusal | None:
 
 def words(error: NotAdmittedError | AdmissionRefusal, stage: RefusalStage) -> SimulatedRefusal:
     """An error as a refusal."""
-    return SimulatedRefusal(stage, error.reason, str(error))
+    container = error.container if isinstance(error, AdmissionRefusal) else ""
+    return SimulatedRefusal(stage, error.reason, str(error), container=container)
 
 
 def _preferred(node: Node, state: State, record: ContainerRecord) -> bool | None:

@@ -161,7 +161,8 @@ class StepPlayer:
         pod = step.pod
         workload = self._plan.workloads.get(pod.key, "")
         shape = self._shapes.key(pod, workload or pod.key)
-        containers = tuple(self._made.tried(pod, one) for one in self._played.run(pod, start=step.start))
+        tried = self._played.run(pod, start=step.start, telling=step.facts)
+        containers = tuple(self._made.tried(pod, one) for one in tried)
         self.latest.update({row.key: row for row in containers})
         row = self._row(step, "run" if step.start else "create", pod.key)
         self.rows.append(
@@ -276,6 +277,7 @@ def simulate(
         capacity=capacity,
         refused=_alike(steps),
         totals=totals(played, containers),
+        pods=tuple(rows.pods()),
         notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan), *_left_out(played, capacity)),
     )
 
@@ -403,18 +405,28 @@ def _left_out(played: Played, capacity: Sequence[ShapeCapacity]) -> Iterable[str
 
 def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
     """Refusals of one shape for one reason together, the most frequent first."""
-    found: dict[tuple[str, RefusalStage, str, str], list[str]] = {}
-    texts: dict[tuple[str, RefusalStage, str, str], str] = {}
+    found: dict[tuple[str, RefusalStage, str, str, bool], list[str]] = {}
+    texts: dict[tuple[str, RefusalStage, str, str, bool], str] = {}
     for step in steps:
         for row in step.containers:
             if row.status is ContainerStatus.REFUSED and row.refusal is not None:
                 name = "" if step.shape else row.container
-                key = row.refusal.reason, row.refusal.stage, step.shape, name
+                whole = row.refusal.of_pod
+                name = row.refusal.container if whole else name
+                key = row.refusal.reason, row.refusal.stage, step.shape, name, whole
                 found.setdefault(key, []).append(row.key)
                 texts.setdefault(key, row.refusal.text)
     groups = (
-        RefusedRow(reason, stage, shape, tuple(keys), texts[reason, stage, shape, name])
-        for (reason, stage, shape, name), keys in found.items()
+        RefusedRow(
+            key[0],
+            key[1],
+            key[2],
+            tuple(keys),
+            texts[key],
+            of_pods=key[4],
+            container=key[3] if key[4] else "",
+        )
+        for key, keys in found.items()
     )
     return tuple(sorted(groups, key=lambda group: -len(group.containers)))
 

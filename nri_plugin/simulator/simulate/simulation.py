@@ -144,11 +144,16 @@ class SimulatedRefusal:
     Attributes:
         reason: one word, `TopologyAffinityError`, `OutOfcpu`.
         text: the whole sentence, the reason first.
+        of_pod: the pod was refused as a whole; each of its containers has this refusal.
+        container: the container of the pod that does not fit; empty where the pod as a whole does not, or only one
+            container was asked about.
     """
 
     stage: RefusalStage
     reason: str
     text: str
+    of_pod: bool = False
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,8 @@ class SimulatedContainer:
         kind: `app`, `init` or `sidecar`.
         status: the result.
         exclusive: how many exclusive CPUs it has.
-        cpus: the CPUs it runs on, its exclusive ones or the shared pool of that moment; a kernel list.
+        cpus: the CPUs it runs on: its exclusive ones, the shared pool of its pod, or the shared pool of that moment; a
+            kernel list.
         mems: NUMA nodes its memory is bound to; empty for any.
         numa_nodes: of `cpus`.
         caches: uncore caches of `cpus`, ids as a list.
@@ -172,6 +178,7 @@ class SimulatedContainer:
         device_nodes: NUMA nodes of these devices.
         steps: the steps of the decision, as short codes.
         refusal: of a refused one; and of one in a namespace that is never refused, which runs in the shared pool.
+        is_pod_shared: it runs in the shared pool of its pod, which has resources of its own.
     """
 
     key: str
@@ -193,6 +200,30 @@ class SimulatedContainer:
     device_nodes: str = ""
     steps: tuple[str, ...] = ()
     refusal: SimulatedRefusal | None = None
+    is_pod_shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedPod:
+    """A pod with resources of its own that has CPUs or memory as a whole, at the end. CPUs are kernel lists.
+
+    Attributes:
+        key: `NAMESPACE/POD`.
+        cpus: its block, on which no other pod runs; empty where it only has memory.
+        shared_pool: CPUs of the block that its containers without a slice share.
+        unused: CPUs of the block on which none of its containers may run.
+        slices: exclusive CPUs by container; a later container may have those of an init container.
+        mems: NUMA nodes its memory is bound to.
+        memory_bytes: allocated to the pod.
+    """
+
+    key: str
+    cpus: str
+    shared_pool: str = ""
+    unused: str = ""
+    slices: dict[str, str] = field(default_factory=dict)
+    mems: str = ""
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,14 +262,16 @@ class SimulatedCPU:
     """The use of one CPU at the end.
 
     Attributes:
-        kind: `exclusive`, `shared`, `reserved` (kept for the system, also part of the shared pool where policy has it so),
+        kind: `exclusive`, `pod-shared` (of a pod's block, but of none of its containers), `shared`, `reserved` (kept for the system, also part of the shared pool where policy has it so),
             `isolated` (by the kernel, the shared pool stays out of it) or `offline`.
         container: key of the container that has it exclusively; empty otherwise.
+        pod: key of the pod whose block it belongs to; empty otherwise.
     """
 
     cpu: int
     kind: str
     container: str = ""
+    pod: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,8 +339,10 @@ class RefusedRow:
     """Refusals of pods of one shape for one reason.
 
     Attributes:
-        containers: keys, in order.
+        containers: keys, in order; of a pod that was refused as a whole all its containers.
         text: the sentence of the first.
+        of_pods: whole pods were refused, so pods are to be counted.
+        container: the container of these pods that does not fit; empty where that is no one container.
     """
 
     reason: str
@@ -315,6 +350,8 @@ class RefusedRow:
     shape: str
     containers: tuple[str, ...]
     text: str
+    of_pods: bool = False
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,6 +427,7 @@ class Simulation:
         refused: equal refusals, the most frequent first.
         notes: what was not simulated, and assumptions, a sentence each.
         orders: statistics over orders of the pods; empty unless asked for.
+        pods: those that have CPUs or memory as a whole at the end.
     """
 
     scenario: str
@@ -409,6 +447,7 @@ class Simulation:
     totals: Totals
     notes: tuple[str, ...] = ()
     orders: tuple[OrderRow, ...] = ()
+    pods: tuple[SimulatedPod, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
         """Everything as plain values."""

@@ -88,6 +88,8 @@ def limit_pod(node: Node, pod: Pod) -> None:
     Systemd is told to, where it makes the cgroups: it puts that quota back whenever it looks at the slice again.
     """
     limits = [one.limit_milli for one in pod.spec.containers]
+    if pod.spec.limit_milli:
+        limits = [pod.spec.limit_milli]
     directory = _sandbox_directory(pod)
     if not all(limits) or directory is None:
         return

@@ -16,6 +16,7 @@ from typing import Any
 from .agent import Agent
 from .complaints import complaints
 from .containerd import Containerd, version
+from .facts_server import SOCKET, FactsServer
 from .kubepods import make_kubepods
 from .node import Node
 from .player import Player
@@ -31,9 +32,12 @@ def play(node: Node, plan: dict[str, Any], number: int) -> None:
     """Play one scenario with a fresh agent, and leave an empty node."""
     node.scenario = plan["name"]
     agent = Agent(node.runtime, {**plan["config"], "stateDir": f"/run/nri-pin-{number}"})
+    facts = FactsServer() if any("facts" in step for step in plan["steps"]) else None
+    if facts is not None:
+        agent.config["exporterSocket"] = SOCKET
     agent.log = Path(f"/out/agent-{plan['name']}.log")
     node.agent = agent
-    player = Player(node, plan)
+    player = Player(node, plan, facts)
     try:
         agent.start()
         for step in plan["steps"]:
@@ -44,6 +48,8 @@ def play(node: Node, plan: dict[str, Any], number: int) -> None:
             player.leave()
         finally:
             agent.stop()
+            if facts is not None:
+                facts.close()
     said = complaints(agent.lines(), plan["steps"], player.ever_refused)
     node.equal("the agent complained of nothing that the steps do not explain", said, [])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .cri import CRIError
 from .expecting import expect
+from .facts_server import FactsServer
 from .foreign import frozen, hold_apart, is_out_of_reach, somebody_s_partition, write_as
 from .kernel_side import expect_nothing_apart, judge, limit_pod, spin
 from .looking import anonymous_nodes, memory_bytes
@@ -38,6 +39,7 @@ class Player:
 
     node: Node
     plan: Json
+    facts: FactsServer | None = None
     pods: dict[str, Pod] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     _serial: int = 0
@@ -109,9 +111,12 @@ class Player:
         given = step["pod"]
         key = f"{given['namespace']}/{given['name']}"
         spec = self._spec(given, step)
+        if self.facts is not None and "facts" in step:
+            self.facts.tell(key, spec.uid, step["facts"])
         pod = self.pods[key] = self.node.sandbox(spec)
         limit_pod(self.node, pod)
         init = {each["name"] for each in given["init"]}
+        ends = init - {*given["sidecars"]}
         for container in spec.containers:
             full = f"{key}/{container.name}"
             self.refused.pop(full, None)
@@ -125,7 +130,7 @@ class Player:
                 continue
             if container.name in init or step["start"]:
                 self._start(pod, full, container)
-            if container.name in init:
+            if container.name in ends:
                 self._stop(pod, container.name)
 
     def _do_start(self, step: Json) -> None:
@@ -272,8 +277,9 @@ class Player:
     def _spec(self, given: Json, step: Json) -> PodSpec:
         key = f"{given['namespace']}/{given['name']}"
         devices = (step.get("wanted") or {}).get("devices", {})
+        whole = given.get("whole", {})
         containers = [
-            self._container(each, devices.get(f"{key}/{each['name']}", {}))
+            self._container(_limited(each, whole), devices.get(f"{key}/{each['name']}", {}))
             for each in [*given["init"], *given["containers"]]
         ]
         return PodSpec(
@@ -283,6 +289,7 @@ class Player:
             given["namespace"],
             given["labels"],
             given["annotations"],
+            limit_milli=whole.get("limit_milli", 0),
         )
 
     def _container(self, given: Json, devices: dict[str, list[str]]) -> ContainerSpec:
@@ -384,6 +391,11 @@ def _huge_pages(pid: int) -> int:
         return -1  # it has ended: it could not have its pages
     huge = [line for line in lines if " huge " in f"{line} "]
     return sum(int(number) for line in huge for number in re.findall(r" anon=(\d+)", line))
+
+
+def _limited(given: Json, whole: Json) -> Json:
+    """A container without a limit gets that of its pod, if the pod has resources of its own."""
+    return {**given, **{name: given[name] or limit for name, limit in whole.items()}}
 
 
 def _set_online(wanted: set[int]) -> None:

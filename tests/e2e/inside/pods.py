@@ -44,7 +44,11 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """A pod: its QoS class (`guaranteed`, `burstable`, `besteffort`) decides how its containers are described."""
+    """A pod: its QoS class (`guaranteed`, `burstable`, `besteffort`) decides how its containers are described.
+
+    Attributes:
+        limit_milli: the CPU limit of a pod with resources of its own; 0 for the sum over its containers.
+    """
 
     name: str
     qos: str
@@ -52,6 +56,7 @@ class PodSpec:
     namespace: str = "default"
     labels: dict[str, str] = field(default_factory=dict)
     annotations: dict[str, str] = field(default_factory=dict)
+    limit_milli: int = 0
 
     @property
     def uid(self) -> str:

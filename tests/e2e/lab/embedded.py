@@ -108,6 +108,7 @@ def _player(scenario: Scenario, node: ScenarioNode) -> Player:
     return Player(
         node,
         gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
+        has_pod_managers=bool(scenario.config.get("featureGates", {}).get("PodLevelResourceManagers")),
         odd_counts=SMTOddCounts(scenario.config.get("smtOddCounts", SMTOddCounts.KUBELET)),
     )
 

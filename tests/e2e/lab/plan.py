@@ -9,7 +9,9 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, page_size
+from nri_plugin.model.state import Amounts
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, page_size, pod_facts
+from nri_plugin.simulator.runtime.told_facts import Telling, facts_words
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.steps import Expect, Restart, Run, Step, Update
 
@@ -30,6 +32,9 @@ def step_values(step: Step) -> Json:
     match step:
         case Run():
             values: Json = {"start": step.start, "pod": _pod(step.pod)}
+            if step.facts is not Telling.LOST:
+                words = facts_words(pod_facts(step.pod, ""))
+                values["facts"] = {"telling": step.facts.value, "words": words}
         case Update():
             values = {"target": step.target, "resources": _resources(step)}
         case Restart():
@@ -69,7 +74,13 @@ def _pod(pod: PodSpec) -> Json:
         "annotations": dict(pod.annotations),
         "init": [_container(spec) for spec in pod.init_containers],
         "containers": [_container(spec) for spec in pod.containers],
+        "sidecars": [spec.name for spec in pod.init_containers if spec.is_sidecar],
+        **({"whole": _whole(pod.whole)} if pod.whole is not None else {}),
     }
+
+
+def _whole(amounts: Amounts) -> Json:
+    return {"limit_milli": amounts.cpu_limit_milli, "memory_bytes": amounts.memory_limit_bytes}
 
 
 def _container(spec: ContainerSpec) -> Json:

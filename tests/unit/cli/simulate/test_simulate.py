@@ -38,7 +38,7 @@ def test_who_got_what_who_did_not_and_what_is_left_fit_into_80_columns(run) -> N
     assert max(map(len, out.splitlines())) <= 80
     assert "default/db-0/db               4: 1-2,9-10   0     0      all" in out
     assert "default/web-0/web and 2 more  shared pool" in out
-    assert "1 x OutOfcpu: default/huge\n" in out
+    assert "1 pod refused, OutOfcpu: default/huge\n" in out
     assert "pods      5 of 6 placed, 1 refused" in out
     assert "the first core, as nobody says which" in " ".join(out.split())
 

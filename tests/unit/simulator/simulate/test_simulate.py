@@ -1,6 +1,7 @@
 """What a simulation tells: rows, refusals, notes, differences."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -83,15 +84,39 @@ def test_refusals_that_are_alike_are_told_together() -> None:
     assert found.shapes[row.shape] == "Guaranteed: cpu 9, memory 64Mi"
 
 
-def test_a_refused_init_container_ends_its_pod_and_a_refused_second_container_does_not() -> None:
-    pods = (
-        "- pod: a\n  initContainers: {i: {cpu: 9, memory: 64Mi}}\n  containers: {c: {cpu: 1, memory: 64Mi}}\n"
-        "- pod: b\n  containers: {big: {cpu: 9, memory: 64Mi}, small: {cpu: 1, memory: 64Mi}}\n"
-    )
+TWO_PODS = (
+    "{pod: a, initContainers: {i: {cpu: 9, memory: 64Mi}}, containers: {c: {cpu: 1, memory: 64Mi}}}",
+    "{pod: b, containers: {small: {cpu: 1, memory: 64Mi}, big: {cpu: 9, memory: 64Mi}}}",
+)
+
+
+def test_a_pod_whose_object_is_known_is_refused_as_a_whole_with_the_container_that_does_not_fit() -> None:
+    pods = "".join(f"- {one}\n" for one in TWO_PODS)
     found = simulated(pods, {"topologyManagerPolicy": "single-numa-node"})
+    for step, name in zip(found.steps, ["i", "big"], strict=True):
+        refusals = {(row.status, row.refusal) for row in step.containers}
+        assert len(step.containers) == 2
+        ((status, refusal),) = refusals
+        assert status is ContainerStatus.REFUSED
+        assert refusal is not None
+        assert refusal.of_pod
+        assert refusal.container == name
+        assert f"container {name} of the pod: " in refusal.text
+    assert [(row.of_pods, len(row.containers)) for row in found.refused] == [(True, 2), (True, 2)]
+    assert (found.totals.pods_partly, found.totals.pods_refused, found.totals.exclusive_cpus) == (0, 2, 0)
+    assert [room.refusal and room.refusal.container for room in found.capacity] == ["i0", "c1"]
+
+
+def test_without_objects_a_refused_init_container_ends_its_pod_and_a_refused_second_container_does_not() -> (
+    None
+):
+    where = machine()
+    pods = replace(plan("".join(f"- {one}\n" for one in TWO_PODS)), has_objects=False)
+    chosen = choose(where.topology, sets={"topologyManagerPolicy": "single-numa-node"})
+    found = simulate(where, pods, chosen)
     first, second = found.steps
     assert [row.status for row in first.containers] == [ContainerStatus.REFUSED, ContainerStatus.SKIPPED]
-    assert [row.status for row in second.containers] == [ContainerStatus.REFUSED, ContainerStatus.PLACED]
+    assert [row.status for row in second.containers] == [ContainerStatus.PLACED, ContainerStatus.REFUSED]
     assert (found.totals.pods_partly, found.totals.pods_refused) == (1, 1)
 
 

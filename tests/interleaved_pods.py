@@ -1,0 +1,361 @@
+"""Pods that two threads of a kubelet create at the same time, container by container, while facts and processes get lost.
+
+There are no threads here: the next thread to go on is drawn, so that a seed gives the same life each time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from random import Random
+
+from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.core.decision import Decision, InformedCreate
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    Node,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
+from nri_plugin.model.state import (
+    Allocation,
+    Amounts,
+    ContainerFacts,
+    Kind,
+    PodFacts,
+    QOSClass,
+    State,
+    allocation_key,
+    pod_of,
+)
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
+from tests.builders import GIB, container, machine, node, pod
+
+MACHINE = machine(nodes=4, cores=8, threads=2, memory=32 * GIB)
+THREADS = 2
+MOST_PODS = 12
+"""Of one thread at a time, so that pods end and others take what they had."""
+RESTARTS, AWAY, CRASHES, RETRIES = 0.01, 0.01, 0.03, 0.2
+"""Of each step: the agent is killed, the exporter is, a container crashes; of each refusal: the kubelet tries again."""
+
+
+class Fate(StrEnum):
+    """What becomes of the facts of a pod."""
+
+    IN_TIME = "told at the first creation and not again"
+    REPEATED = "told at every creation"
+    DELAYED = "told from a later creation on"
+    LOST = "never told"
+
+
+@dataclass(slots=True)
+class Tale:
+    """What a life did, and what it found wrong.
+
+    Attributes:
+        order: ("admit" or "end", uid): when pods were first created and when they ended.
+        informed: pods whose facts were known at their first creation.
+        admitted: pods that were admitted with facts known, early or late.
+        refused: pods of which a container was refused.
+        restarts, away: how often the agent and the exporter were killed.
+        wrong: broken laws, a sentence each.
+    """
+
+    order: list[tuple[str, str]] = field(default_factory=list)
+    informed: set[str] = field(default_factory=set)
+    admitted: set[str] = field(default_factory=set)
+    refused: set[str] = field(default_factory=set)
+    restarts: int = 0
+    away: int = 0
+    wrong: list[str] = field(default_factory=list)
+
+
+def drawn_node(rng: Random, **options: object) -> Node:
+    """A node with random policies; the managers of pods with resources of their own are on."""
+    return node(
+        MACHINE,
+        **{
+            "cpu_manager_policy": CPUManagerPolicy.STATIC,
+            "topology_manager_policy": rng.choice(list(TopologyManagerPolicy)),
+            "topology_manager_scope": rng.choice(list(TopologyManagerScope)),
+            "memory_manager_policy": rng.choice(list(MemoryManagerPolicy)),
+            "full_pcpus_only": rng.random() < 0.3,
+            "pod_level_managers": True,
+            **options,
+        },
+    )
+
+
+def drawn_pods(rng: Random, count: int, *, inits: bool = True) -> list[PodFacts]:
+    """Guaranteed pods of one to six containers; a third of them have resources of their own."""
+    return [_drawn_pod(rng, f"p{number}", inits=inits) for number in range(count)]
+
+
+def _drawn_pod(rng: Random, uid: str, *, inits: bool) -> PodFacts:
+    kinds = [Kind.SIDECAR, Kind.APP, Kind.APP, *([Kind.INIT] if inits else [])]
+    drawn = sorted((rng.choice(kinds) for _ in range(rng.randint(0, 5))), key=lambda kind: kind is Kind.APP)
+    rows = tuple(
+        ContainerFacts(f"c{number}", kind, _drawn_amounts(rng))
+        for number, kind in enumerate([*drawn, Kind.APP])
+    )
+    if rng.random() > 1 / 3:
+        return PodFacts(uid, QOSClass.GUARANTEED, rows)
+    cpu = 1000 * -(-sum(one.amounts.cpu_request_milli for one in rows) // 1000) + rng.choice([0, 1000, 2000])
+    memory = sum(one.amounts.memory_limit_bytes for one in rows) + rng.choice([0, GIB])
+    return PodFacts(uid, QOSClass.GUARANTEED, rows, Amounts(cpu, cpu, memory, memory))
+
+
+def _drawn_amounts(rng: Random) -> Amounts:
+    cpu, memory = rng.choice([500, 1000, 2000, 2000, 4000, 6000, 10000]), rng.choice([1, 2, 4]) * GIB
+    return Amounts(cpu, cpu, memory, memory)
+
+
+class Kubelet:
+    """Threads that create pods on one node, and the agent's state.
+
+    Args:
+        rng: of everything random.
+        on: the node.
+        pods: in the order in which the threads take them.
+        fates: what becomes of their facts.
+        is_calm: nothing crashes and no process is killed.
+    """
+
+    def __init__(
+        self, rng: Random, on: Node, pods: list[PodFacts], fates: dict[str, Fate], *, is_calm: bool = False
+    ) -> None:
+        self.rng, self.on, self.fates, self.is_calm = rng, on, fates, is_calm
+        self.state, self.tale = State(), Tale()
+        self.waiting = list(pods)
+        self.sandboxes: dict[str, Pod] = {}
+        self.containers: dict[tuple[str, str], Container] = {}
+        self.exporter_dies = True
+        self.facts_away = 0
+        self._serial = 0
+
+    # ------------------------------------------------------------------ the life
+
+    def live(self) -> Tale:
+        """All pods, to the end of the last creation."""
+        threads = [self._thread() for _ in range(THREADS)]
+        while threads:
+            thread = self.rng.choice(threads)
+            if next(thread, None) is None:
+                threads.remove(thread)
+            if not self.is_calm:
+                self._trouble()
+        return self.tale
+
+    def _thread(self) -> Iterator[str]:
+        there: list[str] = []
+        while self.waiting:
+            facts = self.waiting.pop(0)
+            yield from self.created(facts)
+            if facts.uid in self.tale.refused and self.rng.random() < RETRIES:
+                self.end(facts.uid)
+                yield "the kubelet fails the pod, and its owner makes it again"
+                yield from self.created(facts)
+            there.append(facts.uid)
+            if len(there) > MOST_PODS or (there and self.rng.random() < 0.4):
+                self.end(there.pop(self.rng.randrange(len(there))))
+                yield "a pod ended"
+
+    def created(self, facts: PodFacts) -> Iterator[str]:
+        """The containers in the kubelet's order; a refused init container or sidecar ends the pod's creation."""
+        of = pod(facts.uid)
+        self.sandboxes[of.uid] = of
+        self.tell(nri.RunPodSandbox(of))
+        yield "sandbox"
+        for one in facts.containers:
+            refused = self.create(facts, one)
+            yield f"created {one.name}"
+            if refused and (one.kind is not Kind.APP or facts.uid in self.tale.informed):
+                return
+            if refused:
+                continue
+            what = self.containers[of.uid, one.name]
+            for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
+                self.tell(kind(of, what))
+            yield f"started {one.name}"
+            if one.kind is Kind.INIT:
+                self.stop(of.uid, one.name)
+                yield f"ended {one.name}"
+
+    def create(self, facts: PodFacts, one: ContainerFacts) -> bool:
+        """Create a container; returns whether it was refused."""
+        uid, of = facts.uid, self.sandboxes[facts.uid]
+        known = facts if self._is_told(facts, one) else None
+        is_first = one is facts.containers[0]
+        if is_first:
+            self.tale.order.append(("admit", uid))
+            self.tale.informed.discard(uid)
+            self.tale.admitted.discard(uid)
+            if known:
+                self.tale.informed.add(uid)
+        self._serial += 1
+        asked = one.amounts
+        message = container(
+            of,
+            one.name,
+            cpu=asked.cpu_limit_milli / 1000,
+            memory=asked.memory_limit_bytes,
+            number=self._serial,
+            state=ContainerState.CREATED,
+        )
+        before = self.state
+        decision = self.tell(InformedCreate(nri.CreateContainer(of, message), facts=known))
+        self._judge_creation(facts, one, known, before, decision)
+        if decision.refusal is not None:
+            return True
+        given = getattr(decision.response, "resources", None)
+        if given is not None:
+            stored = replace(message.resources, cpus=given.cpus, mems=given.mems)
+            message = replace(message, resources=stored)
+        self.containers[uid, one.name] = message
+        return False
+
+    def stop(self, uid: str, name: str) -> None:
+        """The container ends."""
+        what = self.containers[uid, name] = replace(self.containers[uid, name], state=ContainerState.STOPPED)
+        self.tell(nri.StopContainer(self.sandboxes[uid], what))
+
+    def end(self, uid: str) -> None:
+        """The pod ends: everything that it had is free."""
+        self.tale.order.append(("end", uid))
+        of = self.sandboxes.pop(uid)
+        self.tell(nri.StopPodSandbox(of))
+        self.tell(nri.RemovePodSandbox(of))
+        self.containers = {key: one for key, one in self.containers.items() if key[0] != uid}
+        left = [key for key in self.state.allocations if pod_of(key) == uid]
+        self.expect(not left, f"{uid} has ended and holds {left}")
+
+    # ------------------------------------------------------------------ trouble
+
+    def _trouble(self) -> None:
+        self.facts_away = max(0, self.facts_away - 1)
+        if self.exporter_dies and self.rng.random() < AWAY:
+            self.facts_away, self.tale.away = 10, self.tale.away + 1
+        if self.rng.random() < RESTARTS:
+            self.restart()
+        running = [key for key, one in self.containers.items() if one.state is not ContainerState.STOPPED]
+        if running and self.rng.random() < CRASHES:
+            self.crash(*self.rng.choice(running))
+
+    def restart(self) -> None:
+        """A new agent on the checkpoint of the old one, and what the runtime lists."""
+        self.tale.restarts += 1
+        before = self.state.allocations
+        self.state = decode(b"".join(Encoder().encode(self.state, 1))).state
+        self.tell(nri.Synchronize(tuple(self.sandboxes.values()), tuple(self.containers.values())))
+        after = self.state.allocations
+        changed = [key for key in {*before, *after} if before.get(key) != after.get(key)]
+        self.expect(not changed, f"a restart changed {changed}")
+
+    def crash(self, uid: str, name: str) -> None:
+        """A running container ends by itself and is made again, with what it had."""
+        key = allocation_key(uid, name)
+        had = self.state.allocations.get(key, Allocation()).cpus
+        self.stop(uid, name)
+        of, old = self.sandboxes[uid], self.containers[uid, name]
+        self.tell(nri.RemoveContainer(of, old))
+        self._serial += 1
+        again = replace(old, id=f"{uid}-{name}-{self._serial}", state=ContainerState.CREATED)
+        decision = self.tell(InformedCreate(nri.CreateContainer(of, again)))
+        self.expect(decision.refusal is None, f"{key} ran, ended and was refused: {decision.refusal}")
+        if decision.refusal is None:
+            now = self.state.allocations.get(key, Allocation()).cpus
+            self.expect(now == had, f"{key} had {had}, has {now} after it started again")
+            self.containers[uid, name] = again
+            for kind in (nri.PostCreateContainer, nri.StartContainer):
+                self.tell(kind(of, again))
+        else:
+            del self.containers[uid, name]
+
+    # ------------------------------------------------------------------ laws
+
+    def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
+        decision = decide(self.on, self.state, event)
+        if decision.refusal is not None:
+            self.expect(decision.state is self.state, f"the refusal changed the state: {decision.refusal}")
+        self.state = decision.state
+        for violation in self.state.violations(self.on):
+            self.expect(False, str(violation))
+        return decision
+
+    def expect(self, holds: bool, sentence: str) -> None:
+        if not holds:
+            self.tale.wrong.append(sentence)
+
+    def _is_told(self, facts: PodFacts, one: ContainerFacts) -> bool:
+        if self.facts_away:
+            return False
+        number = facts.containers.index(one)
+        match self.fates[facts.uid]:
+            case Fate.IN_TIME:
+                return number == 0
+            case Fate.REPEATED:
+                return True
+            case Fate.DELAYED:
+                return number > 0
+        return False
+
+    def _judge_creation(
+        self, facts: PodFacts, one: ContainerFacts, known: PodFacts | None, before: State, decision: Decision
+    ) -> None:
+        """The first creation with facts decides about all of the pod."""
+        uid = facts.uid
+        if decision.refusal is not None:
+            self.tale.refused.add(uid)
+            self.expect(
+                uid not in self.tale.admitted,
+                f"{uid} was admitted, then its {one.name} was refused: {decision.refusal}",
+            )
+            held = [key for key in self.state.allocations if pod_of(key) == uid]
+            self.expect(uid not in self.tale.informed or not held, f"{uid} was refused and holds {held}")
+            return
+        if known is None and uid not in self.tale.admitted:
+            return
+        if uid in self.tale.admitted:
+            later = {key: held.cpus for key, held in self.state.allocations.items() if pod_of(key) == uid}
+            first = {key: held.cpus for key, held in before.allocations.items() if pod_of(key) == uid}
+            self.expect(later == first, f"{uid} had {first}, has {later} after its {one.name} was created")
+            return
+        self.tale.admitted.add(uid)
+        if uid in self.tale.informed:
+            self._judge_whole(facts)
+
+    def _judge_whole(self, facts: PodFacts) -> None:
+        """Every container that is owed CPUs has them before it is created."""
+        held = self.state.allocations
+        if facts.pod_resources is not None:
+            block = held.get(allocation_key(facts.uid, ""))
+            is_pod = self.on.options.topology_manager_scope is TopologyManagerScope.POD
+            if is_pod and self.on.options.topology_manager_policy is not TopologyManagerPolicy.NONE:
+                count = facts.pod_resources.cpu_request_milli // 1000
+                found = len(block.cpus) if block else 0
+                self.expect(found == count, f"{facts.uid} owns {found} CPUs, not {count}")
+        for one in facts.containers:
+            count, rest = divmod(one.amounts.cpu_request_milli, 1000)
+            own = held.get(allocation_key(facts.uid, one.name), Allocation())
+            if not rest:
+                name = f"{facts.uid}/{one.name}"
+                self.expect(
+                    len(own.cpus) == count and not own.is_pod_shared, f"{name} has {own.cpus}, not {count}"
+                )
+
+
+def in_turn(on: Node, pods: list[PodFacts], order: list[tuple[str, str]]) -> State:
+    """The state after the same pods came and ended in this order, each as a whole before anything else happens."""
+    by_uid = {one.uid: one for one in pods}
+    fates = dict.fromkeys(by_uid, Fate.REPEATED)
+    kubelet = Kubelet(Random(0), on, [], fates, is_calm=True)
+    for what, uid in order:
+        if what == "end":
+            kubelet.end(uid)
+        else:
+            for _ in kubelet.created(by_uid[uid]):
+                pass
+    assert kubelet.tale.wrong == []
+    return kubelet.state

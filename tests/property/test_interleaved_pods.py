@@ -1,0 +1,50 @@
+"""Two threads create 200 pods container by container: no pod whose facts are known is ever half admitted.
+
+Facts come late, get lost and are repeated. The agent is killed and comes back with its checkpoint and Synchronize; the
+exporter is killed, and no facts come for a while. The seeds are fixed; `tests/interleaved_pods.py` plays.
+"""
+
+from random import Random
+
+import pytest
+
+from nri_plugin.model.options import MemoryManagerPolicy
+from tests.interleaved_pods import Fate, Kubelet, drawn_node, drawn_pods, in_turn
+
+PODS = 200
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_pod_whose_facts_were_known_is_ever_half_admitted(seed: int) -> None:
+    rng = Random(seed)
+    on, pods = drawn_node(rng), drawn_pods(rng, PODS)
+    fates = {one.uid: rng.choice(list(Fate)) for one in pods}
+    kubelet = Kubelet(rng, on, pods, fates)
+    tale = kubelet.live()
+    assert tale.wrong == []
+    assert len(tale.refused) >= PODS // 3
+    assert tale.restarts
+    assert tale.away
+    assert len(tale.admitted & tale.informed) >= PODS // 20
+    assert tale.admitted - tale.informed
+    assert len(tale.informed - tale.admitted) >= PODS // 20
+    for uid in list(kubelet.sandboxes):
+        kubelet.end(uid)
+    assert kubelet.state.allocations == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_all_facts_are_known_in_time_the_end_is_that_of_whole_pods_in_turn(seed: int) -> None:
+    rng = Random(seed)
+    on = drawn_node(rng)
+    # An init container keeps its memory until the next one starts. Pods in turn start at once, so none has any here.
+    inits = on.options.memory_manager_policy is MemoryManagerPolicy.NONE
+    pods = drawn_pods(rng, PODS, inits=inits)
+    fates = {one.uid: rng.choice([Fate.IN_TIME, Fate.REPEATED]) for one in pods}
+    kubelet = Kubelet(rng, on, pods, fates)
+    kubelet.exporter_dies = False
+    tale = kubelet.live()
+    assert tale.wrong == []
+    assert len(tale.refused) >= PODS // 3
+    assert tale.informed == {one.uid for one in pods}
+    assert in_turn(on, pods, tale.order).allocations == kubelet.state.allocations
