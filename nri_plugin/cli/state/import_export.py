@@ -25,8 +25,7 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.convert import named_allocations
-from nri_plugin.cli.state.source import FailedError, root_option, usage_errors
-from nri_plugin.cli.state.verify import awaiting_agent
+from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option, usage_errors
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node

@@ -346,3 +346,8 @@ def locked(state_dir: str) -> Iterator[None]:
         raise FailedError(f"{state_dir}: {who} works on it; stop it first") from None
     finally:
         os.close(descriptor)
+
+
+def awaiting_agent(state: State) -> int:
+    """The number of imported allocations that no agent has read yet: an agent knows pods, an import knows none."""
+    return 0 if state.pods or state.containers else len(state.allocations)

@@ -19,6 +19,7 @@ from nri_plugin.cli.state.source import (
     EXIT_FAILED,
     HERE,
     Seen,
+    awaiting_agent,
     cgroup_root_here,
     cgroup_root_option,
     file_option,
@@ -157,11 +158,6 @@ def contradictions(
         unknown = (key for key in state.allocations if pod_of(key) not in pods)
         found += [f"{key} has CPUs or memory but its pod is not known" for key in unknown]
     return found
-
-
-def awaiting_agent(state: State) -> int:
-    """The number of imported allocations that no agent has read yet: an agent knows pods, an import knows none."""
-    return 0 if state.pods or state.containers else len(state.allocations)
 
 
 def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
