@@ -39,7 +39,7 @@ RecordT = TypeVar("RecordT")
 RowT = TypeVar("RowT", bound=Struct)
 
 
-class Column(NamedTuple):
+class RowColumn(NamedTuple):
     """Two functions that convert a value of a record to the value in a row, and back."""
 
     row: Callable[[Any], Any]
@@ -120,20 +120,20 @@ def _constructor(
     return function
 
 
-Converts = Column | RowTable[Any, Any]
+Converts = RowColumn | RowTable[Any, Any]
 
 
-def optional(one: Converts) -> Column:
+def optional(one: Converts) -> RowColumn:
     """The column of a value that may be None."""
-    return Column(
+    return RowColumn(
         lambda value: None if value is None else one.row(value),
         lambda value: None if value is None else one.record(value),
     )
 
 
-def each(one: Converts) -> Column:
+def each(one: Converts) -> RowColumn:
     """The column of a tuple of such values."""
-    return Column(
+    return RowColumn(
         lambda values: values and tuple(map(one.row, values)),
         lambda rows: rows and tuple(map(one.record, rows)),
     )
@@ -150,8 +150,8 @@ def _mask(text: str) -> int:
     return bits.parse_list(text)
 
 
-CPUS = Column(lambda cpus: _text(cpus.mask), lambda text: CPUSet(_mask(text)))
-NODES = Column(lambda nodes: _text(nodes.mask), lambda text: NodeMask(_mask(text)))
+CPUS = RowColumn(lambda cpus: _text(cpus.mask), lambda text: CPUSet(_mask(text)))
+NODES = RowColumn(lambda nodes: _text(nodes.mask), lambda text: NodeMask(_mask(text)))
 """Sets are kernel lists in rows."""
 
 
@@ -189,7 +189,7 @@ AMOUNTS = RowTable(Amounts, AmountsRow)
 CONTAINER_FACTS = RowTable(
     ContainerFacts,
     ContainerFactsRow,
-    amounts=Column(
+    amounts=RowColumn(
         lambda amounts: None if amounts == Amounts() else AMOUNTS.row(amounts),
         lambda row: AMOUNTS.record(row or NO_AMOUNTS),
     ),
@@ -362,7 +362,7 @@ NODE_FACTS = RowTable(
     SavedNode,
     online=CPUS,
     reserved=CPUS,
-    numa_nodes=Column(
+    numa_nodes=RowColumn(
         lambda pairs: {int(number): CPUS.row(cpus) for number, cpus in pairs},
         lambda row: tuple((NUMANodeID(number), CPUS.record(cpus)) for number, cpus in sorted(row.items())),
     ),
@@ -374,14 +374,14 @@ POD = RowTable(
     SavedPod,
     affinity=optional(NODES),
     # A checkpoint may come from a release with wider bounds.
-    annotations=Column(tuple, lambda row: tuple(bounds.own_annotations(dict(row))[0].items())),
+    annotations=RowColumn(tuple, lambda row: tuple(bounds.own_annotations(dict(row))[0].items())),
     facts=optional(POD_FACTS),
 )
 CONTAINER = RowTable(
     ContainerRecord,
     SavedContainer,
     {"cgroup_path": "cgroup.path", "cgroup_parent": "cgroup"},
-    cgroup_parent=Column(
+    cgroup_parent=RowColumn(
         lambda cgroup: None if cgroup.parent == _parent_in(cgroup.path) else cgroup.parent, str
     ),
     stored_cpus=CPUS,

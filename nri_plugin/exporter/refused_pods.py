@@ -6,7 +6,7 @@ releases its devices, and the scheduler no longer counts its requests.
 
 A brake keeps a controller from creating pods for this node without end. `Brake` decides for pods of one owner and shape:
 after each failed pod the next one waits twice as long. A change that could change the answer ends the wait
-(`Changes`): another node, another configuration, or the end of another pod. Pods that were refused themselves are no
+(`NodeChanges`): another node, another configuration, or the end of another pod. Pods that were refused themselves are no
 other pods, because their end returns only what they took.
 
 Invariant: while nothing changes, pods of one owner and shape are failed at pauses that never shrink, at most
@@ -73,7 +73,7 @@ class Pause:
     Attributes:
         until_s: its end.
         length_s: its length.
-        generation: the `Changes.generation` in which it is valid.
+        generation: the `NodeChanges.generation` in which it is valid.
     """
 
     until_s: float
@@ -120,7 +120,7 @@ def _is_over(pause: Pause, now_s: float) -> bool:
     return now_s >= pause.until_s + max(pause.length_s, WINDOW_S)
 
 
-class Changes:
+class NodeChanges:
     """Counts changes after which a refused pod may fit.
 
     Attributes:
@@ -221,7 +221,7 @@ class RefusedPods:
         self._client, self._node_name, self._clock = client, node_name, clock
         # One difference for all events, so that the event of a pod that goes on waiting stays the same.
         self._epoch_s = wall_clock() - clock()
-        self._brake, self._changes = Brake(), Changes()
+        self._brake, self._changes = Brake(), NodeChanges()
         self._waits: dict[str, _Wait] = {}
 
     def take(
@@ -230,7 +230,7 @@ class RefusedPods:
         refusals: Iterable[RefusalRow],
         with_devices: frozenset[PodName] = frozenset(),
     ) -> None:
-        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `Changes.take`."""
+        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `NodeChanges.take`."""
         now_s = self._clock()
         self._changes.take(status, refusals, now_s, with_devices)
         self._waits = {

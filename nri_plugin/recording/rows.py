@@ -18,9 +18,9 @@ from nri_plugin.checkpoint.rows import (
     CPUS,
     POD_FACTS,
     AllocationRow,
-    Column,
     Converts,
     PodFactsRow,
+    RowColumn,
     RowTable,
     SavedContainer,
     SavedPod,
@@ -80,7 +80,7 @@ class RecordedNode(RecordedRow, frozen=True):
     withheld: str = ""
 
 
-_GROUPS = Column(
+_GROUPS = RowColumn(
     lambda groups: tuple((number, CPUS.row(cpus)) for number, cpus in groups),
     lambda rows: tuple((number, CPUS.record(text)) for number, text in rows),
 )
@@ -295,23 +295,23 @@ RESOURCES = RowTable(Resources, ResourcesRow)
 POD = RowTable(
     Pod,
     RecordedPod,
-    annotations=Column(lambda given: bounds.own_annotations(given)[0], dict),
+    annotations=RowColumn(lambda given: bounds.own_annotations(given)[0], dict),
     resources=optional(RESOURCES),
 )
-CONTAINER = RowTable(Container, RecordedContainer, state=Column(int, ContainerState), resources=RESOURCES)
+CONTAINER = RowTable(Container, RecordedContainer, state=RowColumn(int, ContainerState), resources=RESOURCES)
 DEVICES = RowTable(
     DeviceResource,
     DevicesRow,
-    devices=Column(
+    devices=RowColumn(
         lambda devices: tuple((one.id, str(one.nodes)) for one in devices),
         lambda rows: tuple(Device(name, NodeMask.parse(nodes)) for name, nodes in rows),
     ),
-    totals=Column(
+    totals=RowColumn(
         lambda totals: tuple((str(nodes), count) for nodes, count in totals),
         lambda rows: tuple((NodeMask.parse(str(nodes)), count) for nodes, count in rows),
     ),
 )
-_BY_CONTAINER = Column(
+_BY_CONTAINER = RowColumn(
     lambda given: tuple((name, tuple(map(DEVICES.row, devices))) for name, devices in given),
     lambda rows: tuple((name, tuple(map(DEVICES.record, devices))) for name, devices in rows),
 )

@@ -17,8 +17,8 @@ from nri_plugin.exporter.refused_pods import (
     WAITS,
     WINDOW_S,
     Brake,
-    Changes,
     Group,
+    NodeChanges,
     Outcome,
     RefusedPods,
     group_of,
@@ -244,7 +244,7 @@ def test_the_end_of_a_refused_pod_ends_no_wait(node: Node1) -> None:
 
 
 def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none_is_not() -> None:
-    changes, gpu = Changes(), frozenset({("default", "gpu")})
+    changes, gpu = NodeChanges(), frozenset({("default", "gpu")})
     running = State({"u": PodRecord("u", "s", "gpu", "default"), "v": PodRecord("v", "t", "web", "default")})
     status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), running)
     generations = []
@@ -260,7 +260,7 @@ def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none
 
 
 def test_refused_pods_are_remembered_in_bounds() -> None:
-    changes, first = Changes(), row("first")
+    changes, first = NodeChanges(), row("first")
     holds = State(allocations={"first/init": Allocation(CPUSet.parse("2-3"))})
     status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
     changes.take(status, [first, *(row(str(number)) for number in range(MOST_PODS))], 0.0)
@@ -271,7 +271,7 @@ def test_refused_pods_are_remembered_in_bounds() -> None:
 def test_a_pod_that_was_refused_long_ago_is_as_any_other() -> None:
     """It may have been placed at a later try."""
     for now, generation in ((WINDOW_S - 1.0, 0), (WINDOW_S, 1)):
-        changes = Changes()
+        changes = NodeChanges()
         holds = State(allocations={"u/app": Allocation(CPUSet.parse("2-3"))})
         status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
         changes.take(status, [row("u")], 0.0)
