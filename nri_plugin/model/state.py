@@ -402,8 +402,9 @@ class State:
         return found
 
     def may_share(self, one: str, other: str) -> bool:
-        """Whether two allocations may have the same CPUs: only those of one pod."""
-        return self._may_share(one, other)
+        """Whether two allocations may have the same CPUs: a pod and a container of it, or two of its containers."""
+        is_pod_and_part = pod_of(one) == pod_of(other) and (is_whole_pod(one) or is_whole_pod(other))
+        return is_pod_and_part or self._may_share(one, other)
 
     def shared_pool(self, node: Node) -> CPUSet:
         """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
@@ -579,7 +580,7 @@ class State:
                     yield Violation(ViolationKind.TWO_OWNERS, str(cpu), other, one)
 
     def _may_share(self, one: str, other: str) -> bool:
-        """Whether two allocations may have the same CPUs: only those of one pod, in these cases."""
+        """Whether two containers may have the same CPUs: only those of one pod, in these cases."""
         if pod_of(one) != pod_of(other):
             return False
         first, second = self.allocations[one], self.allocations[other]

@@ -231,8 +231,12 @@ def test_a_socket_that_was_removed_comes_back_and_its_readers_stay(
     try:
         path.unlink()
         wait_for(path.exists)
-        path.unlink()
-        path.write_text("another's")
+        reader = Reader(str(path))
+        assert reader.lines.readline(), "it serves again, so it knows its new socket"
+        reader.close()
+        # In one step: between two the agent would put its socket back.
+        (tmp_path / "other").write_text("another's")
+        (tmp_path / "other").replace(path)
         assert path.read_text() == "another's"
     finally:
         agent.close()
