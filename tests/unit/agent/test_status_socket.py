@@ -5,7 +5,6 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,6 +82,11 @@ class Reader:
     def close(self) -> None:
         self.lines.close()
         self.socket.close()
+
+
+def listens_at(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as trial:
+        return trial.connect_ex(str(path)) == 0
 
 
 @pytest.fixture
@@ -231,16 +235,10 @@ def test_a_socket_that_was_removed_comes_back_and_its_readers_stay(
     agent = StatusSocket(path, lambda: (ON, State()), StatusFeed())
     try:
         path.unlink()
-        readers: list[Reader] = []
-
-        def is_served() -> bool:
-            with suppress(OSError):
-                readers.append(Reader(path))
-            return bool(readers)
-
-        wait_for(is_served)
-        assert readers[0].lines.readline(), "it serves again, so it knows its new socket"
-        readers[0].close()
+        wait_for(lambda: listens_at(path))
+        reader = Reader(path)
+        assert reader.lines.readline(), "it serves again, so it knows its new socket"
+        reader.close()
         # In one step: between two the agent would put its socket back.
         (tmp_path / "other").write_text("another's")
         (tmp_path / "other").replace(path)
