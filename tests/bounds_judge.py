@@ -241,8 +241,11 @@ class JudgedAgent:
         usual = self.decide(decoded, size)
         self.handler.state, self.client.known = before, known
         taken = self.decide(decoded, size)
-        devices = sum(len(one.devices) for one in known.devices or ())
-        most = WORK + min(devices, 256) * FACT_WORK
+        # A device may be told twice: as the container's, and among those of its pod.
+        most = WORK + sum(
+            min(sum(len(one.devices) for one in told or ()), 256) * FACT_WORK
+            for told in (known.devices, known.pod_devices)
+        )
         self._expect("CreateContainer", "bytecodes to decide on facts", taken.work - usual.work, most)
 
     def judge_kept(self, usual_kept: int, usual_disk: int, containers: int) -> None:

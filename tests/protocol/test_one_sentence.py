@@ -57,7 +57,9 @@ def note_of(status: AgentStatus, folder: Path) -> str:
         announcer = Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
         announcer.announce(AgentStatus(status.node, status.state))
         announcer.announce(status)
-        (event,) = [obj for key, obj in api.store.objects.items() if key[1] == "events"]
+        found = [obj for key, obj in api.store.objects.items() if key[1] == "events"]
+        # The container before the refused one runs: another event says that the pod is incomplete.
+        (event,) = [obj for obj in found if obj["reason"] != "IncompletePod"]
         return str(event["note"])
     finally:
         client.close()
