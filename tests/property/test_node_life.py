@@ -234,6 +234,7 @@ class Life(RuleBasedStateMachine):
         containers = [record.names.path for record in self.runtime.records() if record.has_cgroup]
         is_v1 = self.node.tree.version == 1
         paths = containers if is_v1 else [path for path in self.node.tree if path]
+        self.node.agent.sweep()  # as before a restart: a cgroup above may miss CPUs that were released since
         before = self.running()
         with suppress(CgroupWriteError):
             self.node.tree.write(data.draw(st.sampled_from(paths)), CpusetFile.CPUS, str(wanted))
