@@ -329,7 +329,8 @@ def _story(question: Question) -> Story:
     scope, asked = in_scope(question)
     if asked is None:
         return _kept_story(question, scope)
-    return _merge_story(asked, terms_of(asked), scope)
+    # Under pod scope the hints are for the whole pod; the CPUs are the container's.
+    return _merge_story(question, terms_of(asked), scope)
 
 
 def _merge_story(question: Question, terms: MergeTerms, scope: str) -> Story:

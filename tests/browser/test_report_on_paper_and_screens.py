@@ -62,7 +62,7 @@ def test_print_holds_every_row_and_every_page_of_a_table_its_head(show: Show) ->
     assert len(sheets) > 3
     assert [name for name, _ in wishes if text.count(name) < 1] == []
     assert text.count("InsufficientCPU:700wanted") == 45
-    assert sum("ContainerAskedforReason" in sheet for sheet in sheets) > 1
+    assert sum("PodorcontainerAskedforReason" in sheet for sheet in sheets) > 1
 
 
 def test_print_ignores_filter_and_pointing_and_leaves_out_what_needs_a_mouse(show: Show) -> None:

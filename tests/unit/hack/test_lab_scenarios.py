@@ -47,7 +47,7 @@ OTHERS: list[tuple[str, Change]] = [
     ("pod-scope", {"topologyManagerScope": "container"}),
     ("pod-level-resources", {"featureGates": None}),
     ("pod-level-resources", {"topologyManagerScope": "container"}),
-    ("a-pod-refused-as-a-whole", {POLICY: "none"}),
+    ("a-pod-refused-as-a-whole", {POLICY: "restricted"}),
     *(("pod-scope", {POLICY: other}) for other in POLICIES[:3]),
     ("kep-3545-node-0-full-on", {TOPOLOGY_OPTIONS: None}),
     ("kep-3545-node-0-full-on", {POLICY: "none", TOPOLOGY_OPTIONS: None}),
