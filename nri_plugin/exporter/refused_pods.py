@@ -171,7 +171,7 @@ class NodeChanges:
 # One pod
 
 
-REASONS = ("TopologyAffinityError", "SMTAlignmentError")
+REASONS = ("TopologyAffinityError", "SMTAlignmentError", "EmptyPodSharedPoolError")
 OTHER_REASON = "UnexpectedAdmissionError"
 """The kubelet's message for all other reasons (kubelet v1.36 cm/topologymanager, cm/admission)."""
 

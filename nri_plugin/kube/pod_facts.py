@@ -193,8 +193,11 @@ class PodsHere:
 
     def changed(self, obj: Object) -> None:
         """Add or update a pod."""
-        self._by_name.pop(_name(obj), None)
-        self._by_name.update(_readable(obj))
+        # In one step: another thread must not find the pod missing while its object is read.
+        known = dict(_readable(obj))
+        self._by_name.update(known)
+        if not known:
+            self._by_name.pop(_name(obj), None)
 
     def deleted(self, obj: Object) -> None:
         """Remove a pod."""

@@ -235,3 +235,17 @@ def test_a_bounded_number_of_deleted_pods_is_remembered(here: PodsHere) -> None:
     assert not has_ended(here, "n0")
     assert has_ended(here, "n1")
     assert has_ended(here, f"n{ENDED_KEPT}")
+
+
+def test_a_pod_that_changes_is_known_while_its_object_is_read() -> None:
+    here, answers = PodsHere(lambda _: None), []
+    here.changed(pod_object(container(cpu="2")))
+
+    class Asked(dict[str, Any]):
+        def get(self, key: str, default: Any = None) -> Any:
+            answers.append(here.facts("default", "p", "uid-p") is not None)
+            return super().get(key, default)
+
+    here.changed(Asked(pod_object(container(cpu="4"))))
+    assert answers
+    assert all(answers)
