@@ -243,7 +243,7 @@ def test_a_pod_that_changes_is_known_while_its_object_is_read() -> None:
 
     class Asked(dict[str, Any]):
         def get(self, key: str, default: Any = None) -> Any:
-            answers.append(here.facts("default", "p", "uid-p") is not None)
+            answers.append(here.facts("ns", "p", "uid-p") is not None)
             return super().get(key, default)
 
     here.changed(Asked(pod_object(container(cpu="4"))))
