@@ -120,7 +120,7 @@ def admit(
     """
     try:
         held = state.allocations.get(request.key)
-        if pod.is_admitted and owns_its_resources(node, state, pod):
+        if owns_its_resources(node, state, pod):
             # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
             kept = Placement(state, held, ("kept",) if held else ("shared",))
             return kept if held else with_a_cpu(node, kept)
@@ -273,12 +273,13 @@ def _to_place(node: Node, state: State, pod: PodRecord, request: ContainerReques
 
 
 def owns_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
-    """Whether an admitted pod was admitted with resources of its own, even if it got none, as for a fraction of a CPU.
+    """Whether the pod was admitted with resources of its own, even if it got none, as for a fraction of a CPU.
 
-    An allocation of the pod as a whole tells it also after the options have changed.
+    An allocation of the pod as a whole tells it also after the options have changed, and after an import.
     """
     keys = [key for key in state.allocations if pod_of(key) == pod.uid]
-    return allocation_key(pod.uid, "") in keys or (not keys and shares_its_resources(node, state, pod))
+    got_none = pod.is_admitted and not keys and shares_its_resources(node, state, pod)
+    return allocation_key(pod.uid, "") in keys or got_none
 
 
 def shares_its_resources(node: Node, state: State, pod: PodRecord) -> bool:

@@ -192,6 +192,8 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
     for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
         record = one.record
+        if allocation_key(record.pod_uid, "") in state.allocations:
+            continue  # a pod with resources of its own was divided as a whole: no container of it has a claim alone
         # 2. The claim, as if the container were alone on the machine: whether it is consistent in itself.
         claimed = _as_it_is(node, replace(state, allocations={}), one)
         claim = claimed.allocation_of(record) if claimed else None

@@ -225,6 +225,24 @@ def test_containers_share_what_the_exclusive_ones_leave_of_the_pod() -> None:
     assert life.held == {"": "2-7", "mesh": "6-7", "app": "2-5", "log": "6-7"}
 
 
+def test_a_pod_that_was_imported_keeps_what_it_has_when_the_agent_starts() -> None:
+    life = Life(on_pod_scope(), *SHARING, resources=WHOLE)
+    for name in ("mesh", "app", "log"):
+        life.run(name)
+    before, has = life.held, {"mesh": "6-7", "app": "2-5", "log": "6-7"}
+    # An import knows allocations alone: neither pods nor containers.
+    life.state, life.facts = State(allocations=life.state.allocations), None
+    running = [
+        replace(life.message(name), resources=replace(life.message(name).resources, cpus=cpus_of, mems="0"))
+        for name, cpus_of in has.items()
+    ]
+    life.tell(nri.Synchronize((life.of,), tuple(running)))
+    assert life.held == before
+    life.tell(nri.StopContainer(life.of, running[0]))
+    assert life.create("mesh").steps == ("kept",)
+    assert life.held == before
+
+
 @pytest.mark.parametrize(
     "changed",
     [
