@@ -19,7 +19,7 @@ from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import ContainerState
 
-MOST_REFUSALS = 64
+MOST_REFUSALS = 256
 """Containers whose refusal is remembered. On a full node, more than these seldom wait at once."""
 
 Creation: TypeAlias = CreateContainer | InformedCreate

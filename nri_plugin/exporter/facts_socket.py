@@ -87,7 +87,7 @@ def _entries(devices: Iterable[ContainerDevices], totals: Totals) -> list[dict[s
 
 
 KUBELET_S = 0.08
-"""Time limit for the kubelet, below the 100 ms of the agent."""
+"""Time limit for the questions to the kubelet of one answer together, below the 100 ms of the agent."""
 
 TOTALS_S = 10.0
 """How long totals stay valid. Device plugins come and go in minutes."""
@@ -171,14 +171,17 @@ class AnswerSource:
             raise
 
     def _devices(self, kubelet: KubeletClient, request: FactsRequest) -> Answer:
+        until = self._clock() + KUBELET_S
         pod = kubelet.get(request.namespace, request.name, KUBELET_S).pod_resources
         found = answer(pod, request.container, {})
         if not found.get("pod_devices"):
             return found
-        if self._clock() >= self._totals_until:
+        # Both questions share the time: an agent that gave up would lose the facts as well.
+        left_s = until - self._clock()
+        if self._clock() >= self._totals_until and left_s > 0:
             # Without totals the agent prefers the nodes of the given devices, which is nearly the same.
             with suppress(KubeletError):
-                self._totals = totals_of(kubelet.allocatable(KUBELET_S))
+                self._totals = totals_of(kubelet.allocatable(left_s))
                 self._totals_until = self._clock() + TOTALS_S
         return answer(pod, request.container, self._totals)
 

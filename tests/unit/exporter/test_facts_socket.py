@@ -11,8 +11,9 @@ import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES, ExporterAnswer
-from nri_plugin.exporter.facts_socket import AnswerSource, FactsSocket
+from nri_plugin.exporter.facts_socket import KUBELET_S, AnswerSource, FactsRequest, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient
+from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import PodFacts, QOSClass
 from nri_plugin.wire.nri.events import CreateContainer
@@ -232,3 +233,33 @@ def test_an_agent_of_an_earlier_release_gets_a_line_that_it_reads(large: str) ->
     words = msgspec.json.decode(line)
     assert words["devices"]
     assert "devices_by_container" not in words
+
+
+class SlowKubelet:
+    """Answers the first question late; `limits_s` are the limits that it was given."""
+
+    def __init__(self, clock: Clock, takes_s: float) -> None:
+        self.clock, self.takes_s, self.limits_s = clock, takes_s, []
+
+    def get(self, _namespace: str, _name: str, limit_s: float) -> pb.GetPodResourcesResponse:
+        self.limits_s.append(limit_s)
+        self.clock.now += self.takes_s
+        given = pb.ContainerDevices(resource_name="v/gpu", device_ids=["a"])
+        container = pb.ContainerResources(name="app", devices=[given])
+        return pb.GetPodResourcesResponse(pod_resources=pb.PodResources(name="web", containers=[container]))
+
+    def allocatable(self, limit_s: float) -> pb.AllocatableResourcesResponse:
+        self.limits_s.append(limit_s)
+        return pb.AllocatableResourcesResponse()
+
+
+@pytest.mark.parametrize(("takes_s", "asked"), [(0.07, 2), (0.09, 1)])
+def test_all_questions_of_an_answer_share_the_time_of_the_agent(
+    clock: Clock, takes_s: float, asked: int
+) -> None:
+    kubelet = SlowKubelet(clock, takes_s)
+    source = AnswerSource(kubelet, FACTS.get, clock)  # type: ignore[arg-type]
+    told = source(FactsRequest("u", "default", "known", "app"))
+    assert told["facts"]
+    assert len(kubelet.limits_s) == asked
+    assert takes_s + sum(kubelet.limits_s[1:]) <= max(takes_s, KUBELET_S) + 1e-9
