@@ -47,6 +47,7 @@ from nri_plugin.model.state import (
 )
 from nri_plugin.policy.cpu_policy import check_full_pcpus, checks_multiple, nearest, without_last
 from nri_plugin.policy.memory_state import MEMORY
+from nri_plugin.policy.pod_level import has_own_resources
 from nri_plugin.policy.search.mask_order import distances_of
 from nri_plugin.wire.nri.events import UpdateContainer
 from nri_plugin.wire.nri.messages import Container, Resources
@@ -166,6 +167,8 @@ def refuse_pod_total(
         return
     if cpu_milli < pod.cpu_milli:
         _refuse_below_start(held, pod.cpu_milli, cpu_milli)
+    if has_own_resources(pod.facts):
+        return  # its total is no sum of its containers: what they share needs no exclusive CPUs
     more = (cpu_milli - pod.cpu_milli) // 1000
     left = len(state.available(node))
     if more > left:

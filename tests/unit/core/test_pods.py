@@ -347,6 +347,21 @@ def test_the_slice_of_an_init_container_may_hold_cpus_that_a_sidecar_shares() ->
     assert life.held == {"": "2-7", "mesh": "6-7", "setup": "2-7", "app": "2-5", "log": "6-7"}
 
 
+def test_under_container_scope_a_larger_total_needs_no_exclusive_cpus() -> None:
+    on = on_pod_scope(topology_manager_scope=TopologyManagerScope.CONTAINER)
+    of = pod(cpu=6)
+    life = Life(on, *SHARING, of=of, resources=WHOLE)
+    for name in ("mesh", "app", "log"):
+        life.run(name)
+    other = Life(on, one("large", 9), of=pod("p2"))
+    other.state = life.state
+    assert other.create("large").refusal is None
+    life.state = other.state
+    grown = nri.UpdatePodSandbox(of, resources=cpu_resources(9))
+    assert life.tell(grown).refusal is None
+    assert life.state.pods["p1"].cpu_milli == 9000
+
+
 # ----------------------------------------------------------------------------------------------------
 # Init containers keep their CPUs.
 
