@@ -18,6 +18,7 @@ from nri_plugin.model.state import (
     State,
     allocation_key,
     is_whole_pod,
+    owner_of,
     pod_of,
 )
 from nri_plugin.policy.alignment import Footprint, footprint
@@ -219,9 +220,23 @@ def shared_pool(seen: Seen) -> CPUSet | None:
 
 
 def waiting(state: State) -> list[str]:
-    """Keys of allocations whose container is not created, or not again; without those of pods as wholes."""
+    """Keys of allocations whose container is not created, or not again; without those of pods as wholes.
+
+    An init container whose record is gone has ended where a later container of its pod exists.
+    """
     used = {record.key for record in state.containers.values()}
-    return sorted(key for key in state.allocations if key not in used and not is_whole_pod(key))
+    left = (key for key in state.allocations if key not in used and not is_whole_pod(key))
+    return sorted(key for key in left if not _has_run(state, key))
+
+
+def _has_run(state: State, key: str) -> bool:
+    uid, name = owner_of(key)
+    pod = state.pods.get(uid)
+    if not state.allocations[key].is_init or pod is None or pod.facts is None:
+        return False
+    names = [one.name for one in pod.facts.containers]
+    later = names[names.index(name) + 1 :] if name in names else []
+    return any(record.name in later for record in state.containers_of(uid))
 
 
 def ids(numbers: Iterable[int]) -> str:

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.cli.state.rows import waiting
 from nri_plugin.cli.state.source import SOCKET
 from nri_plugin.cli.state.state import command
 from nri_plugin.core.pods import MOST_CONTAINERS
@@ -179,3 +180,15 @@ def test_a_pod_of_very_many_containers_is_shown_as_container_by_container(tmp_pa
     text = " ".join(show(tmp_path, state).output.split())
     assert "shop/db Guaranteed container by container, for it has more than 128" in text
     assert [one["is_container_by_container"] for one in told(tmp_path, state)["pods"]] == [True]
+
+
+@pytest.mark.parametrize(("others", "is_waiting"), [(("mesh", "db"), False), ((), True)])
+def test_an_init_container_whose_record_is_gone_has_ended_where_a_later_container_exists(
+    others: tuple[str, ...], is_waiting: bool
+) -> None:
+    state = State(
+        {"u1": pod(*KINDS)},
+        {f"id-{name}": record(name) for name in others},
+        {"u1/setup": part("2-7", is_init=True), "u1/db": part("2-5")},
+    )
+    assert ("u1/setup" in waiting(state)) == is_waiting
