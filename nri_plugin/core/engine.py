@@ -204,7 +204,7 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
     record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
-    # The kubelet has placed all containers of the pod by now, so ended init containers need their memory no more.
+    # The kubelet has placed all containers of the pod, so its ended init containers no longer need their memory.
     state = init_memory_released(state.with_container(record), record)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record))
     return Decision(state, writes=writes, steps=(*steps, "started"))

@@ -204,8 +204,8 @@ def _kept(
 def _is_taken_over(state: State, pod: PodRecord, request: ContainerRequest, held: Allocation) -> bool:
     """Whether a live container of the pod runs on the CPUs of this init container, which is created again beside it.
 
-    Differs: the kubelet gives an init container that is created again the CPUs that it had, also where a
-        running container of its pod owns them by now; here: the init container is placed anew. Why: no
+    Differs: the kubelet gives an init container that is created again the CPUs that it had, also
+        when a running container of its pod now owns them; here: the init container is placed anew. Why: no
         container shares an exclusive CPU. Option: none.
     """
     if not held.is_init:

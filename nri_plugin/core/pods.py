@@ -277,9 +277,9 @@ def owns_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
 
     An allocation of the pod as a whole tells it also after the options have changed, and after an import.
     """
-    keys = [key for key in state.allocations if pod_of(key) == pod.uid]
-    got_none = pod.is_admitted and not keys and shares_its_resources(node, state, pod)
-    return allocation_key(pod.uid, "") in keys or got_none
+    if allocation_key(pod.uid, "") in state.allocations:
+        return True
+    return pod.is_admitted and shares_its_resources(node, state, pod)
 
 
 def shares_its_resources(node: Node, state: State, pod: PodRecord) -> bool:

@@ -32,7 +32,7 @@ class ToldFacts:
         self._asked: dict[str, int] = {}
 
     def tell(self, pod: PodSpec, telling: Telling) -> None:
-        """From now on the pod `NAMESPACE/NAME` is told of like this."""
+        """Set how the exporter tells of the pod, and count its questions from 0 again."""
         self._tellings[pod.key] = pod, telling
         self._asked.pop(pod.key, None)
 
