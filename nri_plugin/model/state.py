@@ -7,14 +7,16 @@ which containers are init containers, nor requests of 256 CPUs and more. That is
 facts replace the inference where they are known.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
-from typing import TypeVar
+from operator import or_
+from typing import Any, TypeVar, cast
 
 from nri_plugin.model.options import Node
+from nri_plugin.model.persistent import Change, PersistentMap, Sum
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 
 
@@ -369,13 +371,17 @@ class State:
     containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
     allocations: Mapping[str, Allocation] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        # Most states are made from an earlier one, whose mappings are persistent already.
+        for name, group in _GROUPS.items():
+            given = getattr(self, name)
+            if type(given) is not PersistentMap:
+                object.__setattr__(self, name, PersistentMap.of(given, group))
+
     @cached_property
     def exclusive(self) -> CPUSet:
         """All exclusive CPUs."""
-        mask = 0
-        for allocation in self.allocations.values():
-            mask |= allocation.cpus.mask
-        return CPUSet(mask)
+        return CPUSet(_persistent(self.allocations).total(_EXCLUSIVE))
 
     @cached_property
     def owned(self) -> Mapping[str, CPUSet]:
@@ -471,41 +477,62 @@ class State:
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
         """The pod's containers."""
-        return [record for record in self.containers.values() if record.pod_uid == pod_uid]
+        return [self.containers[one] for one in _persistent(self.containers).keys_in(pod_uid)]
+
+    def allocations_of(self, pod_uid: str) -> dict[str, Allocation]:
+        """The allocations of the pod and of its containers, by key."""
+        return {key: self.allocations[key] for key in _persistent(self.allocations).keys_in(pod_uid)}
+
+    def pod_of_sandbox(self, sandbox_id: str) -> PodRecord | None:
+        """The pod that has this sandbox now."""
+        keys = _persistent(self.pods).keys_in(sandbox_id)
+        return self.pods[keys[0]] if keys else None
+
+    def changes_from(self, before: "State") -> "StateChanges":
+        """What differs from `before`. The cost is that of the changes where one state was made from the other."""
+        return StateChanges(
+            _persistent(self.pods).changes_from(_persistent(before.pods)),
+            _persistent(self.containers).changes_from(_persistent(before.containers)),
+            _persistent(self.allocations).changes_from(_persistent(before.allocations)),
+        )
 
     def with_pod(self, pod: PodRecord) -> "State":
         """This state with `pod` added or replaced."""
-        return replace(self, pods={**self.pods, pod.uid: pod})
+        return State(_persistent(self.pods).with_item(pod.uid, pod), self.containers, self.allocations)
 
     def with_container(self, record: ContainerRecord) -> "State":
         """This state with `record` added or replaced."""
-        return replace(self, containers={**self.containers, record.id: record})
+        containers = _persistent(self.containers).with_item(record.id, record)
+        return State(self.pods, containers, self.allocations)
 
     def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
         """This state with `records`, by id, added or replaced."""
-        return replace(self, containers={**self.containers, **records})
+        return State(self.pods, _persistent(self.containers).with_items(records), self.allocations)
 
     def with_allocation(self, key: str, allocation: Allocation) -> "State":
         """This state with the allocation added or replaced."""
-        return replace(self, allocations={**self.allocations, key: allocation})
+        allocations = _persistent(self.allocations).with_item(key, allocation)
+        return State(self.pods, self.containers, allocations)
 
     def without_container(self, container_id: str) -> "State":
         """This state without the container's record; its allocation stays."""
-        return replace(self, containers=_without(self.containers, container_id))
+        return State(self.pods, _persistent(self.containers).without(container_id), self.allocations)
 
     def without_allocation(self, key: str) -> "State":
         """This state without that allocation."""
-        return replace(self, allocations=_without(self.allocations, key))
+        return State(self.pods, self.containers, _persistent(self.allocations).without(key))
 
     def released(self, pod_uid: str) -> "State":
         """This state without the pod's allocations."""
-        kept = {key: value for key, value in self.allocations.items() if pod_of(key) != pod_uid}
-        return self if len(kept) == len(self.allocations) else replace(self, allocations=kept)
+        allocations = _persistent(self.allocations)
+        kept = allocations.without(*allocations.keys_in(pod_uid))
+        return self if kept is allocations else State(self.pods, self.containers, kept)
 
     def without_pod(self, pod_uid: str) -> "State":
         """This state without the pod, its containers and its allocations."""
-        containers = {key: one for key, one in self.containers.items() if one.pod_uid != pod_uid}
-        return replace(self.released(pod_uid), pods=_without(self.pods, pod_uid), containers=containers)
+        containers = _persistent(self.containers)
+        containers = containers.without(*containers.keys_in(pod_uid))
+        return State(_persistent(self.pods).without(pod_uid), containers, self.released(pod_uid).allocations)
 
     def violations(self, node: Node) -> list[Violation]:
         """The invariants that this state breaks on that node; empty when sound.
@@ -604,5 +631,24 @@ class State:
         return record.phase != Phase.STOPPED and not (allocation and allocation.cpus)
 
 
-def _without(mapping: Mapping[str, Value], key: str) -> Mapping[str, Value]:
-    return {k: v for k, v in mapping.items() if k != key} if key in mapping else mapping
+@dataclass(frozen=True, slots=True)
+class StateChanges:
+    """Records that one of two states has and the other has not, or has otherwise."""
+
+    pods: list[Change[str, PodRecord]]
+    containers: list[Change[str, ContainerRecord]]
+    allocations: list[Change[str, Allocation]]
+
+
+_GROUPS: Mapping[str, Callable[[str, Any], str]] = {
+    "pods": lambda _uid, pod: pod.sandbox_id,
+    "containers": lambda _id, record: record.pod_uid,
+    "allocations": lambda key, _allocation: pod_of(key),
+}
+"""The group of a record in each mapping of a state."""
+
+_EXCLUSIVE: Sum[str, Allocation, int] = Sum(lambda _key, one: one.cpus.mask, or_, 0)
+
+
+def _persistent(mapping: Mapping[str, Value]) -> PersistentMap[str, Value]:
+    return cast("PersistentMap[str, Value]", mapping)

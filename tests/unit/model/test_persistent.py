@@ -1,0 +1,65 @@
+"""The persistent mapping beyond its laws (tests/property/test_persistent.py)."""
+
+import pytest
+
+from nri_plugin.model.persistent import Change, PersistentMap
+
+MANY = 300
+"""Entries: enough for three levels of branches."""
+
+
+def many() -> PersistentMap[int, str]:
+    return PersistentMap.of({number: f"v{number}" for number in range(MANY)}, lambda key, _value: key % 3)
+
+
+def test_a_missing_key_is_an_error_of_a_dictionary() -> None:
+    with pytest.raises(KeyError):
+        many()[MANY]
+    assert many().get(MANY) is None
+    assert MANY not in many()
+    assert 7 in many()
+
+
+def test_the_same_value_again_is_no_change() -> None:
+    start = many()
+    assert start.with_item(7, start[7]) is start
+    assert start.without(MANY) is start
+
+
+def test_groups_are_asked_of_a_mapping_that_has_some() -> None:
+    with pytest.raises(ValueError, match="no groups"):
+        PersistentMap.of({1: "a"}).keys_in(1)
+    assert many().keys_in(5) == ()
+    assert many().without(1).keys_in(1)[0] == 4
+
+
+def test_a_removed_group_is_empty() -> None:
+    start = many()
+    assert len(start.keys_in(0)) == 100
+    assert start.without(*range(0, MANY, 3)).keys_in(0) == ()
+
+
+def test_it_shows_its_entries() -> None:
+    assert repr(PersistentMap.of({1: "a"})) == "PersistentMap({1: 'a'})"
+    assert PersistentMap.of({1: "a"}) != 7
+
+
+def test_everything_removed_leaves_nothing() -> None:
+    start = many()
+    empty = start
+    for number in range(MANY):
+        empty = empty.without(number)
+    assert empty == {}
+    assert len(empty) == 0
+    assert empty.with_item(1, "a") == {1: "a"}
+    assert len(empty.changes_from(start)) == MANY
+
+
+def test_removed_keys_come_first_among_the_changes() -> None:
+    start = many()
+    after = start.with_item(MANY, "new").without(3).with_item(0, "other")
+    assert after.changes_from(start) == [
+        Change(3, "v3", None),
+        Change(0, "v0", "other"),
+        Change(MANY, None, "new"),
+    ]
