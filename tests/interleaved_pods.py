@@ -29,6 +29,7 @@ from nri_plugin.model.state import (
     allocation_key,
     pod_of,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 from tests.builders import GIB, container, machine, node, pod
@@ -280,7 +281,7 @@ class Kubelet:
         if decision.refusal is not None:
             self.expect(decision.state is self.state, f"the refusal changed the state: {decision.refusal}")
         self.state = decision.state
-        for violation in self.state.violations(self.on):
+        for violation in violations(self.on, self.state):
             self.expect(False, str(violation))
         return decision
 

@@ -12,6 +12,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
@@ -68,7 +69,7 @@ class EngineAgent:
         self.decisions.append(decision)
         if decision.refusal is not None:
             raise PluginRefusedError(str(decision.refusal))
-        assert decision.state.violations(self.node) == [], decision.steps
+        assert violations(self.node, decision.state) == [], decision.steps
         for write in decision.writes:
             path = cgroup_path(write.target)
             if path in self.tree:

@@ -18,6 +18,7 @@ from nri_plugin.model.state import (
     State,
     owner_of,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import GIB, container, node, pod
@@ -83,7 +84,7 @@ class PodLife:
         decision = decide(self.on, self.state, event)
         plain = event.event if isinstance(event, InformedCreate) else event
         assert new_violations(self.on, self.state, plain, decision) == []
-        assert decision.state.violations(self.on) == []
+        assert violations(self.on, decision.state) == []
         self.state = decision.state
         return decision
 

@@ -27,6 +27,7 @@ from nri_plugin.model.state import (
     pod_of,
 )
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import may_share
 
 _HEAD = re.compile(rb'"version":([0-9]{1,9}),.{0,80}?"generation":([0-9]{1,18}),')
 _FRAME = re.compile(
@@ -172,7 +173,7 @@ def overlaps(state: State) -> list[tuple[str, str]]:
     return [
         (one, other)
         for one, other in combinations(held, 2)
-        if not held[one].cpus.isdisjoint(held[other].cpus) and not state.may_share(one, other)
+        if not held[one].cpus.isdisjoint(held[other].cpus) and not may_share(state, one, other)
     ]
 
 

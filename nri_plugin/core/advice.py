@@ -183,8 +183,7 @@ def advised(
 
 def alone(state: State, pod: PodRecord) -> State:
     """The state once all other pods have ended."""
-    kept = {key: value for key, value in state.allocations.items() if pod_of(key) == pod.uid}
-    return replace(state, allocations=kept)
+    return replace(state, allocations=state.allocations_of(pod.uid))
 
 
 def holders_of(state: State, pod: PodRecord) -> Holders:

@@ -368,7 +368,8 @@ def _uid(state: State, pod: Pod) -> str:
     """The pod's uid, also when the event brings only the sandbox id."""
     if pod.uid:
         return pod.uid
-    return next((known.uid for known in state.pods.values() if known.sandbox_id == pod.id), pod.id)
+    known = state.pod_of_sandbox(pod.id)
+    return known.uid if known else pod.id
 
 
 def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:

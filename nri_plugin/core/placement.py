@@ -211,7 +211,10 @@ def _is_taken_over(state: State, pod: PodRecord, request: ContainerRequest, held
     if not held.is_init:
         return False
     live = live_keys(state, pod.uid) - {request.key}
-    return any(key in live and not held.cpus.isdisjoint(one.cpus) for key, one in state.allocations.items())
+    return any(
+        key in live and not held.cpus.isdisjoint(one.cpus)
+        for key, one in state.allocations_of(pod.uid).items()
+    )
 
 
 def _has_lost(held: Allocation, memory: Mapping[str, int]) -> bool:

@@ -16,7 +16,7 @@ from nri_plugin.core.pods import Unfit, admit_rest, admits_whole, may_share_reso
 from nri_plugin.core.pool import pool_writes
 from nri_plugin.core.requests import informed, pod_uid, remembered
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import Phase, PodFacts, PodRecord, State, allocation_key, is_whole_pod, pod_of
+from nri_plugin.model.state import Phase, PodFacts, PodRecord, State, allocation_key, is_whole_pod
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Pod
 
@@ -70,7 +70,7 @@ def not_created(state: State, uid: str) -> list[str]:
     The CPUs and memory of a pod as a whole belong to all its containers, so they stay while one of them exists.
     """
     created = {record.key for record in state.containers_of(uid)}
-    mine = [key for key in state.allocations if pod_of(key) == uid]
+    mine = list(state.allocations_of(uid))
     if created and any(map(is_whole_pod, mine)):
         return []
     return [key for key in mine if key not in created]
@@ -103,7 +103,7 @@ def has_ended(node: Node, before: State, event: PodHasEnded) -> Decision:
         after = after.without_allocation(key)
     # Should a container be created all the same, its pod is admitted anew.
     pod = replace(pod, is_admitted=False)
-    if allocation_key(pod.uid, "") in left or not any(pod_of(key) == pod.uid for key in after.allocations):
+    if allocation_key(pod.uid, "") in left or not after.allocations_of(pod.uid):
         pod = replace(pod, affinity=None, affinity_preferred=True, devices_counted=False)
     after = after.with_pod(pod)
     return Decision(after, writes=pool_writes(node, before, after), steps=("pod-ended", "released"))

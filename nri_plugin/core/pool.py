@@ -106,6 +106,8 @@ def pending_updates(
     if not pins(node, state):
         return state, ()
     only_runtime = node.options.effect is Effect.UPDATE
+    if not (only_runtime or late or state.has_unreachable):
+        return state, ()
     # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
     found = [
         record

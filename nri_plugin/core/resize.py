@@ -43,7 +43,6 @@ from nri_plugin.model.state import (
     Size,
     State,
     allocation_key,
-    pod_of,
 )
 from nri_plugin.policy.cpu_policy import check_full_pcpus, checks_multiple, nearest, without_last
 from nri_plugin.policy.memory_state import MEMORY
@@ -162,7 +161,7 @@ def refuse_pod_total(
         _refuse_other_whole(whole, cpu_milli or 0, memory_bytes)
         return
     # A pod without exclusive CPUs may ask for any total: it runs in the shared pool.
-    held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid and one.cpus]
+    held = [one for one in state.allocations_of(pod.uid).values() if one.cpus]
     if not held or not pod.cpu_milli or not cpu_milli:
         return
     if cpu_milli < pod.cpu_milli:
@@ -396,7 +395,7 @@ def advised_pod_growth(
 
 
 def _obstacle(state: State, pod: PodRecord, *, fits_alone: bool) -> Obstacle:
-    has_others = any(pod_of(key) != pod.uid for key in state.allocations)
+    has_others = len(state.allocations) > len(state.allocations_of(pod.uid))
     return Obstacle.HOLDERS if has_others and fits_alone else Obstacle.MACHINE
 
 

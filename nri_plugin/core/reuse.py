@@ -43,9 +43,7 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     The allocations are searched, not the records: a container that ended while the agent was away has no record.
     """
     own = allocation_key(pod.uid, name)
-    mine = [
-        key for key in state.allocations if pod_of(key) == pod.uid and key != own and not is_whole_pod(key)
-    ]
+    mine = [key for key in state.allocations_of(pod.uid) if key != own and not is_whole_pod(key)]
     if pod.facts is None:
         live = live_keys(state, pod.uid)
         return tuple(key for key in mine if key not in live)
@@ -68,11 +66,10 @@ def is_plain_init(facts: PodFacts | None, name: str) -> bool:
 def reusable_cpus(state: State, keys: Sequence[str]) -> CPUSet:
     """CPUs of these allocations that no sidecar and no app container of the pod has taken over."""
     mask = kept = 0
-    uid = pod_of(keys[0]) if keys else ""
     for key in keys:
         mask |= state.allocations[key].cpus.mask
-    for key, allocation in state.allocations.items() if mask else ():
-        if not allocation.is_init and key not in keys and pod_of(key) == uid:
+    for key, allocation in state.allocations_of(pod_of(keys[0])).items() if mask else ():
+        if not allocation.is_init and key not in keys:
             kept |= allocation.cpus.mask
     return CPUSet(mask & ~kept)
 

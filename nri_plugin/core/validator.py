@@ -10,6 +10,7 @@ from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
+from nri_plugin.model import violations
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import (
@@ -17,7 +18,6 @@ from nri_plugin.model.state import (
     CgroupRef,
     Phase,
     State,
-    ViolationKind,
     allocation_key,
     is_whole_pod,
     pod_of,
@@ -36,7 +36,7 @@ _WITH_UPDATES = (CreateContainerResponse, UpdateContainerResponse, StopContainer
 
 def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> list[str]:
     """The invariants that `decision` would break and that held `before`, a sentence each."""
-    problems = _of_state(node, before, decision.state)
+    problems = [str(one) for one in violations.new_violations(node, before, decision.state)]
     problems += _of_response(node, before, event, decision)
     problems += _of_updates(node, before, decision)
     # A changed pool is written to thousands of cgroups: each distinct value is checked once.
@@ -118,24 +118,6 @@ def _is_plain(node: Node, decision: Decision, mask: int) -> bool:
     return bool(mask) and not mask & barred
 
 
-def _of_state(node: Node, before: State, after: State) -> list[str]:
-    if after is before or _has_same_owners(before, after):
-        return []
-    found = after.violations(node)
-    known = before.violations(node) if found else []
-    # Only a decision that took CPUs can have emptied the pool.
-    if after.exclusive <= before.exclusive:
-        found = [one for one in found if one.kind is not ViolationKind.EMPTY_POOL]
-    return [str(one) for one in found if one not in known]
-
-
-def _has_same_owners(before: State, after: State) -> bool:
-    """Whether no allocation has changed, and none is that of an init container, whose CPUs others get at its end."""
-    return after.allocations is before.allocations and not any(
-        one.is_init for one in after.allocations.values()
-    )
-
-
 def _of_response(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> Iterator[str]:
     response = decision.response
     if not isinstance(event, CreateContainer) or not isinstance(response, CreateContainerResponse):
@@ -175,10 +157,9 @@ def _allocated(state: State, key: str) -> CPUSet:
 
 def _spare_of_pod(state: State, key: str) -> CPUSet:
     """What the pod of that allocation owns as a whole and none of its containers has for itself."""
-    uid = pod_of(key)
-    spare = _allocated(state, allocation_key(uid, ""))
-    for other, one in state.allocations.items():
-        if pod_of(other) == uid and _is_own(other, one):
+    spare = _allocated(state, allocation_key(pod_of(key), ""))
+    for other, one in state.allocations_of(pod_of(key)).items():
+        if _is_own(other, one):
             spare -= one.cpus
     return spare
 

@@ -32,18 +32,16 @@ _DEEPEST = 60 // _BITS
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Generic[Key, Value, Total]):
+class Sum(Generic[Value, Total]):
     """A sum over all entries; branches remember theirs, so that only changed paths are added up again.
 
     Attributes:
-        of: the term of one entry.
-        join: adds two sums; associative and commutative, because entries come in any order.
-        empty: the sum of no entry.
+        of: the sum of some values.
+        join: adds sums. Both take none to many, in any order.
     """
 
-    of: Callable[[Key, Value], Total]
-    join: Callable[[Total, Total], Total]
-    empty: Total
+    of: Callable[[list[Value]], Total]
+    join: Callable[[list[Total]], Total]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +233,7 @@ class PersistentMap(Mapping[Key, Value]):
         entry = _leaf_of(self.root, key).entries.get(key)
         return -1 if entry is None else entry[0]
 
-    def total(self, wanted: Sum[Key, Value, Total]) -> Total:
+    def total(self, wanted: Sum[Value, Total]) -> Total:
         """The sum over all entries."""
         return _total(self.root, wanted)
 
@@ -306,7 +304,8 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
             if old is not new:
                 yield from _differences(old, new)
         return
-    left, right = dict(_entries(before)), dict(_entries(after))
+    left = before.entries if isinstance(before, _Leaf) else dict(_entries(before))
+    right = after.entries if isinstance(after, _Leaf) else dict(_entries(after))
     for key, entry in left.items():
         other = right.get(key)
         if other is None:
@@ -318,18 +317,21 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
             yield key, None, entry[1]
 
 
-def _total(tree: _Tree, wanted: Sum[Any, Any, Total]) -> Total:
+def _total(tree: _Tree, wanted: Sum[Any, Total]) -> Total:
     sums = tree.sums
     if sums is not None and wanted in sums:
         return cast("Total", sums[wanted])
-    found = wanted.empty
     if isinstance(tree, _Leaf):
-        for key, entry in tree.entries.items():
-            found = wanted.join(found, wanted.of(key, entry[1]))
+        found = wanted.of([value for _, value in tree.entries.values()])
     else:
+        terms = []
         for child in tree.children:
             if child is not _EMPTY:
-                found = wanted.join(found, _total(child, wanted))
+                known = child.sums
+                terms.append(
+                    known[wanted] if known is not None and wanted in known else _total(child, wanted)
+                )
+        found = wanted.join(terms)
     if sums is None:
         tree.sums = {wanted: found}
     else:

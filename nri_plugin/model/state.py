@@ -7,11 +7,10 @@ which containers are init containers, nor requests of 256 CPUs and more. That is
 facts replace the inference where they are known.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property
-from itertools import combinations
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any, TypeVar, cast
 
@@ -312,49 +311,6 @@ def pod_of(key: str) -> str:
     return key.rpartition("/")[0]
 
 
-class ViolationKind(StrEnum):
-    """The invariants of a state."""
-
-    TWO_OWNERS = "two-owners"
-    RESERVED = "reserved"
-    NO_MEMORY = "no-memory"
-    EMPTY_POOL = "empty-pool"
-    """The violation of a decision that takes the last CPU, not of one that adds a container to the empty pool."""
-    EMPTY_POD_POOL = "empty-pod-pool"
-    OUTSIDE_POD = "outside-pod"
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """An invariant that a state breaks; `str()` is one sentence.
-
-    Attributes:
-        kind: which invariant.
-        ids: the CPU, or the NUMA nodes as a kernel list.
-        key: the allocation.
-        other: for a CPU with two owners the other allocation.
-    """
-
-    kind: ViolationKind
-    ids: str = ""
-    key: str = ""
-    other: str = ""
-
-    def __str__(self) -> str:
-        match self.kind:
-            case ViolationKind.TWO_OWNERS:
-                return f"CPU {self.ids} is exclusive to both {self.other} and {self.key}"
-            case ViolationKind.RESERVED:
-                return f"reserved CPU {self.ids} is exclusive to {self.key}"
-            case ViolationKind.NO_MEMORY:
-                return f"{self.key} is bound to NUMA nodes without memory: {self.ids}"
-            case ViolationKind.EMPTY_POD_POOL:
-                return f"{self.key} shares the CPUs of its pod, and there are none"
-            case ViolationKind.OUTSIDE_POD:
-                return f"{self.key} shares CPUs that its pod does not own: {self.ids}"
-        return "the shared pool is empty while shared containers exist"
-
-
 @dataclass(frozen=True)
 class State:
     """Everything that is stored between two events.
@@ -406,11 +362,6 @@ class State:
             if cpus or allocation.memory or not allocation.cpus:
                 found[key] = cpus
         return found
-
-    def may_share(self, one: str, other: str) -> bool:
-        """Whether two allocations may have the same CPUs: a pod and a container of it, or two of its containers."""
-        is_pod_and_part = pod_of(one) == pod_of(other) and (is_whole_pod(one) or is_whole_pod(other))
-        return is_pod_and_part or self._may_share(one, other)
 
     def shared_pool(self, node: Node) -> CPUSet:
         """CPUs that everything without exclusive CPUs runs on: online minus exclusive.
@@ -470,8 +421,8 @@ class State:
         """
         whole = self.allocations.get(allocation_key(pod_uid, ""))
         left = whole.cpus if whole else NO_CPUS
-        for key, one in self.allocations.items() if left else ():
-            if pod_of(key) == pod_uid and not (is_whole_pod(key) or one.is_init or one.is_pod_shared):
+        for key, one in self.allocations_of(pod_uid).items() if left else ():
+            if not (is_whole_pod(key) or one.is_init or one.is_pod_shared):
                 left -= one.cpus
         return left
 
@@ -487,6 +438,11 @@ class State:
         """The pod that has this sandbox now."""
         keys = _persistent(self.pods).keys_in(sandbox_id)
         return self.pods[keys[0]] if keys else None
+
+    @property
+    def has_unreachable(self) -> bool:
+        """Whether a container has no path of a cgroup, so that only the runtime can change its cpuset."""
+        return _persistent(self.containers).total(_UNREACHABLE)
 
     def changes_from(self, before: "State") -> "StateChanges":
         """What differs from `before`. The cost is that of the changes where one state was made from the other."""
@@ -534,102 +490,6 @@ class State:
         containers = containers.without(*containers.keys_in(pod_uid))
         return State(_persistent(self.pods).without(pod_uid), containers, self.released(pod_uid).allocations)
 
-    def violations(self, node: Node) -> list[Violation]:
-        """The invariants that this state breaks on that node; empty when sound.
-
-        Written apart from the code that makes decisions, so that it can check them.
-        """
-        found = list(self._owned_twice())
-        held = NO_CPUS
-        for key, allocation in self.allocations.items():
-            held |= allocation.cpus
-            if not allocation.cpus.isdisjoint(node.reserved):
-                reserved = allocation.cpus & node.reserved
-                found += [Violation(ViolationKind.RESERVED, str(cpu), key) for cpu in reserved]
-            wrong = allocation.mems - node.topology.nodes_with_memory
-            if wrong:
-                found.append(Violation(ViolationKind.NO_MEMORY, str(wrong), key))
-            if allocation.is_pod_shared:
-                found += self._of_pod_pool(key, allocation)
-        if node.topology.online <= held and any(
-            self._is_shared(record) for record in self.containers.values()
-        ):
-            found.append(Violation(ViolationKind.EMPTY_POOL))
-        return found
-
-    def _of_pod_pool(self, key: str, allocation: Allocation) -> Iterator[Violation]:
-        whole = self.allocations.get(allocation_key(pod_of(key), ""))
-        foreign = allocation.cpus - whole.cpus if whole else allocation.cpus
-        if not allocation.cpus:
-            yield Violation(ViolationKind.EMPTY_POD_POOL, key=key)
-        if foreign:
-            yield Violation(ViolationKind.OUTSIDE_POD, str(foreign), key)
-
-    def _owned_twice(self) -> Iterator[Violation]:
-        """Each CPU that two allocations have which may not share it.
-
-        Pods of 128 containers that all share a hundred CPUs are looked at in a time that grows with the containers.
-        """
-        keys_by_pod: dict[str, list[str]] = {}
-        for key, allocation in self.allocations.items():
-            if allocation.cpus:
-                keys_by_pod.setdefault(pod_of(key), []).append(key)
-        taken, earlier = NO_CPUS, list[str]()
-        for keys in keys_by_pod.values():
-            mine = NO_CPUS
-            for key in keys:
-                mine |= self.allocations[key].cpus
-            if not mine.isdisjoint(taken):
-                yield from self._both_own((other, key) for key in keys for other in earlier)
-            some = self._alone(keys) if len(keys) > 1 else []
-            # Sets whose sizes add up to the size of their union have no CPU in common.
-            if sum(len(self.allocations[key].cpus) for key in some) > len(mine):
-                yield from self._both_own(combinations(some, 2))
-            taken |= mine
-            earlier += keys
-
-    def _alone(self, keys: list[str]) -> list[str]:
-        """Of one pod's allocations those that have CPUs which others of the pod may not have, one for each shared pool."""
-        some: dict[object, str] = {}
-        for key in keys:
-            one = self.allocations[key]
-            # The end of an init container leaves its CPUs to all others of its pod.
-            if is_whole_pod(key) or (one.is_init and key not in self._live_keys):
-                continue
-            some.setdefault((one.cpus, one.is_init) if one.is_pod_shared else key, key)
-        return list(some.values())
-
-    def _both_own(self, pairs: Iterable[tuple[str, str]]) -> Iterator[Violation]:
-        for one, other in pairs:
-            cpus, others = self.allocations[one].cpus, self.allocations[other].cpus
-            if not cpus.isdisjoint(others) and not self._may_share(one, other):
-                for cpu in cpus & others:
-                    yield Violation(ViolationKind.TWO_OWNERS, str(cpu), other, one)
-
-    def _may_share(self, one: str, other: str) -> bool:
-        """Whether two containers may have the same CPUs: only those of one pod, in these cases."""
-        if pod_of(one) != pod_of(other):
-            return False
-        first, second = self.allocations[one], self.allocations[other]
-        if first.is_pod_shared and second.is_pod_shared:
-            return True
-        if not first.is_init and not second.is_init:
-            return False
-        # The slice of an init container comes out of all CPUs of its pod, the shared pool of its sidecars included.
-        if first.is_pod_shared or second.is_pod_shared:
-            return True
-        return not {one, other} <= self._live_keys
-
-    @cached_property
-    def _live_keys(self) -> frozenset[str]:
-        return frozenset(
-            record.key for record in self.containers.values() if record.phase is not Phase.STOPPED
-        )
-
-    def _is_shared(self, record: ContainerRecord) -> bool:
-        allocation = self.allocations.get(record.key)
-        return record.phase != Phase.STOPPED and not (allocation and allocation.cpus)
-
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:
@@ -647,7 +507,10 @@ _GROUPS: Mapping[str, Callable[[str, Any], str]] = {
 }
 """The group of a record in each mapping of a state."""
 
-_EXCLUSIVE: Sum[str, Allocation, int] = Sum(lambda _key, one: one.cpus.mask, or_, 0)
+_UNREACHABLE: Sum[ContainerRecord, bool] = Sum(lambda some: not all(one.cgroup.path for one in some), any)
+_EXCLUSIVE: Sum[Allocation, int] = Sum(
+    lambda some: reduce(or_, [one.cpus.mask for one in some], 0), lambda masks: reduce(or_, masks, 0)
+)
 
 
 def _persistent(mapping: Mapping[str, Value]) -> PersistentMap[str, Value]:

@@ -16,6 +16,7 @@ from nri_plugin.model.state import (
     is_whole_pod,
     pod_of,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.runtime import Runtime
 from tests.chaos.whole_pods import may_run_together
@@ -66,7 +67,7 @@ class Judge:
         if state is None:
             self._look_away(running)
             return
-        for violation in state.violations(self.node):
+        for violation in violations(self.node, state):
             self._say("invariant", f"{violation} after {story}")
         for key in self.promised:
             record = state.containers.get(key)

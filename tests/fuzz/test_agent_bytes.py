@@ -3,6 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1
 from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri import events as nri
@@ -63,7 +64,7 @@ def test_no_bytes_end_the_agent_or_break_a_promise(messages: list[bytes], size: 
         if ends:
             rig.kill()
             rig.settle()
-        assert rig.bench.handler.state.violations(rig.bench.handler.node) == []
+        assert violations(rig.bench.handler.node, rig.bench.handler.state) == []
         rig.pass_time(6.0)
         rig.serves = True
         rig.kill()

@@ -29,6 +29,7 @@ from nri_plugin.model.state import (
     State,
 )
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.hints import Provider
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod as RuntimePod
@@ -112,7 +113,7 @@ class Player:
     def tell(self, event: nri.NRIEvent | InformedCreate, devices: Provider = None) -> Decision:
         node = self.node if devices is None else replace(self.node, hint_providers=(lambda _: devices,))
         decision = decide(node, self.state, event)
-        assert decision.state.violations(node) == []
+        assert violations(node, decision.state) == []
         self.state = decision.state
         return decision
 

@@ -13,6 +13,7 @@ from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.builders import container, machine, node, pod
@@ -202,7 +203,7 @@ class Runtime(RuleBasedStateMachine):
 
     @invariant()
     def state_is_sound(self) -> None:
-        assert self.state.violations(self.on) == []
+        assert violations(self.on, self.state) == []
 
     @invariant()
     def nobody_shares_an_exclusive_cpu(self) -> None:

@@ -14,6 +14,7 @@ from nri_plugin.core.engine import decide
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 from tests.builders import container, machine, node, pod
@@ -147,7 +148,7 @@ class Saving(RuleBasedStateMachine):
 
     @invariant()
     def state_is_sound(self) -> None:
-        assert self.state.violations(self.on) == []
+        assert violations(self.on, self.state) == []
 
 
 def is_alive(one: Container) -> bool:

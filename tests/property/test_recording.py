@@ -21,6 +21,7 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.recording.file import head_lines, line_of, node_line, outcome_of
 from nri_plugin.recording.reader import Recording, changes, read
@@ -77,8 +78,8 @@ class Tape:
             other = OtherLife(partial(under, options))
             known = set[str]()
             for met in other.live(recording.moments()):
-                known |= set(met.before.violations(met.node)) if met.moment.begins else set()
-                assert set(met.after.violations(met.node)) <= known
+                known |= set(violations(met.node, met.before)) if met.moment.begins else set()
+                assert set(violations(met.node, met.after)) <= known
 
 
 def under(options: Options, recorded: Node, _: Node | None) -> Node:

@@ -11,6 +11,7 @@ from nri_plugin.model.options import Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import nearest, without_last
 from nri_plugin.wire.nri import events as nri
@@ -86,7 +87,7 @@ class Life:
         if decision.refusal is not None:
             assert self.state is before
             return None
-        assert self.state.violations(self.node) == []
+        assert violations(self.node, self.state) == []
         return decision.response
 
     def create(self, number: int, cpu: int) -> None:

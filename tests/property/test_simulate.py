@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.violations import violations
 from nri_plugin.simulator.machine.source import machine_from
 from nri_plugin.simulator.simulate.comparison import compare
 from nri_plugin.simulator.simulate.config import choose
@@ -92,7 +93,7 @@ def test_what_is_left_adds_up_and_the_state_is_sound(pods: list[Any], sets: dict
     plan = read_short(text(pods), "p.yaml")
     chosen = choose(MACHINE.topology, sets=sets)
     node = play(MACHINE, plan, chosen).node
-    assert node.state.violations(chosen.node) == []
+    assert violations(chosen.node, node.state) == []
     found = simulated(pods, sets)
     total = found.totals
     assert total.exclusive_cpus + total.available_cpus + total.reserved_cpus == len(found.machine.online)

@@ -23,6 +23,7 @@ from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, MemoryBlock, State, allocation_key, is_whole_pod
+from nri_plugin.model.violations import violations
 from tests.builders import GIB, machine, node
 from tests.property.checkpoint_states import states
 
@@ -107,7 +108,7 @@ def test_pods_as_wholes_outlive_the_way_through_a_kubelets_files(
     there = allocations_in(*(File(name, data) for name, data in files.items()))
     back = imported(NODE, there)
     assert back.allocations == state.allocations
-    assert back.violations(NODE) == state.violations(NODE) == []
+    assert violations(NODE, back) == violations(NODE, state) == []
     assert losses_to_cpu(state, cpus, has_memory_file=True).allocations == ()
     for name, policy in (("cpu", "static"), ("memory", "Static")):
         assert load_refusal(files[name], name, policy, pod_level=True) == ""
@@ -155,7 +156,7 @@ def with_inits(draw: st.DrawFn) -> State:
 
 @given(with_inits())
 def test_version_2_of_a_checkpoint_has_one_owner_for_each_cpu_and_names_the_rest(state: State) -> None:
-    assert state.violations(NODE) == []
+    assert violations(NODE, state) == []
     data = checkpoint_file(state, None, version=2)
     owners = owners_in_version_2(data)
     for key, one in state.allocations.items():

@@ -27,6 +27,7 @@ from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 
 ANSWER_S = 2.0
 OUR_PROGRAM = "nri-pin"
@@ -401,4 +402,4 @@ def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hid
         return checkpoint
     if checkpoint.facts is None:
         return ()
-    return tuple(map(str, checkpoint.state.violations(checkpoint.facts.as_node())))
+    return tuple(map(str, violations(checkpoint.facts.as_node(), checkpoint.state)))

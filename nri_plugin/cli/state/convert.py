@@ -53,6 +53,7 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.violations import violations
 
 STDIO = "-"
 BY_CRICTL = "--containers FILE, made by `crictl ps -o json > FILE`"
@@ -312,7 +313,7 @@ def _from_kubelet(
     cpu, memory = given.files.get(RowKind.CPU), given.files.get(RowKind.MEMORY)
     found = named_allocations(allocations_in(cpu, memory), cpu.name if cpu else "", containers)
     state = imported(_keeping_memory(node), found)
-    _refuse([str(one) for one in state.violations(node)] if node else [])
+    _refuse([str(one) for one in violations(node, state)] if node else [])
     facts = None if node is None else NodeFacts.of(node)
     losses = losses_from_kubelet({kind: file.data for kind, file in given.files.items()}, state, node)
     older = losses_to_version(state, version, facts)

@@ -31,6 +31,7 @@ from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.model.state import State, is_whole_pod
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 
 KUBELET_CONFIG = "config.yaml"
 
@@ -117,7 +118,7 @@ def import_command(
         allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
         _check_memory(allocations, node, config, without_memory=without_memory)
         state = imported(node, allocations)
-        _refuse([str(one) for one in state.violations(node)])
+        _refuse([str(one) for one in violations(node, state)])
         _save(config, node, state)
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 

@@ -41,6 +41,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef, Phase, State, is_whole_pod, named, pod_of
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.memory_state import memory_machine
 
 
@@ -148,7 +149,7 @@ def contradictions(
     pods = state.pods
     found = [
         str(replace(one, key=named(pods, one.key), other=named(pods, one.other)))
-        for one in state.violations(node)
+        for one in violations(node, state)
     ]
     for key, allocation in state.allocations.items():
         if offline := allocation.cpus - node.topology.online:

@@ -8,6 +8,7 @@ from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, State
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.agent_fakes import Bench
@@ -248,7 +249,7 @@ def test_a_decision_that_overlaps_is_refused_and_not_carried_out():
 def test_a_flaw_that_was_there_before_blocks_nobody():
     state = State().with_allocation("p/a", Allocation(cpus=cpus("0-1"), cpu_milli=2000))
     bench = Bench(node(), state)  # 0-1 became reserved while the container ran
-    assert bench.handler.state.violations(bench.handler.node)
+    assert violations(bench.handler.node, bench.handler.state)
     assert bench.ask(create_exclusive(bench)).refusal == ""
 
 

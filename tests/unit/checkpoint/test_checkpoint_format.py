@@ -22,6 +22,7 @@ from nri_plugin.model.state import (
     QOSClass,
     State,
 )
+from nri_plugin.model.violations import violations
 from tests.builders import machine
 from tests.builders import node as a_node
 
@@ -102,7 +103,7 @@ def test_checkpoint_written_by_version_1_is_read_for_ever() -> None:
 def test_node_made_from_the_facts_judges_as_the_real_one_does() -> None:
     node = a_node(machine())
     overlapping = STATE.with_allocation("uid-2/x", Allocation(CPUSet.of(0, 3), NodeMask.of(5)))
-    assert overlapping.violations(NodeFacts.of(node).as_node()) == overlapping.violations(node) != []
+    assert violations(NodeFacts.of(node).as_node(), overlapping) == violations(node, overlapping) != []
     assert STATE.shared_pool(NodeFacts.of(node).as_node()) == STATE.shared_pool(node)
 
 

@@ -44,6 +44,7 @@ from nri_plugin.model.state import (
     QOSClass,
     State,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri.events import Synchronize
 from tests.builders import GIB, container, machine, node, pod
 from tests.conftest import HERE
@@ -153,7 +154,7 @@ def test_a_set_of_several_containers_is_the_shared_pool_if_slices_leave_it() -> 
         "p/proxy": ("4-5", True, 0),
         "p/": ("2-5", False, 4000),
     }
-    assert state.violations(node(machine())) == []
+    assert violations(node(machine()), state) == []
 
 
 def test_an_init_container_in_a_pods_cpus_is_told_apart_by_naming_those_that_run() -> None:

@@ -19,6 +19,7 @@ from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 from nri_plugin.model.state import CgroupRef, Phase, State
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import GIB, container, cpus, machine, node, pod
@@ -199,7 +200,7 @@ def test_cpus_of_a_stopped_init_container_pass_to_the_next_container() -> None:
     state = decide(on, state, nri.StopContainer(pod(), init)).state
     decision = create(on, state, pod(), app)
     assert granted(decision).cpus == "2-5"
-    assert decision.state.violations(on) == []
+    assert violations(on, decision.state) == []
 
 
 def test_a_refusal_names_the_kubelets_reason_and_changes_nothing() -> None:

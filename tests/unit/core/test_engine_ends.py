@@ -16,6 +16,7 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.state import Phase, State
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 from tests.builders import container, cpu_resources, cpus, machine, node, nodes, pod
@@ -235,7 +236,7 @@ def test_pods_whose_uids_begin_alike_share_nothing_and_end_alone():
     one, other = pod("team/db-0"), pod("team")
     state = run(on, EMPTY, one, container(one, cpu=2))
     state = run(on, state, other, container(other, cpu=2))
-    assert state.violations(on) == []
+    assert violations(on, state) == []
     assert {key: len(held.cpus) for key, held in state.allocations.items()} == {"team/db-0/c": 2, "team/c": 2}
     listed = nri.Synchronize((one, other), (container(one, cpu=2), container(other, cpu=2)))
     assert decide(on, state, listed).state.allocations == state.allocations

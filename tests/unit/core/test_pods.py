@@ -31,6 +31,7 @@ from nri_plugin.model.state import (
     State,
     allocation_key,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
@@ -57,7 +58,7 @@ class Life:
 
     def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.on, self.state, event)
-        assert decision.state.violations(self.on) == []
+        assert violations(self.on, decision.state) == []
         self.state = decision.state
         return decision
 
@@ -379,7 +380,7 @@ def test_an_init_container_that_is_created_beside_a_live_container_gets_other_cp
 def test_two_app_containers_of_a_pod_never_hold_the_same_cpu() -> None:
     held = Allocation(cpus("2"))
     state = State(allocations={allocation_key("p1", name): held for name in ("a", "b")})
-    assert [str(found) for found in state.violations(node())] == ["CPU 2 is exclusive to both p1/a and p1/b"]
+    assert [str(found) for found in violations(node(), state)] == ["CPU 2 is exclusive to both p1/a and p1/b"]
 
 
 def test_a_container_of_an_unknown_pod_gives_nothing_back() -> None:

@@ -15,6 +15,7 @@ from nri_plugin.core.validator import partition_violations, write_violations
 from nri_plugin.model.options import Isolation, Node, TopologyManagerPolicy
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.state import Allocation, Kind, PodRecord, State, allocation_key
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
 from tests.whole_pods import PodLife, part, pod_scope, whole
@@ -261,12 +262,12 @@ def test_a_pods_shared_pool_has_cpus_of_the_pod_that_no_container_has_for_itself
     life = running()
     key = allocation_key("p1", "log")
     state = life.state.with_allocation(key, replace(life.state.allocations[key], cpus=cpus(text)))
-    assert [str(one) for one in state.violations(life.on)] == found
+    assert [str(one) for one in violations(life.on, state)] == found
 
 
 def test_a_shared_pool_without_its_pod_is_found() -> None:
     state = State(allocations={"p1/log": Allocation(cpus("6-7"), is_pod_shared=True)})
-    assert [str(one) for one in state.violations(node())] == [
+    assert [str(one) for one in violations(node(), state)] == [
         "p1/log shares CPUs that its pod does not own: 6-7"
     ]
 
@@ -274,7 +275,7 @@ def test_a_shared_pool_without_its_pod_is_found() -> None:
 def test_a_cpu_of_two_pods_is_found_between_all_their_containers() -> None:
     life = running()
     state = life.state.with_allocation("p2/c", Allocation(cpus("5-6")))
-    assert {str(one) for one in state.violations(life.on)} == {
+    assert {str(one) for one in violations(life.on, state)} == {
         "CPU 5 is exclusive to both p1/ and p2/c",
         "CPU 5 is exclusive to both p1/app and p2/c",
         "CPU 6 is exclusive to both p1/ and p2/c",

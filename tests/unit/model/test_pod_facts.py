@@ -24,6 +24,7 @@ from nri_plugin.model.state import (
     QOSClass,
     State,
 )
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import ContainerState, Pod, Resources
@@ -61,7 +62,7 @@ class Play:
         asked = cpu_resources(known.amounts.cpu_request_milli / 1000, known.amounts.memory_limit_bytes)
         event = nri.CreateContainer(self.of, replace(what, resources=resources or asked))
         decision = decide(self.on, self.state, InformedCreate(event, facts=self.heard))
-        assert decision.state.violations(self.on) == []
+        assert violations(self.on, decision.state) == []
         self.state = decision.state
         return decision
 

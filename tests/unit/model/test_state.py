@@ -15,6 +15,7 @@ from nri_plugin.model.state import (
     owner_of,
     pod_of,
 )
+from nri_plugin.model.violations import may_share, violations
 from tests.builders import cpus, machine, node, nodes
 
 ON = node()
@@ -36,22 +37,22 @@ def record(name: str = "c", phase: Phase = Phase.RUNNING) -> ContainerRecord:
     ],
 )
 def test_a_broken_promise_is_named(allocations: dict[str, Allocation], said: str) -> None:
-    assert [str(one) for one in State(allocations=allocations).violations(ON)] == [said]
+    assert [str(one) for one in violations(ON, State(allocations=allocations))] == [said]
 
 
 def test_an_empty_shared_pool_is_wrong_only_while_somebody_needs_it() -> None:
     on = node(machine(nodes=1, cores=2), reserved="")
     full = State(allocations={"p/a": Allocation(cpus("0-3"))}, containers={"id-a": record("a")})
-    assert full.violations(on) == []
-    assert full.with_container(record("b", Phase.STOPPED)).violations(on) == []
-    assert [str(one) for one in full.with_container(record("b")).violations(on)] == [
+    assert violations(on, full) == []
+    assert violations(on, full.with_container(record("b", Phase.STOPPED))) == []
+    assert [str(one) for one in violations(on, full.with_container(record("b")))] == [
         "the shared pool is empty while shared containers exist"
     ]
 
 
 def test_a_sound_state_has_no_violations() -> None:
     state = State(allocations={"a/c": Allocation(cpus("2-3"), nodes(0)), "b/c": Allocation(cpus("4"))})
-    assert state.violations(ON) == []
+    assert violations(ON, state) == []
     assert state.shared_pool(ON) == cpus("0-1,5-15")
     assert state.available(ON) == cpus("5-15")
 
@@ -73,14 +74,14 @@ def test_strictly_reserved_cpus_are_no_part_of_the_shared_pool() -> None:
     state = State(allocations={"a/c": Allocation(cpus("2-3"))})
     assert state.shared_pool(strict) == cpus("4-15")
     assert state.available(strict) == cpus("4-15")
-    assert state.violations(strict) == []
+    assert violations(strict, state) == []
 
 
 def test_strictly_reserved_cpus_are_the_shared_pool_when_nothing_else_is_left() -> None:
     strict = node(strict_cpu_reservation=True)
     full = State(allocations={"a/c": Allocation(cpus("2-15"))}, containers={"id-b": record("b")})
     assert full.shared_pool(strict) == cpus("0-1")
-    assert full.violations(strict) == []
+    assert violations(strict, full) == []
 
 
 @pytest.mark.parametrize(
@@ -139,4 +140,4 @@ def test_containers_of_one_pod_may_share_what_its_pod_owns() -> None:
     }
     state = State(allocations=held)
     pairs = [("u/", "u/db"), ("u/db", "u/web"), ("u/db", "v/db"), ("u/", "v/db")]
-    assert [state.may_share(*pair) for pair in pairs] == [True, False, False, False]
+    assert [may_share(state, *pair) for pair in pairs] == [True, False, False, False]

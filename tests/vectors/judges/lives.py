@@ -16,6 +16,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, Kind, MemoryBlock, PodFacts, State, allocation_key
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container as RuntimeContainer
@@ -140,7 +141,7 @@ class Life:
 
     def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.node, self.state, event)
-        self.unsound = self.unsound or "; ".join(map(str, decision.state.violations(self.node)))
+        self.unsound = self.unsound or "; ".join(map(str, violations(self.node, decision.state)))
         self.state = decision.state
         return decision
 

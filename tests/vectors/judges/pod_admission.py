@@ -20,6 +20,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Allocation, Kind, State, allocation_key
+from nri_plugin.model.violations import violations
 from nri_plugin.policy.pod_level import has_own_resources, memory_of
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState
@@ -100,7 +101,7 @@ class Player:
 
     def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.node, self.state, event)
-        self.unsound = self.unsound or "; ".join(map(str, decision.state.violations(self.node)))
+        self.unsound = self.unsound or "; ".join(map(str, violations(self.node, decision.state)))
         self.state = decision.state
         return decision
 

@@ -13,6 +13,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
 from nri_plugin.model.topology import Topology
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri.events import Synchronize
 from tests import builders
 from tests.vectors.judges.managers import CPUManager, MemoryManager
@@ -53,7 +54,7 @@ def loses_something(manager: CPUManager, topology: Topology) -> str:
     after = synchronize(node, before, Synchronize(tuple(pods.values()), tuple(containers))).state
     if after.allocations != before.allocations:
         return f"our restart makes {after.allocations} of {before.allocations}"
-    return "; ".join(map(str, after.violations(node)))
+    return "; ".join(map(str, violations(node, after)))
 
 
 def _allocations(held: Mapping[tuple[str, str], CPUSet]) -> dict[str, Allocation]:
