@@ -496,6 +496,4 @@ def untold_removal(pod: PodRecord) -> RemovePodSandbox:
 
 def makes_allocations(before: State, after: State) -> bool:
     """Return whether an allocation in `after` is new or changed; a release makes none."""
-    return before.allocations is not after.allocations and any(
-        before.allocations.get(key) != held for key, held in after.allocations.items()
-    )
+    return any(one.after not in (None, one.before) for one in after.changes_from(before).allocations)

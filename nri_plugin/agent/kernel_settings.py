@@ -448,5 +448,5 @@ class KernelSettingsReconciler:
 def _cgroup_parent(state: State, told: Pod) -> str:
     """Return the pod's cgroup, also where the event has only the id of the sandbox; empty for an unknown pod."""
     pod = state.pods.get(told.uid)
-    pod = pod or next((one for one in state.pods.values() if one.sandbox_id == told.id), None)
+    pod = pod or state.pod_of_sandbox(told.id)
     return pod.cgroup_parent if pod is not None else ""

@@ -20,8 +20,9 @@ from nri_plugin.agent.pod_facts import NoAnswerError, allocates, asks_for_hints
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, could_be_completed, not_created
 from nri_plugin.core.requests import has_too_many_devices
+from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import Phase, PodRecord, QOSClass, State, pod_of
+from nri_plugin.model.state import PodRecord, State, pod_of
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize
@@ -146,18 +147,20 @@ def incomplete_pods(node: Node, state: State) -> list[str]:
     """Return the uids of Guaranteed pods of which facts could place containers that are not created."""
     if not allocates(node):
         return []
-    lived_in = dict.fromkeys(record.pod_uid for record in state.containers.values())
-    pods = (state.pods[uid] for uid in lived_in if uid in state.pods)
     return [
-        pod.uid for pod in pods if pod.qos is QOSClass.GUARANTEED and could_be_completed(node, state, pod)
+        pod.uid
+        for pod in state.guaranteed_pods
+        if state.containers_of(pod.uid) and could_be_completed(node, state, pod)
     ]
 
 
 def left_pods(state: State) -> list[str]:
     """Return the uids of pods that have allocations of containers that are not created, and no live container."""
-    alive = {one.pod_uid for one in state.containers.values() if one.phase is not Phase.STOPPED}
-    holders = dict.fromkeys(pod_of(key) for key in state.allocations)
-    return [uid for uid in holders if uid not in alive and uid in state.pods and not_created(state, uid)]
+    return [
+        uid
+        for uid in dict.fromkeys(map(pod_of, state.allocations))
+        if uid in state.pods and not live_keys(state, uid) and not_created(state, uid)
+    ]
 
 
 def _message(pod: PodRecord) -> Pod:

@@ -27,14 +27,25 @@ from functools import cached_property, lru_cache
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
 from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
+from nri_plugin.model.persistent import Sum, persistent
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import PodRecord, State
+from nri_plugin.model.state import Allocation, PodRecord, State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.device_hints import device_hint_sets
 from nri_plugin.policy.hints import HintSet, Provider
 from nri_plugin.policy.memory_assignment import memory_hint_sets
-from nri_plugin.policy.memory_state import MemoryMachine, MemoryState, Reuse, memory_machine, memory_state
+from nri_plugin.policy.memory_state import (
+    MemoryMachine,
+    MemoryState,
+    Reuse,
+    Totals,
+    added,
+    memory_machine,
+    memory_state,
+    memory_state_of_totals,
+    totals,
+)
 
 
 @dataclass(frozen=True)
@@ -153,5 +164,12 @@ def memory_machine_of(node: Node) -> MemoryMachine:
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
     """The allocated memory of each NUMA node."""
+    machine = memory_machine_of(node)
+    found = memory_state_of_totals(machine, persistent(state.allocations).total(_MEMORY))
+    if found is not None:
+        return found
     blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
-    return memory_state(memory_machine_of(node), blocks)
+    return memory_state(machine, blocks)
+
+
+_MEMORY: Sum[str, Allocation, Totals] = Sum(lambda some: totals(one.memory for _, one in some), added)

@@ -144,10 +144,11 @@ class Partition:
 
 def allocated_cgroups(state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
     """Every cgroup that may have been made a partition, and the allocated CPUs of its container."""
-    for record in state.containers.values():
-        held = state.allocation_of(record)
-        if held is not None and held.cpus and record.cgroup.path:
-            yield record.cgroup, held.cpus
+    for uid in dict.fromkeys(map(pod_of, state.holders)):
+        for record in state.containers_of(uid):
+            held = state.allocation_of(record)
+            if held is not None and held.cpus and record.cgroup.path:
+                yield record.cgroup, held.cpus
 
 
 _WORDS = {Isolation.PARTITION: "root", Isolation.ISOLATED: "isolated"}
@@ -195,24 +196,19 @@ def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
     pool = state.shared_pool(node)
     if node.options.effect is not Effect.CGROUP or not pins(node, state) or not pool:
         return
-    for pod in state.pods.values():
-        if pod.sandbox_path and not _is_bounded(node, pod):
+    unbounded = state.guaranteed_pods if node.options.pool_floor else state.pods.values()
+    for pod in unbounded:
+        if pod.sandbox_path:
             yield CgroupRef(pod.cgroup_parent, pod.sandbox_path), pool
 
 
 def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
     """Running containers with exclusive CPUs."""
-    # The pods first: thousands of other containers are skipped without looking up their allocations.
-    pods = {pod_of(key) for key, held in state.allocations.items() if held.cpus}
-    for record in state.containers.values():
-        if record.pod_uid in pods and record.phase is Phase.RUNNING:
+    for uid in dict.fromkeys(map(pod_of, state.holders)):
+        for record in state.containers_of(uid):
             held = state.allocation_of(record)
-            if held is not None and held.cpus and not held.is_pod_shared:
+            if record.phase is Phase.RUNNING and held is not None and held.cpus and not held.is_pod_shared:
                 yield record, held
-
-
-def _is_bounded(node: Node, pod: PodRecord) -> bool:
-    return node.options.pool_floor and pod.qos is not QOSClass.GUARANTEED
 
 
 def _quota(limit_milli: int, *, is_lifted: bool) -> int:

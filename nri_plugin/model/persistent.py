@@ -32,15 +32,15 @@ _DEEPEST = 60 // _BITS
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Generic[Value, Total]):
+class Sum(Generic[Key, Value, Total]):
     """A sum over all entries; branches remember theirs, so that only changed paths are added up again.
 
     Attributes:
-        of: the sum of some values.
+        of: the sum of some entries, (key, value).
         join: adds sums. Both take none to many, in any order.
     """
 
-    of: Callable[[list[Value]], Total]
+    of: Callable[[list[tuple[Key, Value]]], Total]
     join: Callable[[list[Total]], Total]
 
 
@@ -229,13 +229,22 @@ class PersistentMap(Mapping[Key, Value]):
             found.sort(key=lambda one: self._rank(one.key))
         return found
 
+    def in_order(self, keys: Iterable[Key]) -> list[Key]:
+        """These keys in the order of their insertion."""
+        return sorted(keys, key=self._rank)
+
     def _rank(self, key: Key) -> int:
         entry = _leaf_of(self.root, key).entries.get(key)
         return -1 if entry is None else entry[0]
 
-    def total(self, wanted: Sum[Value, Total]) -> Total:
+    def total(self, wanted: Sum[Key, Value, Total]) -> Total:
         """The sum over all entries."""
         return _total(self.root, wanted)
+
+
+def persistent(mapping: Mapping[Key, Value]) -> PersistentMap[Key, Value]:
+    """The mapping with its own type: a state names its mappings by what its callers may give."""
+    return cast("PersistentMap[Key, Value]", mapping)
 
 
 def _number(entry: tuple[int, Any, Any]) -> int:
@@ -317,12 +326,12 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
             yield key, None, entry[1]
 
 
-def _total(tree: _Tree, wanted: Sum[Any, Total]) -> Total:
+def _total(tree: _Tree, wanted: Sum[Any, Any, Total]) -> Total:
     sums = tree.sums
     if sums is not None and wanted in sums:
         return cast("Total", sums[wanted])
     if isinstance(tree, _Leaf):
-        found = wanted.of([value for _, value in tree.entries.values()])
+        found = wanted.of([(key, value) for key, (_, value) in tree.entries.items()])
     else:
         terms = []
         for child in tree.children:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property, reduce
+from itertools import chain
 from operator import or_
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from nri_plugin.model.options import Node
-from nri_plugin.model.persistent import Change, PersistentMap, Sum
+from nri_plugin.model.persistent import Change, PersistentMap, Sum, persistent
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 
 
@@ -337,7 +338,7 @@ class State:
     @cached_property
     def exclusive(self) -> CPUSet:
         """All exclusive CPUs."""
-        return CPUSet(_persistent(self.allocations).total(_EXCLUSIVE))
+        return CPUSet(persistent(self.allocations).total(_EXCLUSIVE))
 
     @cached_property
     def owned(self) -> Mapping[str, CPUSet]:
@@ -428,67 +429,81 @@ class State:
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
         """The pod's containers."""
-        return [self.containers[one] for one in _persistent(self.containers).keys_in(pod_uid)]
+        return [self.containers[one] for one in persistent(self.containers).keys_in(pod_uid)]
 
     def allocations_of(self, pod_uid: str) -> dict[str, Allocation]:
         """The allocations of the pod and of its containers, by key."""
-        return {key: self.allocations[key] for key in _persistent(self.allocations).keys_in(pod_uid)}
+        return {key: self.allocations[key] for key in persistent(self.allocations).keys_in(pod_uid)}
 
     def pod_of_sandbox(self, sandbox_id: str) -> PodRecord | None:
         """The pod that has this sandbox now."""
-        keys = _persistent(self.pods).keys_in(sandbox_id)
+        keys = persistent(self.pods).keys_in(sandbox_id)
         return self.pods[keys[0]] if keys else None
+
+    @property
+    def holders(self) -> list[str]:
+        """The keys of the allocations that have CPUs."""
+        allocations = persistent(self.allocations)
+        keys = allocations.total(_HOLDERS)
+        return allocations.in_order(keys)
+
+    @property
+    def guaranteed_pods(self) -> list[PodRecord]:
+        """The pods of class Guaranteed."""
+        pods = persistent(self.pods)
+        uids = pods.total(_GUARANTEED)
+        return [pods[uid] for uid in pods.in_order(uids)]
 
     @property
     def has_unreachable(self) -> bool:
         """Whether a container has no path of a cgroup, so that only the runtime can change its cpuset."""
-        return _persistent(self.containers).total(_UNREACHABLE)
+        return persistent(self.containers).total(_UNREACHABLE)
 
     def changes_from(self, before: "State") -> "StateChanges":
         """What differs from `before`. The cost is that of the changes where one state was made from the other."""
         return StateChanges(
-            _persistent(self.pods).changes_from(_persistent(before.pods)),
-            _persistent(self.containers).changes_from(_persistent(before.containers)),
-            _persistent(self.allocations).changes_from(_persistent(before.allocations)),
+            persistent(self.pods).changes_from(persistent(before.pods)),
+            persistent(self.containers).changes_from(persistent(before.containers)),
+            persistent(self.allocations).changes_from(persistent(before.allocations)),
         )
 
     def with_pod(self, pod: PodRecord) -> "State":
         """This state with `pod` added or replaced."""
-        return State(_persistent(self.pods).with_item(pod.uid, pod), self.containers, self.allocations)
+        return State(persistent(self.pods).with_item(pod.uid, pod), self.containers, self.allocations)
 
     def with_container(self, record: ContainerRecord) -> "State":
         """This state with `record` added or replaced."""
-        containers = _persistent(self.containers).with_item(record.id, record)
+        containers = persistent(self.containers).with_item(record.id, record)
         return State(self.pods, containers, self.allocations)
 
     def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
         """This state with `records`, by id, added or replaced."""
-        return State(self.pods, _persistent(self.containers).with_items(records), self.allocations)
+        return State(self.pods, persistent(self.containers).with_items(records), self.allocations)
 
     def with_allocation(self, key: str, allocation: Allocation) -> "State":
         """This state with the allocation added or replaced."""
-        allocations = _persistent(self.allocations).with_item(key, allocation)
+        allocations = persistent(self.allocations).with_item(key, allocation)
         return State(self.pods, self.containers, allocations)
 
     def without_container(self, container_id: str) -> "State":
         """This state without the container's record; its allocation stays."""
-        return State(self.pods, _persistent(self.containers).without(container_id), self.allocations)
+        return State(self.pods, persistent(self.containers).without(container_id), self.allocations)
 
     def without_allocation(self, key: str) -> "State":
         """This state without that allocation."""
-        return State(self.pods, self.containers, _persistent(self.allocations).without(key))
+        return State(self.pods, self.containers, persistent(self.allocations).without(key))
 
     def released(self, pod_uid: str) -> "State":
         """This state without the pod's allocations."""
-        allocations = _persistent(self.allocations)
+        allocations = persistent(self.allocations)
         kept = allocations.without(*allocations.keys_in(pod_uid))
         return self if kept is allocations else State(self.pods, self.containers, kept)
 
     def without_pod(self, pod_uid: str) -> "State":
         """This state without the pod, its containers and its allocations."""
-        containers = _persistent(self.containers)
+        containers = persistent(self.containers)
         containers = containers.without(*containers.keys_in(pod_uid))
-        return State(_persistent(self.pods).without(pod_uid), containers, self.released(pod_uid).allocations)
+        return State(persistent(self.pods).without(pod_uid), containers, self.released(pod_uid).allocations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,11 +522,19 @@ _GROUPS: Mapping[str, Callable[[str, Any], str]] = {
 }
 """The group of a record in each mapping of a state."""
 
-_UNREACHABLE: Sum[ContainerRecord, bool] = Sum(lambda some: not all(one.cgroup.path for one in some), any)
-_EXCLUSIVE: Sum[Allocation, int] = Sum(
-    lambda some: reduce(or_, [one.cpus.mask for one in some], 0), lambda masks: reduce(or_, masks, 0)
+
+def _joined(parts: list[list[str]]) -> list[str]:
+    return list(chain.from_iterable(parts))
+
+
+_UNREACHABLE: Sum[str, ContainerRecord, bool] = Sum(
+    lambda some: not all(one.cgroup.path for _, one in some), any
 )
-
-
-def _persistent(mapping: Mapping[str, Value]) -> PersistentMap[str, Value]:
-    return cast("PersistentMap[str, Value]", mapping)
+_EXCLUSIVE: Sum[str, Allocation, int] = Sum(
+    lambda some: reduce(or_, [one.cpus.mask for _, one in some], 0), lambda masks: reduce(or_, masks, 0)
+)
+_HOLDERS: Sum[str, Allocation, list[str]] = Sum(lambda some: [key for key, one in some if one.cpus], _joined)
+_GUARANTEED: Sum[str, PodRecord, list[str]] = Sum(
+    lambda some: [uid for uid, one in some if one.qos is QOSClass.GUARANTEED],
+    _joined,
+)

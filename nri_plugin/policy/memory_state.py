@@ -14,6 +14,7 @@ from functools import cached_property
 from nri_plugin.model import bits
 from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import NUMANode, Topology
 
@@ -134,6 +135,49 @@ def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlo
         machine, {}, dict.fromkeys(machine.nodes, 0), {node: 1 << node for node in machine.nodes}
     )
     return empty.with_blocks((block, block.size_bytes) for blocks in containers for block in blocks)
+
+
+Totals = Mapping[tuple[int, str], tuple[int, int]]
+"""By (node mask, resource): the bytes and the number of blocks."""
+
+
+def totals(containers: Iterable[Sequence[MemoryBlock]]) -> Totals:
+    """The totals of all blocks."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}
+    for blocks in containers:
+        for block in blocks:
+            key = block.nodes.mask, block.resource
+            size, count = found.get(key, (0, 0))
+            found[key] = size + block.size_bytes, count + 1
+    return found
+
+
+def added(parts: Iterable[Totals]) -> Totals:
+    """The sum of several totals."""
+    found: dict[tuple[int, str], tuple[int, int]] = {}
+    for part in parts:
+        for key, (size, count) in part.items():
+            had, number = found.get(key, (0, 0))
+            found[key] = had + size, number + count
+    return found
+
+
+def memory_state_of_totals(machine: MemoryMachine, blocks: Totals) -> MemoryState | None:
+    """As `memory_state`; None where blocks have some of their nodes in common, because then their order matters."""
+    masks, seen = {mask for mask, _ in blocks}, 0
+    for mask in masks:
+        if seen & mask:
+            return None
+        seen |= mask
+    state = memory_state(
+        machine,
+        ((MemoryBlock(NodeMask(mask), resource, size),) for (mask, resource), (size, _) in blocks.items()),
+    )
+    assignments = dict.fromkeys(machine.nodes, 0)
+    for (mask, _), (_, count) in blocks.items():
+        for node in bits.iterate(mask):
+            assignments[node] = assignments.get(node, 0) + count
+    return replace(state, assignments=assignments)
 
 
 Reuse = Mapping[tuple[int, str], int]
