@@ -15,11 +15,21 @@ from dataclasses import dataclass
 
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.core.drift import Cause, CpusetsObserved, Drift, Observed, Target, drifts, targets
+from nri_plugin.core.drift import (
+    Cause,
+    CpusetsObserved,
+    Drift,
+    Observed,
+    Target,
+    drifts,
+    new_targets,
+    targets,
+)
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize
@@ -192,6 +202,7 @@ class DriftWatch:
         self._watch, self._machine_moved, self._report = watch, machine_moved, report
         self._pacing = Pacing(draw)
         self._known: dict[Target, None] = {}  # all cgroups that are watched and swept
+        self._followed: tuple[Node, State] | None = None  # what they were derived from
         self._queue: dict[Target, str] = {}  # to be read by the next slices, with `noticed_by`
         self._waiting: dict[Target, str] = {}  # drifted, and not due for a repair yet
         self._doubted: dict[Target, float] = {}  # drifted for a doubtful cause, since when
@@ -228,14 +239,21 @@ class DriftWatch:
 
     def _follow(self) -> None:
         """Watch the cgroups that exist now, and forget the others."""
-        now_there = targets(self._handler.node, self._handler.state)
-        for gone in self._known.keys() - now_there.keys():
-            self._let_go(gone)
-        fresh = [target for target in now_there if target not in self._known]
-        self._known = now_there
+        node, state = self._handler.node, self._handler.state
+        followed, self._followed = self._followed, (node, state)
+        if followed is not None and followed[0] is node:
+            gone, fresh = new_targets(node, followed[1], state)
+        else:
+            now_there = targets(node, state)
+            gone = [target for target in self._known if target not in now_there]
+            fresh = [target for target in now_there if target not in self._known]
+        for target in gone:
+            self._let_go(target)
+        self._known.update(dict.fromkeys(fresh))
         self._enqueue(fresh, "sweep")
 
     def _let_go(self, target: Target) -> None:
+        self._known.pop(target, None)
         if self._watch is not None:
             self._watch.discard(target)
         self._pacing.forget(target)

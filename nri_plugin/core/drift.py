@@ -12,7 +12,7 @@ from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.pool import all_writes, floor_writes, own_write, pins
 from nri_plugin.model.options import Effect, Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, Phase, State
+from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, State
 
 
 class Cause(StrEnum):
@@ -86,13 +86,34 @@ def targets(node: Node, state: State) -> dict[Target, None]:
     """All cgroups to watch, in a stable order; none where the agent does not write cgroups."""
     if node.options.effect is not Effect.CGROUP or not pins(node, state):
         return {}
-    running = [
-        Target(record.cgroup, record.id)
-        for record in state.containers.values()
-        if record.phase is Phase.RUNNING and record.cgroup.path
-    ]
-    slices = [Target(write.target) for write in floor_writes(node, state, state.pods.values())]
-    return dict.fromkeys(running + slices)
+    targets = map(_target, state.containers.values())
+    return dict.fromkeys([*(one for one in targets if one is not None), *_slices(node, state)])
+
+
+def new_targets(node: Node, before: State, after: State) -> tuple[list[Target], list[Target]]:
+    """The cgroups that `targets` has no longer, and those that it has now and had not `before`, on the same node."""
+    if node.options.effect is not Effect.CGROUP or not (pins(node, before) and pins(node, after)):
+        old, new = targets(node, before), targets(node, after)
+        return [one for one in old if one not in new], [one for one in new if one not in old]
+    gone, come = [], []
+    for change in after.changes_from(before).containers:
+        former, latter = _target(change.before), _target(change.after)
+        if former != latter:
+            gone += [former] if former else []
+            come += [latter] if latter else []
+    slices_before, slices = _slices(node, before), _slices(node, after)
+    gone += [one for one in slices_before if one not in slices]
+    come += [one for one in slices if one not in slices_before]
+    return gone, come
+
+
+def _target(record: ContainerRecord | None) -> Target | None:
+    is_running = record is not None and record.phase is Phase.RUNNING and record.cgroup.path
+    return Target(record.cgroup, record.id) if record is not None and is_running else None
+
+
+def _slices(node: Node, state: State) -> list[Target]:
+    return [Target(write.target) for write in floor_writes(node, state, state.pods.values())]
 
 
 def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drift, ...]:
