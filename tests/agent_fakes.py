@@ -61,6 +61,9 @@ class FakeCgroups:
         self.journal.append(f"write {name}={cpus}")
         return WriteOutcome.WRITTEN
 
+    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
+        return self.values.get(name_of(ref))
+
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
         name = name_of(ref)
         if name in self.failing:

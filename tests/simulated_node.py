@@ -1,10 +1,11 @@
 """A node without sockets and files, for tests: embedded runtime, cpuset tree, and the engine as its plugin."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from nri_plugin.agent.cpusets import WaitingWrites
 from nri_plugin.agent.handler import ended_pods, untold_removal
-from nri_plugin.core.decision import Decision
+from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import cgroup_path
@@ -63,6 +64,7 @@ class EngineAgent:
         self.tree = tree
         self.state = state or State()
         self.decisions: list[Decision] = []
+        self.waiting = WaitingWrites()
 
     def ask(self, event: events.NRIEvent | OwnEvent) -> events.NRIResponse | None:
         decision = decide(self.node, self.state, event)
@@ -70,16 +72,24 @@ class EngineAgent:
         if decision.refusal is not None:
             raise PluginRefusedError(str(decision.refusal))
         assert violations(self.node, decision.state) == [], decision.steps
-        for write in decision.writes:
-            path = cgroup_path(write.target)
-            if path in self.tree:
-                if write.make_room:
-                    self._widen_above(path, write.cpus)
-                self.tree.write(path, CpusetFile.CPUS, str(write.cpus))
-            else:
-                assert not write.must_exist, (event, write)
+        self._write(decision.writes)
+        is_sync = isinstance(event, events.Synchronize)
+        self.waiting.follow(self.node, self.state, decision.state, is_unknown=is_sync)
         self.state = decision.state
+        while self.waiting:
+            self._write(self.waiting.take(self.node, self.state).writes)
         return decision.response
+
+    def _write(self, writes: Iterable[CpusetWrite]) -> None:
+        for write in writes:
+            path = cgroup_path(write.target)
+            if path not in self.tree:
+                assert not write.must_exist, write
+                continue
+            if write.make_room:
+                self._widen_above(path, write.cpus)
+            held = self.tree.own_cpus(path) if write.narrows else write.cpus
+            self.tree.write(path, CpusetFile.CPUS, str(held & write.cpus or write.cpus))
 
     def look(self) -> None:
         """What the agent does by the clock."""

@@ -19,7 +19,13 @@ from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.agent.startup import Watchers, build_handler
 from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket
-from nri_plugin.agent.watches import EndedPodsWatch, reconcile_kernel_settings, watch_drift, watch_observed
+from nri_plugin.agent.watches import (
+    EndedPodsWatch,
+    LateWriter,
+    reconcile_kernel_settings,
+    watch_drift,
+    watch_observed,
+)
 from nri_plugin.config.loading import Config
 from nri_plugin.process.loop import Loop
 
@@ -133,7 +139,8 @@ class Assembly:
         warn_of_kubelet(log, kubelet_policy())
         if metrics is not None:
             metrics.follow(drift, settings)
-        return (drift, owners, settings) if settings else (drift, owners)
+        late = LateWriter(handler, loop)
+        return (late, drift, owners, settings) if settings else (late, drift, owners)
 
 
 def collect_garbage_by_the_clock(loop: Loop) -> None:

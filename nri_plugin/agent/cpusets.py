@@ -6,6 +6,7 @@ writing parts of `nri_plugin.host`; import-linter enforces it.
 | writes of | passed by | written by |
 |---|---|---|
 | decisions, also repairs of drift | `check`, as a whole, before anything is saved | `CpusetWriter`, which takes `CheckedWrites` only |
+| files that waited until the answer was out | `WaitingWrites.take`, a portion at a time | the same |
 | an undone decision | write by write | `CpusetWriter.undo` |
 | sandboxes and partitions | one by one | `PartitionWriter` |
 | slices of a pool floor that was switched off | one by one | `lift_floor` |
@@ -17,13 +18,20 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Self
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import Observed, OwnEvent, Target
 from nri_plugin.core.kernel_settings import Partition, allocated_cgroups, limits
-from nri_plugin.core.pool import floor_writes
-from nri_plugin.core.requests import qos_slices, slice_pattern
+from nri_plugin.core.pool import (
+    bounded_writes,
+    files_wait,
+    floor_writes,
+    late_write,
+    slices_of,
+    waiting_containers,
+)
 from nri_plugin.core.validator import (
     new_violations,
     opening_violations,
@@ -36,7 +44,7 @@ from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.partitions import ON_V1, Partitions, Settled, end_all
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
-from nri_plugin.model.options import CPUManagerPolicy, Node
+from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, State
 from nri_plugin.process.logs import say
@@ -51,9 +59,15 @@ MOST_UNWRITTEN = 64
 
 @dataclass(frozen=True, slots=True)
 class CheckedWrites:
-    """Writes that the validator has passed. Only `check` makes one."""
+    """Writes that the validator has passed. Only `check` and `WaitingWrites` make one.
+
+    Attributes:
+        writes: in their order.
+        state: the state that they follow from.
+    """
 
     writes: tuple[CpusetWrite, ...]
+    state: State = field(default_factory=State)
 
 
 def check(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decision) -> CheckedWrites:
@@ -65,7 +79,7 @@ def check(node: Node, before: State, event: NRIEvent | OwnEvent, decision: Decis
     violations = new_violations(node, before, event, decision)
     if violations:
         raise InvariantError(violations, decision.steps)
-    return CheckedWrites(decision.writes)
+    return CheckedWrites(decision.writes, decision.state)
 
 
 class WriteError(HostError):
@@ -102,26 +116,31 @@ class CpusetWriter:
         """Return a writer for the cgroups of `tree`."""
         return cls(WritableCgroups(tree) if tree is not None else None)
 
-    def apply(self, checked: CheckedWrites) -> None:
+    def apply(self, checked: CheckedWrites) -> list[HostError]:
         """Write in the given order, and stop at the first failure.
 
         The engine orders the writes so that sets shrink before others grow: no CPU belongs to two containers meanwhile.
 
+        Returns:
+            The errors of slices in whose place the files below them have been written.
+
         Raises:
             WriteError: a write failed.
         """
-        for number, write in enumerate(checked.writes):
-            try:
-                self._write(write)
-            except HostError as error:
-                raise WriteError(error, checked.writes[: number + 1]) from None
+        done, slices = list[CpusetWrite](), list[HostError]()
+        for write, error in self._carry_out(checked):
+            done.append(write)
+            if error is not None and not write.bounds:
+                raise WriteError(error, done)
+            if error is not None:
+                self.unwritten.append(write)
+                slices.append(error)
+        return slices
 
     def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:
         """Write as many as possible; yield the error of each that failed."""
-        for write in checked.writes:
-            try:
-                self._write(write)
-            except HostError as error:
+        for write, error in self._carry_out(checked):
+            if error is not None:
                 self.unwritten.append(write)
                 yield error
 
@@ -132,7 +151,8 @@ class CpusetWriter:
         """
         # In reverse order, so that sets shrink before others grow, as in `apply`.
         for write in reversed(done):
-            back = replace(write, cpus=_desired_cpus(node, before, write), compare=True)
+            cpus = _desired_cpus(node, before, write)
+            back = replace(write, cpus=cpus, compare=True, narrows=False, bounds=False)
             try:
                 _refuse(write_violations(node, before, back))
                 self._write(back)
@@ -169,17 +189,40 @@ class CpusetWriter:
         """
         return self._cgroups.directories(target) if self._cgroups else []
 
-    def _write(self, write: CpusetWrite) -> None:
+    def _carry_out(self, checked: CheckedWrites) -> Iterator[tuple[CpusetWrite, HostError | None]]:
+        """Yield each write with its error. In place of a slice that could not be written come the files below it."""
+        for write in checked.writes:
+            outcome, error = self._tried(write)
+            yield write, error
+            if write.bounds and outcome not in _BOUNDING:
+                for below in bounded_writes(checked.state, write):
+                    yield below, self._tried(below)[1]
+
+    def _tried(self, write: CpusetWrite) -> tuple[WriteOutcome | None, HostError | None]:
+        try:
+            return self._write(write), None
+        except HostError as error:
+            return None, error
+
+    def _write(self, write: CpusetWrite) -> WriteOutcome:
         if self._cgroups is None:
             raise HostError("cgroup root", f"no cgroup tree to write {write.cpus} to; set cgroupRoot")
         # The kernel refuses CPUs that a cgroup above does not have.
         if write.make_room:
             self._cgroups.make_room(write.target, write.cpus)
-        outcome = self._cgroups.write_cpus(write.target, write.cpus, compare=write.compare)
+        cpus = write.cpus
+        if write.narrows:
+            cpus = (self._cgroups.read_cpus(write.target) or cpus) & cpus or cpus
+        outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
         self.outcomes[outcome] += 1
         # Some cgroups do not exist yet, or no longer; only a start depends on its cgroup.
         if outcome is WriteOutcome.MISSING and write.must_exist:
             raise self._cgroups.missing_error(write.target)
+        return outcome
+
+
+_BOUNDING = frozenset({WriteOutcome.WRITTEN, WriteOutcome.UNCHANGED})
+"""Outcomes after which a slice bounds what is below it."""
 
 
 def _desired_cpus(node: Node, state: State, write: CpusetWrite) -> CPUSet:
@@ -191,6 +234,57 @@ def _desired_cpus(node: Node, state: State, write: CpusetWrite) -> CPUSet:
 def _refuse(violations: Sequence[str]) -> None:
     if violations:
         raise InvariantError(violations)
+
+
+# Writes that wait until the answer is out
+
+
+PORTION = 32
+"""Files that are written without a break: half a millisecond. The loop answers the runtime between two portions."""
+
+
+class WaitingWrites:
+    """The files of containers that a slice bounds, and after them slices that may become wider.
+
+    They are written in rounds over all such containers. A pool that changes during a round is followed by another one, and
+    only the end of the last round widens slices: no file below holds an exclusive CPU then. Nothing is queued but ids: the
+    CPUs of a container are derived when they are written.
+    """
+
+    def __init__(self) -> None:
+        self._round: Iterator[str] = iter(())
+        self._compares = False  # in this round, files may hold the right value already
+        self._is_another_due = self._is_another_to_compare = False
+        self._is_waiting = False
+
+    def __bool__(self) -> bool:
+        """Return whether something waits."""
+        return self._is_waiting
+
+    def follow(self, node: Node, before: State, after: State, *, is_unknown: bool = False) -> None:
+        """Note that the pool changed, or with `is_unknown` that the cgroups may hold anything; reads no container."""
+        if is_unknown or files_wait(node, before, after):
+            self._is_waiting = self._is_another_due = True
+            self._is_another_to_compare = self._is_another_to_compare or is_unknown
+
+    def take(self, node: Node, state: State, most: int = PORTION) -> CheckedWrites:
+        """Return the next portion; the slices are one of their own, when no container waits any more.
+
+        Raises:
+            InvariantError: the portion would break an invariant; it is left out.
+        """
+        ids = list(islice(self._round, most))
+        if not ids and self._is_another_due:
+            # A container that comes later gets the CPUs of its moment at its start.
+            self._round = waiting_containers(node, state)
+            self._compares, self._is_another_to_compare = self._is_another_to_compare, False
+            self._is_another_due = False
+            ids = list(islice(self._round, most))
+        writes = tuple(write for one in ids for write in late_write(node, state, one, compare=self._compares))
+        if not ids:
+            writes, self._is_waiting = floor_writes(node, state), False
+        _refuse(write_violations(node, state, *writes))
+        return CheckedWrites(writes, state)
 
 
 # Sandboxes and partitions
@@ -267,19 +361,31 @@ def open_slices(cgroups: WritableCgroups, node: Node, state: State, log: logging
     """Give all online CPUs to slices that hold the value of a floor; a failure is logged."""
     if cgroups.version == 1:
         return
-    # The slices that an agent with a floor would write.
-    on = replace(node.options, pool_floor=True, cpu_manager_policy=CPUManagerPolicy.STATIC)
-    for write in floor_writes(replace(node, options=on), state, state.pods.values()):
+    for ref in slices_of(state):
         try:
-            found = cgroups.read_cpus(write.target)
+            found = cgroups.read_cpus(ref)
             # An administrator may have set another value; that one stays.
             if found and is_floor(found, node, state):
-                opened = replace(write, cpus=node.topology.online)
+                opened = CpusetWrite(ref, node.topology.online)
                 _refuse(opening_violations(node.topology.online, state, opened))
+                _write_below(cgroups, node, state, ref)
                 cgroups.write_cpus(opened.target, opened.cpus)
-                say(log, logging.INFO, "pool floor lifted", cgroup=write.target.parent, was=found)
+                say(log, logging.INFO, "pool floor lifted", cgroup=ref.parent, was=found)
         except (HostError, InvariantError) as error:
             say(log, logging.WARNING, "pool floor not lifted", err=error)
+
+
+def _write_below(cgroups: WritableCgroups, node: Node, state: State, ref: CgroupRef) -> None:
+    """Write the files that only this slice bounds: an agent may have ended while they waited.
+
+    Raises:
+        HostError: one could not be written.
+        InvariantError: one would be given CPUs that are exclusive to others.
+    """
+    for container_id in state.ids_below([ref]) if state.exclusive else ():
+        for write in late_write(node, state, container_id, compare=True):
+            _refuse(write_violations(node, state, write))
+            cgroups.write_cpus(write.target, write.cpus)
 
 
 def is_floor(cpus: CPUSet, node: Node, state: State) -> bool:
@@ -347,12 +453,6 @@ def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
             if quotas is not None and quotas.set(quota.target, quota.quota_us):
                 found.limited.append(quota.target.path or quota.target.parent)
     return found
-
-
-def slices_of(state: State) -> list[CgroupRef]:
-    """Return the Burstable and BestEffort slices of all known pods."""
-    patterns = {slice_pattern(pod.cgroup_parent) for pod in state.pods.values()}
-    return [ref for pattern in sorted(patterns) for ref in qos_slices(pattern)]
 
 
 @contextmanager

@@ -325,7 +325,8 @@ class DriftWatch:
 
     def _drifted(self, batch: Iterable[Target]) -> tuple[Drift, ...]:
         observed = [one for target in batch if (one := self._observed(target)) is not None]
-        return drifts(self._handler.node, self._handler.state, observed)
+        handler = self._handler
+        return drifts(handler.node, handler.state, observed, is_settled=handler.is_settled)
 
     def _observed(self, target: Target) -> Observed | None:
         try:

@@ -10,9 +10,10 @@
      8 account    log line, recording, repair of cgroups that a failed write left, counters            I/O, bounded
      9 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
     10 read back  compare the effective cpusets with the written ones, after the answer was sent        I/O
+    11 the rest   cpusets of containers that a written slice bounds, in portions between requests       I/O
 
 `Handler.handle` does steps 2 to 8 in this order. `runtime_link.py` opens the connection, waits for bytes and calls
-`receive`, `Handler.serve`, `send` and `read_back`. Everything runs in one thread. Watches of the agent are timers of the
+`receive`, `Handler.serve`, `send` and `read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of the
 same loop, so they work between two requests.
 
 Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
@@ -27,7 +28,7 @@ from typing import ClassVar
 
 from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
 from nri_plugin.agent.connection import RuntimeConnection
-from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError, check
+from nri_plugin.agent.cpusets import PORTION, CheckedWrites, CpusetWriter, WaitingWrites, WriteError, check
 from nri_plugin.agent.outcome import (
     REFUSABLE,
     LineLevels,
@@ -62,6 +63,9 @@ from nri_plugin.wire.nri.messages import Pod
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
+
+LONGEST_WAIT_S = 10.0
+"""Ten thousand files that wait take less than a second."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
 """Events that may be the first of a container that was created while the agent was away."""
@@ -102,7 +106,7 @@ class RequestFlow:
 
 
 class Handler:
-    """Handles requests and owns the state: steps 2 to 8 and 10.
+    """Handles requests and owns the state: steps 2 to 8, 10 and 11.
 
     Args:
         node: the node that decisions are made for.
@@ -146,6 +150,8 @@ class Handler:
         self._decide = decide
         self.cpusets = cpusets
         self.checkpoint = checkpoint
+        self._waiting = WaitingWrites()
+        self._waiting_since = 0.0
         self._log = log
         self._clock = clock
         self._describe = describe
@@ -231,6 +237,7 @@ class Handler:
         # Step 6: shared containers leave the CPUs before the answer gives them to the new container.
         self._write(flow, checked)
         # Step 7: no later step can fail the request.
+        self._leave_waiting(is_unknown=isinstance(flow.event, Synchronize), after=flow.decision.state)
         self.state = flow.decision.state
         self.checkpoint.tell_unsaved(self.state)
         response = flow.decision.response
@@ -297,7 +304,8 @@ class Handler:
                 say(self._log, logging.ERROR, "cpuset not written", op=op, event=name_of(event), err=error)
             return
         try:
-            self.cpusets.apply(checked)
+            for slip in self.cpusets.apply(checked):
+                say(self._log, logging.ERROR, "slice not written, its containers are", op=op, err=slip)
         except WriteError as error:
             # In reverse order of steps 5 and 6: the checkpoint must not lack an allocation that a cgroup still has.
             for failure in self.cpusets.undo(self.node, self.state, error.done):
@@ -400,6 +408,38 @@ class Handler:
                     observed=observed,
                 )
 
+    # ------------------------------------------------------------ what waits until the answer is out
+
+    def _leave_waiting(self, after: State, *, is_unknown: bool) -> None:
+        waited = self.is_waiting
+        self._waiting.follow(self.node, self.state, after, is_unknown=is_unknown)
+        if self.is_waiting and not waited:
+            self._waiting_since = self._clock()
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether cgroups wait to be written."""
+        return bool(self._waiting)
+
+    def write_waiting(self, most: int = PORTION) -> bool:
+        """Write the next of the cgroups that may wait; return whether more are left."""
+        if not self.is_waiting:
+            return False
+        try:
+            for error in self.cpusets.attempt(self._waiting.take(self.node, self.state, most)):
+                say(self._log, logging.ERROR, "cpuset not written", event="after the answer", err=error)
+        except NriPinError as error:
+            say(self._log, logging.ERROR, "cpusets not written after the answer", err=error)
+        return self.is_waiting
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether every cgroup should hold the desired value by now.
+
+        A wait that lasts too long is not believed, so that drift is found in any case.
+        """
+        return not self.is_waiting or self._clock() - self._waiting_since > LONGEST_WAIT_S
+
     # ------------------------------------------------------------ calls of the watches and of a reload
 
     def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
@@ -461,11 +501,12 @@ class Handler:
         for target in stale:
             with suppress(HostError):
                 observed.append(self.cpusets.observe(target))
-        event = CpusetsObserved(tuple(one for one in observed if one is not None))
-        if not drifts(self.node, self.state, event.observed):
+        seen = [one for one in observed if one is not None]
+        found = drifts(self.node, self.state, seen, is_settled=self.is_settled)
+        if not found:
             return
         try:
-            self.put_right(event)
+            self.put_right(CpusetsObserved(tuple(one.observed for one in found)))
         except NriPinError as error:
             say(self._log, logging.ERROR, "cpuset not repaired", err=error)
 
@@ -474,7 +515,9 @@ class Handler:
         self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
 
     def close(self) -> None:
-        """Finish checkpoint and recording."""
+        """Finish waiting writes, checkpoint and recording."""
+        while self.write_waiting():
+            pass
         self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()

@@ -35,8 +35,9 @@ KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELS
 class CpusetReader(CpusetWriter):
     """Reads cgroups and writes none."""
 
-    def apply(self, checked: CheckedWrites) -> None:
+    def apply(self, checked: CheckedWrites) -> list[HostError]:  # noqa: ARG002 - not carried out
         """Write nothing."""
+        return []
 
     def attempt(self, checked: CheckedWrites) -> Iterator[HostError]:  # noqa: ARG002 - not carried out
         """Write nothing; no error can occur."""

@@ -1,6 +1,7 @@
 """The work of the agent between two requests; timers of the loop run it.
 
 * `MachineWatch` notices CPUs and memory nodes that come or go, and adapts the cgroups.
+* `LateWriter` writes the cgroups that may wait until an answer is out.
 * `EndedPodsWatch` releases allocations of pods whose end was not reported.
 * `watch_drift` starts `MachineWatch` and `DriftWatch`. `watch_observed` starts those of an agent that only observes.
 * `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
@@ -146,6 +147,27 @@ class MachineWatch:
                 name=named(state.pods, key),
                 cpus=state.allocations[key].cpus,
             )
+
+
+class LateWriter:
+    """Writes the cgroups that may wait until an answer is out, in portions; requests are answered between two portions.
+
+    Args:
+        handler: writes them.
+        loop: runs a portion in each of its turns.
+    """
+
+    def __init__(self, handler: Handler, loop: Loop) -> None:
+        self._handler, self._loop = handler, loop
+
+    def __call__(self, _outcome: RequestOutcome) -> None:
+        """Observe an outcome: something may wait now."""
+        if self._handler.is_waiting:
+            self._loop.set_timer("late writes", self._loop.clock(), self._write)
+
+    def _write(self) -> None:
+        if self._handler.write_waiting():
+            self._loop.set_timer("late writes", self._loop.clock(), self._write)
 
 
 ENDED_PAUSE_S = 10.0

@@ -149,6 +149,9 @@ class CpusetWrite:
             reading thousands of files while a container waits.
         make_room: first widen the cgroups above where they hold less, or enable the cpuset controller there; reads
             each of them.
+        narrows: only take CPUs away: CPUs of `cpus` that the cgroup does not hold are left out.
+        bounds: of a QoS slice. The files of containers below it wait until the answer is out, because this write bounds
+            them all at once; where it fails, they are written instead.
     """
 
     target: CgroupRef
@@ -157,6 +160,8 @@ class CpusetWrite:
     must_exist: bool = False
     compare: bool = True
     make_room: bool = False
+    narrows: bool = False
+    bounds: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +185,7 @@ class Decision:
         response: the answer when not refused.
         refusal: why the event is refused; only ever for CreateContainer and UpdateContainer.
         overruled: why it would have been refused, in a namespace that is never refused.
-        writes: narrowing before widening.
+        writes: those that the answer waits for, narrowing before widening; `core.pool` says which may come later.
         checks: to be read back once the answer is sent.
         steps: why, in short codes, in the order they happened.
     """

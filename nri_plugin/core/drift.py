@@ -4,7 +4,7 @@ Both are reported by events of our own and decided like those of the runtime. Al
 cgroups are written. The desired cpuset is derived from the state, so our own writes are never taken for drift.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -12,7 +12,7 @@ from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.pool import all_writes, floor_writes, own_write, pins
 from nri_plugin.model.options import Effect, Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, State, slice_above
 
 
 class Cause(StrEnum):
@@ -113,25 +113,32 @@ def _target(record: ContainerRecord | None) -> Target | None:
 
 
 def _slices(node: Node, state: State) -> list[Target]:
-    return [Target(write.target) for write in floor_writes(node, state, state.pods.values())]
+    return [Target(write.target) for write in floor_writes(node, state)]
 
 
-def drifts(node: Node, state: State, observed: Iterable[Observed]) -> tuple[Drift, ...]:
+def drifts(
+    node: Node, state: State, observed: Iterable[Observed], *, is_settled: bool = True
+) -> tuple[Drift, ...]:
     """Those of `observed` that are not as desired; cgroups that the agent does not set are ignored.
 
     A container without a value of its own that runs on the desired CPUs is bounded by its pod's cgroup. That is so with
     the agent's own container, whose files it may not write.
+
+    While files wait until the answer is out (not `is_settled`), a slice, and a container below one, only has to run on
+    no other CPUs than the desired ones.
     """
     observed = tuple(observed)
     has_slice = any(not one.target.container_id for one in observed)
     # The slices' cpusets are the same for every container, so they are derived once, and only when one was read.
-    slices = floor_writes(node, state, state.pods.values()) if has_slice else ()
+    slices = floor_writes(node, state) if has_slice or not is_settled else ()
     floor = {write.target: write.cpus for write in slices}
     found = []
     for one in observed:
         if _is_resized(state, one):
             continue  # the runtime wrote it first and confirms it later
         desired = _desired(node, state, one.target, floor)
+        if not is_settled and one.effective and one.effective <= desired and _may_wait(one.target, floor):
+            continue
         is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
         if desired and (one.effective != desired or (one.cpus != desired and not is_bounded_above)):
             found.append(Drift(one, desired, _cause(node, state, one, desired)))
@@ -166,6 +173,11 @@ def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CP
     if record is None or record.phase is not Phase.RUNNING:
         return CPUSet()
     return next((write.cpus for write in own_write(node, state, record)), CPUSet())
+
+
+def _may_wait(target: Target, floor: Mapping[CgroupRef, CPUSet]) -> bool:
+    above = slice_above(target.cgroup.path) if target.container_id else target.cgroup
+    return above in floor
 
 
 def _is_resized(state: State, observed: Observed) -> bool:

@@ -81,7 +81,7 @@ def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
     """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
     pod = pod_record(event.pod, node.options, state.pods.get(pod_uid(event.pod)), run_seen=True)
     state = state.with_pod(pod)
-    return Decision(state, writes=floor_writes(node, state, [pod]), steps=("pod",))
+    return Decision(state, writes=floor_writes(node, state, pod), steps=("pod",))
 
 
 def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:

@@ -89,12 +89,13 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     # 4. Starts that were missed: ended init containers before a running container release their memory.
     for record in records.values():
         after = init_memory_released(after, record) if record.phase is Phase.RUNNING else after
-    # 5. Every cgroup is compared: other writers may have been here while the agent was away.
+    # 5. Every cgroup is compared: other writers may have been here while the agent was away. Those that a slice bounds
+    #    are compared after the answer.
     after, updates = pending_updates(node, after, late=True)
     return Decision(
         after,
         SynchronizeResponse(updates),
-        writes=all_writes(node, after),
+        writes=all_writes(node, after, waits=True),
         steps=(*steps, *adopted_steps),
     )
 

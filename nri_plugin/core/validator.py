@@ -39,19 +39,13 @@ def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decisi
     problems = [str(one) for one in violations.new_violations(node, before, decision.state)]
     problems += _of_response(node, before, event, decision)
     problems += _of_updates(node, before, decision)
-    # A changed pool is written to thousands of cgroups: each distinct value is checked once.
-    plain = {
-        mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
-    }
-    for write in decision.writes:
-        if write.cpus.mask not in plain:
-            problems += _of_write(node, before, decision, write)
+    problems += _of_writes(node, before, decision)
     return problems
 
 
-def write_violations(node: Node, state: State, write: CpusetWrite) -> list[str]:
-    """The faults of a write that follows from `state` and from no decision: a sandbox, a write taken back."""
-    return list(_of_write(node, state, Decision(state), write))
+def write_violations(node: Node, state: State, *writes: CpusetWrite) -> list[str]:
+    """The faults of writes that follow from `state` and from no decision: a sandbox, a write taken back, a late one."""
+    return _of_writes(node, state, Decision(state, writes=writes))
 
 
 def opening_violations(online: CPUSet, state: State, write: CpusetWrite) -> list[str]:
@@ -141,6 +135,15 @@ def _of_updates(node: Node, before: State, decision: Decision) -> Iterator[str]:
         key = record.key if record else ""
         name = f"container {record.name if record else update.container_id}"
         yield from _of_cpus(node, decision.state, key, name, cpus, _allocated(before, key))
+
+
+def _of_writes(node: Node, before: State, decision: Decision) -> list[str]:
+    # A changed pool is written to thousands of cgroups: each distinct value is checked once.
+    plain = {
+        mask for mask in {write.cpus.mask for write in decision.writes} if _is_plain(node, decision, mask)
+    }
+    others = (write for write in decision.writes if write.cpus.mask not in plain)
+    return [fault for write in others for fault in _of_write(node, before, decision, write)]
 
 
 def _of_write(node: Node, before: State, decision: Decision, write: CpusetWrite) -> Iterator[str]:

@@ -146,6 +146,10 @@ class PersistentMap(Mapping[Key, Value]):
         """The values in the order of insertion."""
         return [value for _, _, value in self._in_order()]
 
+    def in_any_order(self) -> Iterator[tuple[Key, Value]]:
+        """The entries one by one, without the cost of the order."""
+        return ((key, entry[1]) for key, entry in _entries(self.root))
+
     def _in_order(self) -> list[tuple[int, Key, Value]]:
         found = [(number, key, value) for key, (number, value) in _entries(self.root)]
         found.sort(key=_number)

@@ -7,10 +7,10 @@ which containers are init containers, nor requests of 256 CPUs and more. That is
 facts replace the inference where they are known.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from operator import or_
 from typing import Any, TypeVar
@@ -117,6 +117,37 @@ class CgroupRef:
 
     parent: str
     path: str = ""
+
+
+_BOUNDING = ("burstable", "besteffort")
+
+
+@lru_cache(maxsize=8192)
+def slice_above(name: str) -> CgroupRef | None:
+    """The Burstable or BestEffort slice above a cgroup, by its name alone; None where the name does not prove it.
+
+    The slice has the name that `core.requests.qos_slices` gives it. What the kernel grants to the slice bounds the cgroup.
+
+    Args:
+        name: a pod's cgroup parent, or the cgroups path of a container.
+    """
+    parent, _, scope = name.partition(":")
+    if scope.count(":") == 1 and "/" not in scope:
+        name = parent
+    parts = name.split("/")
+    if name.endswith(".slice"):
+        # Directories before the slices belong to a node that is itself a container; the slice is looked for without them.
+        head, found, rest = parts[-1].partition("kubepods-")
+        is_below = all(part.endswith(".slice") for part in parts if part)
+        for word in _BOUNDING if found and is_below else ():
+            if rest.startswith(f"{word}-"):
+                return CgroupRef(f"{head}kubepods-{word}.slice")
+        return None
+    head, found, rest = name.partition("/kubepods/")
+    for word in _BOUNDING if found and not {".", ".."} & set(parts) else ():
+        if rest.startswith(f"{word}/"):
+            return CgroupRef(f"{head}/kubepods/{word}")
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +498,29 @@ class State:
             persistent(self.allocations).changes_from(persistent(before.allocations)),
         )
 
+    @property
+    def slices_above(self) -> frozenset[CgroupRef | None]:
+        """The QoS slices above containers with a cgroup; None if some are below no slice."""
+        return persistent(self.containers).total(_SLICES)
+
+    def outside(self, slices: Collection[CgroupRef]) -> list[ContainerRecord]:
+        """The containers with a cgroup that none of these slices is above.
+
+        The cost is that of their number, unless a slice that is not among these has containers.
+        """
+        containers = persistent(self.containers)
+        if all(one is None or one in slices for one in self.slices_above):
+            ids = containers.total(_BELOW_NO_SLICE)
+            return [containers[one] for one in containers.in_order(ids)]
+        paths = ((record, record.cgroup.path) for record in containers.values())
+        return [record for record, path in paths if path and slice_above(path) not in slices]
+
+    def ids_below(self, slices: Collection[CgroupRef]) -> Iterator[str]:
+        """The ids of the containers that one of these slices is above, in any order, found one by one."""
+        for one, record in persistent(self.containers).in_any_order():
+            if record.cgroup.path and slice_above(record.cgroup.path) in slices:
+                yield one
+
     def with_pod(self, pod: PodRecord) -> "State":
         """This state with `pod` added or replaced."""
         return State(persistent(self.pods).with_item(pod.uid, pod), self.containers, self.allocations)
@@ -529,6 +583,14 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 _UNREACHABLE: Sum[str, ContainerRecord, bool] = Sum(
     lambda some: not all(one.cgroup.path for _, one in some), any
+)
+_SLICES: Sum[str, ContainerRecord, frozenset[CgroupRef | None]] = Sum(
+    lambda some: frozenset(slice_above(one.cgroup.path) for _, one in some if one.cgroup.path),
+    lambda parts: frozenset().union(*parts),
+)
+_BELOW_NO_SLICE: Sum[str, ContainerRecord, list[str]] = Sum(
+    lambda some: [key for key, one in some if one.cgroup.path and slice_above(one.cgroup.path) is None],
+    _joined,
 )
 _EXCLUSIVE: Sum[str, Allocation, int] = Sum(
     lambda some: reduce(or_, [one.cpus.mask for _, one in some], 0), lambda masks: reduce(or_, masks, 0)

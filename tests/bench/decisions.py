@@ -79,8 +79,9 @@ def _busy(node: Node) -> State:
 
 
 def _pair(number: int, cpu: int) -> tuple[Pod, Container]:
-    of = Pod(
-        f"sandbox{number}", f"pod{number}", f"uid{number}", cgroup_parent=f"/kubepods/poduid{number}", pid=1
-    )
+    """A pod of one container: Guaranteed with exclusive CPUs, BestEffort without any."""
+    parent = f"/kubepods/poduid{number}" if cpu else f"/kubepods/besteffort/poduid{number}"
+    of = Pod(f"sandbox{number}", f"pod{number}", f"uid{number}", cgroup_parent=parent, pid=1)
     resources = Resources(cpu_shares=max(2, cpu * 1024))
-    return of, Container(f"container{number}", of.id, "app", resources=resources, cgroups_path=f"/k/{number}")
+    path = f"{parent}/{number}"
+    return of, Container(f"container{number}", of.id, "app", resources=resources, cgroups_path=path)

@@ -33,6 +33,7 @@ from tests.chaos.faults import Fault, Faults, Killed
 
 DIRECTORY = "/state"
 TIME_S = 2.0
+PORTION = 2
 STALLED_TIME_S = 0.02
 """A hundredth of the runtimes' default, so that a stall of a hundredth of 5 s is beyond it as well."""
 
@@ -62,6 +63,11 @@ class TreeCgroups:
             raise HostError(path, str(error)) from None
         self.writes += 1
         return WriteOutcome.WRITTEN
+
+    def read_cpus(self, ref: CgroupRef) -> CPUSet | None:
+        path = cgroup_path(ref)
+        self._step("cgroup read", path)
+        return self.tree.own_cpus(path) if path in self.tree else None
 
     def read_effective(self, ref: CgroupRef) -> CPUSet | None:
         path = cgroup_path(ref)
@@ -191,6 +197,9 @@ class Agent:
                 read = over_the_wire(event, self.handler.node)
                 answer = self.handler.handle(events.Request(self.events, time.monotonic() + limit, read))
                 self.faults.at_reply()
+                # The loop may come round before the next request, or not.
+                for _ in range(self.events % 3):
+                    self.handler.write_waiting(PORTION)
         except Killed:
             self.end()
             return None
@@ -235,8 +244,18 @@ class Agent:
         with self._working(), suppress(Killed):
             self.handler.checkpoint.look(self.handler.state)
             self.handler.release_ended()
+            self._settle()
             found = map(self.handler.cpusets.observe, targets(self.handler.node, self.handler.state))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
+
+    def settle(self) -> None:
+        """The loop comes round until nothing waits."""
+        with self._working(), suppress(Killed):
+            self._settle()
+
+    def _settle(self) -> None:
+        while self.handler.write_waiting(PORTION):
+            pass
 
     def forget_generations(self) -> None:
         """What was saved before now is not there any more."""

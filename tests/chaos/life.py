@@ -248,7 +248,10 @@ class Life:
         """Before the agent looks by the clock, which would put right what an answer left wrong."""
         assert self.agent is not None
         before = self.judge.broken.copy()
-        self.judge.look_at_once(self.agent.handler.state, self.story, exact=exact)
+        self.judge.look_at_once(self.agent.handler.state, self.story, exact=False)
+        if exact:
+            self.agent.settle()
+            self.judge.look_at_once(self.agent.handler.state, self.story, exact=True)
         if self.agent.believes_saved and not self.threaded:
             self.judge.look_at_disk(self.agent.on_disk(), self.agent.handler.state, self.story)
         if self.agent.has_lost_previous:

@@ -10,6 +10,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
+from nri_plugin.core.pool import late_write, waiting_containers
 from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
@@ -194,8 +195,13 @@ class Runtime(RuleBasedStateMachine):
             assert decision.state is self.state
             assert not decision.writes
             return decision
+        late = [
+            write
+            for one in waiting_containers(self.on, decision.state)
+            for write in late_write(self.on, decision.state, one, compare=True)
+        ]
         self.state = decision.state
-        for write in decision.writes:
+        for write in (*decision.writes, *late):
             assert write.cpus
             if write.container_id in self.cgroups:
                 self.cgroups[write.container_id] = write.cpus

@@ -77,16 +77,14 @@ def test_cpu_policy_none_touches_no_cpuset() -> None:
     assert start(on, decision.state, pod(), container(pod(), cpu=4)).writes == ()
 
 
-def test_running_shared_containers_are_squeezed_before_the_answer() -> None:
+def test_the_slices_above_shared_containers_are_squeezed_before_the_answer() -> None:
     on = node()
     shared = pod("s", "Burstable")
     state = run(on, EMPTY, shared, container(shared, cpu=1))
     decision = create(on, state, pod(), container(pod(), cpu=2))
-    own = CgroupRef(shared.cgroup_parent, f"{shared.cgroup_parent}/s-c-0")
-    assert decision.writes[0] == CpusetWrite(own, cpus("0-1,4-15"), "s-c-0", compare=False)
-    assert decision.writes[1:] == tuple(
-        CpusetWrite(CgroupRef(f"/kubepods/{word}"), cpus("0-1,4-15")) for word in ("burstable", "besteffort")
-    )
+    slices = [CgroupRef(f"/kubepods/{word}") for word in ("burstable", "besteffort")]
+    left = cpus("0-1,4-15")
+    assert decision.writes == tuple(CpusetWrite(ref, left, compare=False, bounds=True) for ref in slices)
 
 
 def test_without_pool_floor_no_slice_is_written() -> None:
@@ -447,7 +445,7 @@ def test_an_update_that_leaves_a_request_beyond_256_cpus_as_it_is_is_no_resize()
 
 def test_an_older_instance_of_a_name_leaves_the_pool_as_the_others_do_until_its_end_is_told() -> None:
     """A runtime that crashed can lose sight of a container that runs, and give its name again."""
-    of, on = pod("old", "BestEffort"), node()
+    of, on = pod("old", "BestEffort"), node(pool_floor=False)
     first, second = container(of), container(of, number=1)
     state = run(on, run(on, EMPTY, of, first), of, second)
     decision = create(on, state, pod("new"), container(pod("new"), cpu=4))

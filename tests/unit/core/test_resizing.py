@@ -75,7 +75,7 @@ def test_growth_keeps_what_was_promised_and_takes_the_nearest() -> None:
 
 
 def test_others_leave_what_it_grows_by_before_the_answer() -> None:
-    on = node()
+    on = node(pool_floor=False)
     other = pod("other", "BestEffort")
     state = State()
     beside = container(other)
