@@ -1,6 +1,6 @@
 """One connection to the runtime: its socket, its session, and the pauses between attempts to connect.
 
-`RuntimeConnection` does steps 1 and 9 of a request (see `handler.py`): bytes to events, and replies to bytes. The
+`RuntimeConnection` does steps 1 and 8 of a request (see `handler.py`): bytes to events, and replies to bytes. The
 session in `nri_plugin.wire.nri` knows the protocol and does no I/O; `Transport` does the I/O and never waits.
 """
 
@@ -132,7 +132,7 @@ CODE_UNKNOWN = 2
 
 
 class RuntimeConnection:
-    """One connection to the runtime; does steps 1 and 9 of a request.
+    """One connection to the runtime; does steps 1 and 8 of a request.
 
     Attributes:
         checks: cpusets to read back (step 10) once all replies are sent.
@@ -160,7 +160,7 @@ class RuntimeConnection:
         return self.session.receive_data(data or b"", self._clock()), data is None
 
     def reply(self, request: Request, reply: RequestReply) -> None:
-        """Step 9: queue the reply to a request."""
+        """Step 8: queue the reply to a request."""
         if reply.refusal:
             self._log_unsent(request, self.refuse(request, reply.refusal))
         else:

@@ -6,15 +6,17 @@
      4 check      the independent validator judges the whole decision                                  pure
      5 save       write the checkpoint, before anything else depends on the decision                   I/O
      6 write      the cpusets that must be right before the answer                                     I/O
-     7 keep       the decided state becomes the state of the agent                                     memory
-     8 account    log line, recording, repair of cgroups that a failed write left, counters            I/O, bounded
-     9 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
-    10 read back  compare the effective cpusets with the written ones, after the answer was sent        I/O
+     7 keep       the decided state becomes the state of the agent; repair of cgroups that a failed
+                  write left                                                                           I/O
+     8 reply      `RuntimeConnection.reply`: the session turns the response into bytes; send them       I/O
+     9 account    log line, recording, counters and other observers                                    I/O, bounded
+    10 read back  compare the effective cpusets with the written ones                                  I/O
     11 the rest   cpusets of containers that a written slice bounds, in portions between requests       I/O
 
-`Handler.handle` does steps 2 to 8 in this order. `runtime_link.py` opens the connection, waits for bytes and calls
-`receive`, `Handler.serve`, `send` and `read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of the
-same loop, so they work between two requests.
+The runtime waits up to step 8; nobody waits for steps 9 to 11. `Handler.answer` does steps 2 to 7 in this order.
+`runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve`, `send`, `account` and
+`read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of
+the same loop, so they work between two requests.
 
 Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
 checkpoint and cgroups as they were.
@@ -23,7 +25,8 @@ checkpoint and cgroups as they were.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import ClassVar
 
 from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
@@ -43,6 +46,7 @@ from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
 from nri_plugin.core.pod_news import PodFactsTold, PodNews
+from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
@@ -86,6 +90,9 @@ class RequestFlow:
         decide_s: seconds that the decision took.
         from_memory: the decision is the refusal of an earlier request that was the same.
         failed: an error other than a refusal by policy occurred: a bug, a file, a cgroup.
+        changed: the request changed the state of the agent.
+        written: what became of the cpusets of step 6, as counts.
+        total_s: seconds until the answer was ready.
     """
 
     request: Request
@@ -98,6 +105,9 @@ class RequestFlow:
     decide_s: float = 0.0
     from_memory: bool = False
     failed: bool = False
+    changed: bool = False
+    written: Mapping[WriteOutcome, int] = field(default_factory=dict)
+    total_s: float = 0.0
 
     @property
     def event(self) -> NRIEvent:
@@ -106,7 +116,7 @@ class RequestFlow:
 
 
 class Handler:
-    """Handles requests and owns the state: steps 2 to 8, 10 and 11.
+    """Handles requests and owns the state: all steps but 1 and 8.
 
     Args:
         node: the node that decisions are made for.
@@ -118,7 +128,7 @@ class Handler:
         clock: seconds, monotonic; deadlines are on the same clock.
         describe: called with every new node; it stores the facts of the node beside the saved state.
         inform: adds facts to an event; by default none.
-        observe: called with every outcome, once its answer is ready.
+        observe: called with every outcome, after its answer.
         history: records events and decisions.
 
     Attributes:
@@ -160,19 +170,26 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
         self._refusals = RefusalMemory()
+        self._unaccounted: list[Callable[[], None]] = []
 
     # ------------------------------------------------------------ the steps in their order
 
     def serve(self, connection: RuntimeConnection, request: Request) -> None:
-        """Handle a request and queue its reply; the caller sends it, then calls `read_back`."""
-        reply = self.handle(request)
+        """Answer a request and queue its reply; the caller sends it, then calls `account` and `read_back`."""
+        reply = self.answer(request)
         if isinstance(request.event, Synchronize) and not reply.failed:
             connection.synchronized_at = self._clock()
-        # Step 9. Once the reply is sent, the runtime goes on with the container.
+        # Step 8. Once the reply is sent, the runtime goes on with the container.
         connection.reply(request, reply)
 
     def handle(self, request: Request) -> RequestReply:
-        """Do steps 2 to 8 of one request; never raises."""
+        """Answer a request whose reply goes nowhere, and account for it; never raises."""
+        reply = self.answer(request)
+        self.account()
+        return reply
+
+    def answer(self, request: Request) -> RequestReply:
+        """Do steps 2 to 7 of one request; never raises."""
         event, before = request.event, self.state
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
         self.cpusets.outcomes.clear()
@@ -189,8 +206,16 @@ class Handler:
         except Exception as error:  # noqa: BLE001 - an error in one decision must not end the agent
             say_trace(self._log, "internal error", op=flow.op, event=name_of(event))
             reply = self._failed(flow, error, f"internal error: {type(error).__name__}: {error}")
-        # Step 8: also for refusals and failures.
-        self._account(flow, reply)
+        flow.changed, flow.written = self.state is not before, dict(self.cpusets.outcomes)
+        # Also for refusals and failures. The list keeps the order of events: a recording of them is replayed.
+        self._unaccounted += (
+            partial(self._log_decision, flow, reply),
+            partial(self._record, flow, reply),
+            partial(self._tell_observer, flow, reply),
+        )
+        # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
+        self._write_stale()
+        flow.total_s = self._clock() - flow.began
         return reply
 
     def _decide_on(self, flow: RequestFlow) -> None:
@@ -325,11 +350,21 @@ class Handler:
         say(self._log, logging.ERROR, "event not acted on", op=flow.op, event=name_of(event), err=why)
         return RequestReply(empty_response(event), failed=True)
 
-    def _account(self, flow: RequestFlow, reply: RequestReply) -> None:
-        """Step 8: log, record, repair stale cgroups, count."""
-        total_s = self._clock() - flow.began
-        self._log_decision(flow, reply, round(total_s * 1e6))
-        # The recorder only notes the event; a timer of the loop writes it after the answer.
+    def account(self) -> None:
+        """Step 9, for all requests that have been answered since the last call; never raises.
+
+        It comes after the answers, so an error in it must not reach the connection to the runtime.
+        """
+        waiting, self._unaccounted = self._unaccounted, []
+        for account in waiting:
+            try:
+                account()
+            except Exception:  # noqa: BLE001 - one that fails leaves the others
+                with suppress(Exception):
+                    say_trace(self._log, "internal error after an answer, part of its account is lost")
+
+    def _record(self, flow: RequestFlow, reply: RequestReply) -> None:
+        """Note the event; a timer of the loop writes it."""
         if self._history is not None:
             self._history.decided(
                 self.node,
@@ -339,34 +374,28 @@ class Handler:
                 refusal=reply.refusal,
                 failed=flow.failed,
                 op=flow.op,
-                took_us=round(total_s * 1e6),
+                took_us=round(flow.total_s * 1e6),
             )
-        # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
-        self._write_stale()
-        if self._observe is None:
-            return
-        outcome = RequestOutcome(
-            node=self.node,
-            event=flow.event,
-            before=flow.before,
-            decision=flow.decision,
-            refusal=reply.refusal,
-            failed=flow.failed,
-            decide_s=flow.decide_s,
-            total_s=total_s,
-            from_memory=flow.from_memory,
-        )
-        try:
-            self._observe(outcome)
-        except Exception:  # noqa: BLE001 - an error in a counter must not leave a container waiting
-            text = "internal error, the outcome is not counted"
-            say_trace(self._log, text, op=flow.op, event=name_of(flow.event))
 
-    def _log_decision(self, flow: RequestFlow, reply: RequestReply, took_us: int) -> None:
+    def _tell_observer(self, flow: RequestFlow, reply: RequestReply) -> None:
+        if self._observe is not None:
+            self._observe(
+                RequestOutcome(
+                    node=self.node,
+                    event=flow.event,
+                    before=flow.before,
+                    decision=flow.decision,
+                    refusal=reply.refusal,
+                    failed=flow.failed,
+                    decide_s=flow.decide_s,
+                    total_s=flow.total_s,
+                    from_memory=flow.from_memory,
+                )
+            )
+
+    def _log_decision(self, flow: RequestFlow, reply: RequestReply) -> None:
         event = flow.event
-        level = self._levels.level_of(
-            event, reply.refusal, self._clock(), changed=self.state is not flow.before
-        )
+        level = self._levels.level_of(event, reply.refusal, self._clock(), changed=flow.changed)
         if not self._log.isEnabledFor(level):
             return  # making the fields of a line that is not written costs more than many a decision
         say(
@@ -376,8 +405,8 @@ class Handler:
             op=flow.op,
             event=name_of(event),
             **self.marks,
-            **decision_fields(event, reply.response, self.cpusets.outcomes, flow.decision.steps),
-            took_us=took_us,
+            **decision_fields(event, reply.response, flow.written, flow.decision.steps),
+            took_us=round(flow.total_s * 1e6),
             err=reply.refusal,
         )
 
@@ -479,15 +508,21 @@ class Handler:
         Raises:
             InvariantError: the validator refuses the decision; nothing was written.
         """
+        try:
+            return self._put_right(event)
+        finally:
+            self.account()
+
+    def _put_right(self, event: OwnEvent) -> tuple[Decision, list[HostError]]:
         decision = self._decide(self.node, self.state, event)
         checked = check(self.node, self.state, event, decision)
         if self._history is not None:
-            self._history.decided(self.node, self.state, event, decision)
+            self._unaccounted.append(partial(self._history.decided, self.node, self.state, event, decision))
         self.keep_saved()
         return decision, list(self.cpusets.attempt(checked))
 
     def _write_stale(self) -> None:
-        """Repair, before the answer, the cgroups of failed writes of this and earlier events.
+        """Step 7: repair the cgroups of failed writes of this and earlier events.
 
         A failed write is not repeated. The cgroup is compared with the current state, and narrowing comes first. A repair
         that fails is tried again at the next event and by the sweep.
@@ -506,7 +541,7 @@ class Handler:
         if not found:
             return
         try:
-            self.put_right(CpusetsObserved(tuple(one.observed for one in found)))
+            self._put_right(CpusetsObserved(tuple(one.observed for one in found)))
         except NriPinError as error:
             say(self._log, logging.ERROR, "cpuset not repaired", err=error)
 

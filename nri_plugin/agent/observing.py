@@ -55,9 +55,9 @@ class ObservingHandler(Handler):
     writer: ClassVar[type[CpusetWriter]] = CpusetReader
     _unrefused: Decision | None = None
 
-    def handle(self, request: Request) -> RequestReply:
+    def answer(self, request: Request) -> RequestReply:
         """Decide one event without any effect; never raises."""
-        reply = super().handle(request)
+        reply = super().answer(request)
         # The runtime creates a refused container all the same, so it is part of the state.
         decision, self._unrefused = self._unrefused, None
         if decision is not None and reply.refusal:

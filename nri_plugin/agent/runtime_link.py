@@ -189,12 +189,14 @@ class RuntimeLink:
         else:
             if self._connection is connection:
                 self._arm_watchdog(connection)
+        finally:
+            self._after_answers(connection)
 
     def _receive(self, connection: RuntimeConnection) -> None:
         # Step 1 of a request.
         events, is_closed = connection.receive()
         for event in events:
-            # Steps 2 to 9.
+            # Steps 2 to 8.
             self._react(connection, event)
             # A refused registration or configuration closes the connection; the events after it are void.
             if self._connection is not connection:
@@ -208,13 +210,22 @@ class RuntimeLink:
             self._lose("the runtime closed it")
 
     def _flush(self, connection: RuntimeConnection) -> None:
-        """Send what is queued; then do step 10 of the requests that it answers."""
+        """Send what is queued."""
         is_all_out = connection.send()
         # The rest is sent when the socket is writable; meanwhile the agent goes on reading.
         self._loop.watch(connection.transport.sock, self._readable, None if is_all_out else self._writable)
-        if is_all_out and connection.checks and self.handler is not None:
-            checks, connection.checks = connection.checks, []
-            self.handler.read_back(checks)
+
+    def _after_answers(self, connection: RuntimeConnection) -> None:
+        """Do steps 9 and 10 of the requests that were answered, also where the connection is lost."""
+        if self.handler is None:
+            return
+        try:
+            self.handler.account()
+            if connection.checks and not connection.transport.has_unsent:
+                checks, connection.checks = connection.checks, []
+                self.handler.read_back(checks)
+        except Exception:  # noqa: BLE001 - the answers are out; a bug here must not end the agent
+            say_trace(self._log, "internal error after an answer")
 
     def _arm_watchdog(self, connection: RuntimeConnection) -> None:
         self._loop.set_timer("watchdog", connection.session.next_check(self._loop.clock()), self._check)

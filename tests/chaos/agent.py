@@ -195,8 +195,9 @@ class Agent:
         try:
             with self._working():
                 read = over_the_wire(event, self.handler.node)
-                answer = self.handler.handle(events.Request(self.events, time.monotonic() + limit, read))
+                answer = self.handler.answer(events.Request(self.events, time.monotonic() + limit, read))
                 self.faults.at_reply()
+                self.handler.account()
                 # The loop may come round before the next request, or not.
                 for _ in range(self.events % 3):
                     self.handler.write_waiting(PORTION)

@@ -1,5 +1,6 @@
 """The agent's connection against the runtime's side of every NRI release."""
 
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -29,6 +30,20 @@ CREATE = nri.CreateContainer(POD, container(POD, cpu=2))
 SILENT = "connection to the container runtime ended"
 
 KNOWN_EVERYWHERE = EventMask(0x07FF)
+
+
+class NotedSocket:
+    """A socket that tells when something is sent."""
+
+    def __init__(self, sock: socket.socket, order: list[str]) -> None:
+        self._sock, self._order = sock, order
+
+    def send(self, data: bytes) -> int:
+        self._order.append("send")
+        return self._sock.send(data)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._sock, name)
 
 
 @pytest.fixture
@@ -430,6 +445,33 @@ def test_a_long_list_of_containers_is_synchronized_in_one_piece_and_in_parts(mak
         rig.start()
         assert is_synchronized(rig.peer)
         assert len(rig.bench.handler.state.containers) == 200
+
+
+def test_log_and_observers_come_after_the_answer_has_left_in_one_send(make):
+    order: list[str] = []
+    rig = make(Bench(node(pool_floor=False), observe=lambda outcome: order.append("count")))
+    rig.start()
+    transport = rig.link._connection.transport
+    transport.sock = NotedSocket(transport.sock, order)
+    rig.bench.lines.emit = lambda _: order.append("log")
+    rig.bench.checkpoint.save = lambda *_: order.append("save")
+    order.clear()
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+    assert order == ["save", "send", "log", "count"]
+
+
+def test_what_fails_after_the_answer_costs_neither_connection_nor_agent(make):
+    def observe(_: object) -> None:
+        raise RuntimeError("a bug")
+
+    rig = make(Bench(node(pool_floor=False), observe=observe))
+    rig.start()
+    rig.bench.handler.read_back = observe  # type: ignore[method-assign]
+    assert rig.ask(CREATE).response.resources.cpus == "2-3"
+    for event in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
+        assert rig.ask(event(POD, CREATE.container)).error == ""
+    assert len(rig.peers) == 1
+    assert "internal error after an answer" in rig.bench.lines.texts("ERROR")
 
 
 def test_effective_values_are_read_after_the_answer_has_left(make):

@@ -5,7 +5,7 @@ import pytest
 from nri_plugin.agent.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.options import Effect, TopologyManagerPolicy
+from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, State
 from nri_plugin.model.violations import violations
@@ -28,6 +28,18 @@ def run(bench: Bench, of: Pod, what: Container) -> nri.NRIResponse:
     for event in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
         assert bench.ask(event(of, what)).refusal == ""
     return answer.response
+
+
+class FakeHistory:
+    """Takes notes of what would be recorded."""
+
+    def __init__(self, journal: list[str], *, broken: bool = False) -> None:
+        self._journal, self._broken = journal, broken
+
+    def decided(self, node: Node, before: State, event: object, decision: Decision, **_: object) -> None:
+        if self._broken:
+            raise OSError("no such recording")
+        self._journal.append(f"record {type(event).__name__}")
 
 
 @pytest.fixture
@@ -385,7 +397,56 @@ def test_a_mistake_in_counting_costs_no_answer():
 
     bench = Bench(node(pool_floor=False), observe=observe)
     assert bench.ask(create_exclusive(bench)).refusal == ""
-    assert bench.lines.texts("ERROR") == ["internal error, the outcome is not counted"]
+    assert bench.lines.texts("ERROR") == ["internal error after an answer, part of its account is lost"]
+
+
+def test_nothing_is_logged_recorded_or_counted_before_the_reply_is_queued():
+    told: list[RequestOutcome] = []
+    bench = Bench(node(pool_floor=False), observe=told.append)
+    bench.handler._history = FakeHistory(bench.journal)  # type: ignore[assignment]
+    assert bench.handler.answer(nri.Request(1, None, create_exclusive(bench))).refusal == ""
+    assert (bench.journal, bench.lines.lines, told) == (["save"], [], [])
+    bench.handler.account()
+    assert bench.journal == ["save", "record CreateContainer"]
+    assert bench.lines.texts("INFO") == ["decided"]
+    assert len(told) == 1
+    bench.handler.account()
+    assert len(told) == 1
+
+
+def test_the_repair_of_a_failed_write_comes_before_the_reply_and_is_recorded_after_the_request(narrow: Bench):
+    narrow.handler._history = FakeHistory(narrow.journal)  # type: ignore[assignment]
+    narrow.cgroups.failing = set()
+    shared = container(SHARED_POD, cpu=0.5)
+    narrow.handler.answer(nri.Request(1, None, nri.PostStartContainer(SHARED_POD, shared)))
+    assert narrow.journal == [f"write {shared.cgroups_path}=0-15"]
+    narrow.handler.account()
+    assert narrow.journal[1:] == ["record PostStartContainer", "record CpusetsObserved"]
+
+
+def test_a_log_and_a_recording_that_fail_cost_neither_the_answer_nor_the_count():
+    told: list[RequestOutcome] = []
+    bench = Bench(node(pool_floor=False), observe=told.append)
+
+    def broken(_: object) -> None:
+        raise OSError("no such log")
+
+    bench.lines.emit = broken  # type: ignore[method-assign]
+    bench.handler._history = FakeHistory([], broken=True)  # type: ignore[assignment]
+    assert bench.ask(create_exclusive(bench)).refusal == ""
+    assert len(told) == 1
+    assert bench.handler.state.exclusive == cpus("2-3")
+
+
+def test_each_line_has_the_writes_of_its_own_request_also_where_two_were_answered_at_once(bench: Bench):
+    bench.handler.answer(nri.Request(1, None, create_exclusive(bench)))
+    shared = container(SHARED_POD, cpu=0.5)
+    bench.handler.answer(nri.Request(2, None, nri.PostStartContainer(SHARED_POD, shared)))
+    bench.handler.account()
+    assert [(level, fields.get("writes")) for level, _, fields in bench.lines.lines] == [
+        ("INFO", 1),
+        ("DEBUG", None),
+    ]
 
 
 def test_the_line_of_a_decision_counts_what_was_written_and_what_was_right_already(bench: Bench):
