@@ -14,6 +14,7 @@ The protocol and the form of facts are documented in `nri_plugin.core.decision`.
 """
 
 import logging
+import os
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
@@ -178,6 +179,9 @@ class PodResourcesClient:
         return self._exchange(pod, "", limit_s, devices=devices)
 
     def _exchange(self, pod: Pod, container: str, limit_s: float, *, devices: bool) -> ExporterAnswer:
+        # Without an exporter one system call tells it; making a socket takes ten times as long, for each container.
+        if not os.access(self.path, os.F_OK):
+            raise NoAnswerError(self.path, "no such socket")
         until = self._clock() + limit_s  # of the whole exchange; a socket's time limit is that of one call
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as sock:

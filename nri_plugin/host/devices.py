@@ -176,6 +176,8 @@ class DeviceLocator:
             container in another way, such as a raw block volume, also counts where it is on a PCI bus. Why:
             the container works with it, and it has a NUMA node. Option: none.
         """
+        if not (container.devices or container.cdi_devices or container.net_devices or container.env):
+            return ()
         try:
             return self._resources(container, _SysfsSearch(self))
         except _TooManyError:

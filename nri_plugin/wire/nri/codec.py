@@ -76,12 +76,13 @@ def encode_response(event: events.NRIEvent, response: events.NRIResponse) -> byt
     """
     # Messages carry no type: the runtime would read a wrong response as another message, without an error.
     # Every event but Configure may be answered with nothing; the empty message is the same for all of them.
-    is_acknowledged = response == events.ACKNOWLEDGED and not isinstance(event, events.Configure)
-    if not is_acknowledged and type(response) is not type(events.empty_response(event)):
+    kind = type(response)
+    is_acknowledged = kind is events.EmptyResponse and not isinstance(event, events.Configure)
+    if not is_acknowledged and kind is not type(events.empty_response(event)):
         msg = f"{type(event).__name__} cannot be answered with {type(response).__name__}"
         raise LocalProtocolError(msg)
     try:
-        return _WRITERS[type(response)](event, response).SerializeToString()
+        return _WRITERS[kind](event, response).SerializeToString()
     except (ValueError, TypeError) as err:
         raise LocalProtocolError(f"answer to {type(event).__name__} cannot be encoded: {err}") from err
 
@@ -121,6 +122,9 @@ def decode_update_containers_response(payload: bytes) -> tuple[str, ...]:
 
 
 # Requests
+
+
+_LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
 
 
 def _configure(payload: bytes, _: Reading) -> events.Configure:
@@ -200,7 +204,7 @@ def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
 def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
     """Reads the environment only if it may list devices: reading it takes longer than all other fields."""
     # A search of the bytes decides. It may find the name in another field: then the environment is read for nothing.
-    says_something = bounds.LISTS_DEVICES.encode() in payload
+    says_something = _LISTS_DEVICES in payload
     is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
     messages = reading.created if says_something and not is_too_long else reading.messages
     message = messages.CreateContainerRequest.FromString(payload)
@@ -262,8 +266,11 @@ _READERS: Final[dict[str, Reader]] = {
 
 
 def _created(event: events.CreateContainer, response: events.CreateContainerResponse) -> Message:
-    updates = encode.updates(response.updates, created_id=event.container.id)
-    adjust = encode.adjustment_fields(response.whole())
+    updates = encode.updates(response.updates, created_id=event.container.id) if response.updates else None
+    if response.adjustment is not None:
+        adjust = encode.adjustment_fields(response.whole())
+    else:
+        adjust = encode.resources_alone(response.resources) if response.resources is not None else {}
     return pb.CreateContainerResponse(adjust=adjust or None, update=updates)
 
 

@@ -163,7 +163,7 @@ def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()
 
 def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
     """The kinds of fields that exceed a bound: names, sizes of huge pages."""
-    is_long = any(len(name) > bounds.NAME_CHARS for name in names)
+    is_long = max(map(len, names)) > bounds.NAME_CHARS
     has_many = len(resources.hugepage_limits) > bounds.PAGE_SIZES
     if not is_long and not has_many:
         return ()
@@ -193,28 +193,29 @@ def container(message: Any) -> Container:
     # Past the bound all devices are left out: a part of them would give wrong hints. A privileged container lists all
     # devices of the host without having chosen any, so nothing is lost there and no cut is reported.
     has_too_many = max(len(devices), len(cdi), len(nets)) > bounds.DEVICES
-    cut = [*_cut_amounts(linux.resources, message.name)]
-    cut += [Cut.DEVICES] if has_too_many and not _is_privileged(devices) else []
+    cut = _cut_amounts(linux.resources, message.name)
+    if has_too_many and not _is_privileged(devices):
+        cut = (*cut, Cut.DEVICES)
     env: tuple[str, ...] = ()
     if isinstance(message, WITH_ENVIRONMENT.Container):
         env, is_cut = _device_variables(message.env)
-        cut += [Cut.ENVIRONMENT] if is_cut else []
+        cut = (*cut, Cut.ENVIRONMENT) if is_cut else cut
     return Container(
         id=message.id,
         pod_id=message.pod_sandbox_id,
         name=bounds.name(message.name),
         state=_STATES.get(message.state, ContainerState.UNKNOWN),
         env=env,
-        devices=() if has_too_many else tuple([_device(each) for each in devices]),
-        cdi_devices=()
-        if has_too_many
-        else tuple([each.name for each in cdi if len(each.name) <= bounds.CDI_NAME_CHARS]),
-        net_devices=() if has_too_many else tuple(sorted(nets)),
+        devices=tuple([_device(each) for each in devices]) if devices and not has_too_many else (),
+        cdi_devices=tuple([each.name for each in cdi if len(each.name) <= bounds.CDI_NAME_CHARS])
+        if cdi and not has_too_many
+        else (),
+        net_devices=tuple(sorted(nets)) if nets and not has_too_many else (),
         resources=resources(linux.resources) if linux.HasField("resources") else NO_RESOURCES,
         oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
         cgroups_path=linux.cgroups_path,
         pid=message.pid,
-        cut=tuple(cut),
+        cut=cut,
     )
 
 
@@ -247,7 +248,7 @@ def resources(message: pb.LinuxResources) -> Resources:
     A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
     """
     # In UpdateContainer containerd sends absent values as wrappers with 0: there 0 does not tell the two apart.
-    cpu = message.cpu
+    cpu, pages = message.cpu, message.hugepage_limits
     return Resources(
         cpu_shares=cpu.shares.value if cpu.HasField("shares") else None,
         cpu_quota_us=cpu.quota.value if cpu.HasField("quota") else None,
@@ -255,8 +256,10 @@ def resources(message: pb.LinuxResources) -> Resources:
         cpus=cpu.cpus,
         mems=cpu.mems,
         hugepage_limits=bounds.page_sizes(
-            [(limit.page_size, limit.limit) for limit in message.hugepage_limits[: bounds.PAGE_SIZES]]
-        ),
+            [(limit.page_size, limit.limit) for limit in pages[: bounds.PAGE_SIZES]]
+        )
+        if pages
+        else (),
         unified=_text_map(message.unified),
         cpu_realtime_runtime_us=cpu.realtime_runtime.value if cpu.HasField("realtime_runtime") else None,
         cpu_realtime_period_us=cpu.realtime_period.value if cpu.HasField("realtime_period") else None,

@@ -38,6 +38,17 @@ def adjustment_fields(values: Adjustment) -> dict[str, Any]:
     return tables.ADJUSTMENT.write(values)
 
 
+def resources_alone(values: Resources) -> dict[str, Any]:
+    """Returns the same for an adjustment that sets resources only, as that of a placement.
+
+    Raises:
+        LocalProtocolError: as `events.check`.
+    """
+    if values.hugepage_limits:
+        return adjustment_fields(Adjustment(resources=values))
+    return {"linux": {"resources": tables.RESOURCES.write(values)}}
+
+
 def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.ContainerUpdate]:
     """Writes updates, one per container: several for one container become one.
 

@@ -153,13 +153,23 @@ def release_of(configure: Configure) -> Release:
 def unheeded(runtime: Configure, event: NRIEvent, response: NRIResponse) -> str:
     """Returns "" if the runtime applies all of an answer, else one sentence that names the dropped fields."""
     updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
-    adjustment = response.whole() if isinstance(response, CreateContainerResponse) else NOTHING
+    adjustment = NOTHING
+    if isinstance(response, CreateContainerResponse):
+        if is_known_to_all(response) and not updates:
+            return ""
+        adjustment = response.whole()
     own_id = event.container.id if isinstance(event, UpdateContainer) else ""
     problems = [*_unknown(runtime, adjustment), *_lost(runtime.runtime_name, updates, own_id)]
     if not problems:
         return ""
     name = f"{runtime.runtime_name} {runtime.runtime_version}".strip() or "the runtime"
     return f"the answer was sent, but {name} does not heed {'; '.join(problems)}"
+
+
+def is_known_to_all(response: CreateContainerResponse) -> bool:
+    """Whether every release knows what the response sets for the new container; True for all that placement sets."""
+    resources = response.resources
+    return response.adjustment is None and (resources is None or resources.pids_limit is None)
 
 
 def fields_since(adjustment: Adjustment) -> dict[str, Release]:

@@ -382,11 +382,12 @@ class PluginSession:
         # NRI drops a plugin whose answer is late, and starts the container without it.
         late = waiting.deadline is not None and now > waiting.deadline
         # Only Configure and Synchronize move the stage; events leave it READY however they are answered.
-        if isinstance(waiting.event, Configure | Synchronize):
+        if isinstance(waiting.event, Configure):
             self._stage = self._next(step)
-        if isinstance(waiting.event, Configure) and step is SessionStep.ANSWERED:
-            self._watchdog.configured(waiting.event, now)
-        if isinstance(waiting.event, Synchronize):
+            if step is SessionStep.ANSWERED:
+                self._watchdog.configured(waiting.event, now)
+        elif isinstance(waiting.event, Synchronize):
+            self._stage = self._next(step)
             self._watchdog.synchronized(is_lost=late or step is SessionStep.REFUSED)
         if late:
             self._watchdog.answered_late(now)
@@ -519,6 +520,8 @@ class PluginSession:
 
     def _advance(self, call: Call, step: SessionStep) -> bool:
         """Takes a step that the peer asked for; a step that is out of order is answered with an error."""
+        if step is SessionStep.EVENT and self._stage is SessionStage.READY:
+            return True  # as the table says; nearly all steps are this one
         stage = NEXT_STAGE.get((self._stage, step))
         if stage is None:
             text = f"{call.method} is out of order: this plugin is {self._stage.value}"
@@ -537,6 +540,7 @@ class PluginSession:
     def data_to_send(self) -> bytes:
         """Returns and forgets everything queued, in mux frames that every known runtime can read."""
         parts: list[bytes] = []
+        # Each frame is queued whole, and all leave as one run of bytes, so that they take one system call.
         for frame in self._client.frames_to_send():
             parts += mux_frames(RUNTIME_CONNECTION, frame)
         for frame in self._server.frames_to_send():

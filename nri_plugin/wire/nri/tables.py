@@ -7,7 +7,7 @@ Writing gives nested dicts, which the constructors of messages take. Reading tak
 default is not written; an absent field reads as the default.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from enum import IntEnum
 from operator import attrgetter
@@ -133,12 +133,14 @@ class Table:
             inner[column.path[-1]] = column.kind.write(content)
         return written
 
-    def set_fields(self, value: Any) -> Iterator[tuple[Column, Any]]:
-        """Yields the columns in which `value` differs from the default, with the content."""
-        for column, unset, content in zip(self.columns, self._unset, self._contents(value), strict=True):
+    def set_fields(self, value: Any) -> list[tuple[Column, Any]]:
+        """Returns the columns in which `value` differs from the default, with the content."""
+        return [
+            (column, content)
+            for column, unset, content in zip(self.columns, self._unset, self._contents(value), strict=True)
             # Mostly nothing is set, and then the content is the default itself.
-            if content is not unset and content != unset:
-                yield column, content
+            if content is not unset and content != unset
+        ]
 
     def read(self, message: Any) -> Any:
         """Returns the value a message holds."""

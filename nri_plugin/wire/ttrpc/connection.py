@@ -445,8 +445,10 @@ class ServerConnection(End):
         except RemoteProtocolError as err:
             return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, str(err))
         # Either flag makes the call a stream; REMOTE_OPEN alone says that the client sends messages.
-        has_more = bool(frame.flags & Flags.REMOTE_OPEN)
-        is_streaming = bool(frame.flags & (Flags.REMOTE_OPEN | Flags.REMOTE_CLOSED))
+        has_more = is_streaming = False
+        if frame.flags:
+            has_more = bool(frame.flags & Flags.REMOTE_OPEN)
+            is_streaming = bool(frame.flags & (Flags.REMOTE_OPEN | Flags.REMOTE_CLOSED))
         self._open[frame.stream_id] = _Open(is_streaming, has_more)
         # The wire carries the time left, not a time of day: clocks of two processes need not agree.
         deadline = now + request.timeout_ns / 1e9 if request.timeout_ns else None

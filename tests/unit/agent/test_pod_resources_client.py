@@ -230,3 +230,9 @@ def test_nobody_there_is_no_answer_and_not_late(tmp_path: Path) -> None:
             PodResourcesClient(str(path), Clock()).ask(EVENT, 1.0)
         assert not caught.value.late
         assert caught.value.path == str(path)
+
+
+def test_without_an_exporter_no_socket_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", None)
+    with pytest.raises(NoAnswerError, match="no such socket"):
+        PodResourcesClient(str(tmp_path / "exporter.sock"), Clock()).ask(EVENT, PATIENCE_S)
