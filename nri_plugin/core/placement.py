@@ -478,6 +478,10 @@ def adopted(
         return None
     # Memory nodes that lost their memory are no allocation to keep.
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
+    # How its memory is spread over the nodes is not known, so it counts for the group as a whole.
+    blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
+    if not count and not blocks:
+        return state
     # With facts it may have those of the init containers before it.
     pod = state.pods.get(request.pod_uid)
     inits = donors(state, pod, request.name) if pod and pod.facts else ()
@@ -489,10 +493,6 @@ def adopted(
     # The container keeps running in either case; without an allocation it joins the shared pool, which needs a CPU.
     if count and node.topology.online - state.exclusive <= cpus:
         return None
-    # How its memory is spread over the nodes is not known, so it counts for the group as a whole.
-    blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
-    if not count and not blocks:
-        return state
     own = cpus if count else NO_CPUS
     allocation = Allocation(
         cpus=own,

@@ -36,7 +36,7 @@ from typing import TypeVar
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import (
     CgroupRef,
     ContainerRecord,
@@ -397,18 +397,24 @@ def container_record(
 
 def stored_cpus(resources: Resources) -> CPUSet:
     """The cpuset that the runtime reports; none where it cannot be parsed."""
-    try:
-        return CPUSet.parse(resources.cpus)
-    except ValueError:
-        return CPUSet()
+    return _cpus(resources.cpus) if resources.cpus else NO_CPUS
 
 
 def stored_mems(resources: Resources) -> NodeMask:
     """The memory nodes that the runtime reports; none where the list cannot be parsed."""
     try:
-        return NodeMask.parse(resources.mems)
+        return NodeMask.parse(resources.mems) if resources.mems else NO_NODES
     except ValueError:
-        return NodeMask()
+        return NO_NODES
+
+
+@lru_cache(maxsize=64)
+def _cpus(text: str) -> CPUSet:
+    # Thousands of containers have the shared pool.
+    try:
+        return CPUSet.parse(text)
+    except ValueError:
+        return NO_CPUS
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -191,12 +191,13 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
     for record in state.containers.values():
         if record.id not in strange:
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
+    empty = replace(state, allocations={})
     for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
         record = one.record
         if allocation_key(record.pod_uid, "") in state.allocations:
             continue  # a pod with resources of its own was divided as a whole: no container of it has a claim alone
         # 2. The claim, as if the container were alone on the machine: whether it is consistent in itself.
-        claimed = _as_it_is(node, replace(state, allocations={}), one)
+        claimed = _as_it_is(node, empty, one)
         claim = claimed.allocation_of(record) if claimed else None
         if claim is None:
             continue
