@@ -119,6 +119,8 @@ class FakeCheckpoint:
         self.saved = state
         self.journal.append("save")
 
+    def compact(self) -> None: ...
+
     def close(self, timeout_s: float) -> bool:
         self.journal.append("close")
         return True

@@ -8,7 +8,7 @@ From the outside in:
   thread, with a time limit, to a disk that may stall.
 * `checkpoint.file.CheckpointFile` knows the format and the steps of a safe write.
 
-Invariant: `trouble` is the reason why the last save failed. It is empty again once the checkpoint holds the memory.
+A save appends what has changed; nothing here goes over all allocations, unless a save has failed. Invariant: `trouble` is the reason why the last save failed. It is empty again once the checkpoint holds the memory.
 A checkpoint that was removed or replaced is written again as a whole; nothing is read from it or merged.
 """
 
@@ -48,8 +48,11 @@ class CheckpointStore(Protocol):
     def is_intact(self) -> bool:
         """Return whether the file that was saved last is still in its place."""
 
+    def compact(self) -> None:
+        """Compact the file if that is due; no answer waits for it."""
+
     def close(self, timeout_s: float) -> bool:
-        """Finish the queued saves; returns whether that was done in time."""
+        """Finish the queued saves, and leave a file without a journal; returns whether that was done in time."""
 
 
 class CheckpointSaver:
@@ -110,11 +113,12 @@ class CheckpointSaver:
         return None
 
     def look(self, state: State) -> None:
-        """Check by the clock: save a state that could not be saved, or whose file was removed."""
+        """Check by the clock: save a state that could not be saved, or whose file was removed; compact the file."""
         if not self._store.is_intact():
             self._exact, self._confirmed = None, State()
         self.save(state, RETRY_S if self.trouble else DEFAULT_SAVE_S)
         self.tell_unsaved(state)
+        self._store.compact()
 
     def outdate(self) -> None:
         """Let the next save write the same state again: the facts of the node beside it have changed."""
@@ -130,7 +134,9 @@ class CheckpointSaver:
         self.save(state, DEFAULT_SAVE_S)
         for key in self.unsaved(state):
             self._warn(state, key, "the agent ends with an allocation that no checkpoint holds")
-        self._store.close(DEFAULT_SAVE_S)
+        if not self._store.close(DEFAULT_SAVE_S):
+            text = "the checkpoint keeps its journal: an older release would not read it and ask the runtime"
+            say(self._log, logging.WARNING, text)
 
     # Allocations that are not saved
 
@@ -138,8 +144,8 @@ class CheckpointSaver:
         """Return the allocations of `state` that the checkpoint does not hold, by key."""
         if state is self._exact:
             return {}
-        saved = self._confirmed.allocations
-        return {key: held for key, held in state.allocations.items() if saved.get(key) != held}
+        changes = state.changes_from(self._confirmed).allocations
+        return {one.key: one.after for one in changes if one.after is not None and one.after != one.before}
 
     def tell_unsaved(self, state: State) -> None:
         """Log each allocation that is new among those that only the memory holds."""
@@ -205,15 +211,27 @@ class DirectStore:
         Raises:
             CheckpointError: it was not kept.
         """
-        self._file.save(state)
+        self._file.append(state)
 
     def is_intact(self) -> bool:
         """Return whether the file is still in its place."""
         return self._file.is_intact()
 
+    def compact(self) -> None:
+        """Compact the file if that is due."""
+        self._file.compact()
+
     def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
-        """Return True: no save is queued."""
-        return True
+        """Leave a file without a journal; returns whether that succeeded."""
+        return _is_finished(self._file)
+
+
+def _is_finished(file: CheckpointFile) -> bool:
+    try:
+        file.finish()
+    except CheckpointError:
+        return False
+    return True
 
 
 IDLE_LOOK_PAUSE_S = 2.0
@@ -244,6 +262,7 @@ class CheckpointWriter:
         self._error: CheckpointError | None = None
         self._closing = False
         self._intact = True
+        self._is_finished = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         self._thread.start()
 
@@ -275,13 +294,20 @@ class CheckpointWriter:
         """Return whether the file was in its place at the thread's last check; no call waits for the disk."""
         return self._intact
 
+    def compact(self) -> None:
+        """Do nothing: the thread compacts the file by itself."""
+
     def close(self, timeout_s: float) -> bool:
-        """Finish the queued save and end the thread; returns whether that took less than `timeout_s`."""
+        """Finish the queued save, leave a file without a journal, and end the thread.
+
+        Returns:
+            Whether that succeeded in less than `timeout_s`.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
-        return not self._thread.is_alive()
+        return self._is_finished and not self._thread.is_alive()
 
     def _ask(self, state: State) -> int:
         self._wanted = state
@@ -297,15 +323,17 @@ class CheckpointWriter:
                 self._wanted = None
                 is_over = state is None and self._closing
             if is_over:
+                self._is_finished = _is_finished(self._file)
                 return
             # The condition is not held during I/O, so a caller can run out of time.
             if state is not None:
                 self._report(state, number, self._write(state))
+            self._file.compact()
             self._intact = self._file.is_intact()
 
     def _write(self, state: State) -> CheckpointError | None:
         try:
-            self._file.save(state)
+            self._file.append(state)
         except CheckpointError as error:
             return error
         except Exception as error:  # noqa: BLE001 - without this thread no container could be created any more

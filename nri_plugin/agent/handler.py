@@ -574,4 +574,5 @@ def untold_removal(pod: PodRecord) -> RemovePodSandbox:
 
 def makes_allocations(before: State, after: State) -> bool:
     """Return whether an allocation in `after` is new or changed; a release makes none."""
-    return any(one.after not in (None, one.before) for one in after.changes_from(before).allocations)
+    changes = after.changes_from(before).allocations
+    return any(one.after is not None and one.after != one.before for one in changes)

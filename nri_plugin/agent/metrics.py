@@ -522,6 +522,10 @@ class _TimedStore:
         """Return whether the file is still in its place."""
         return self._store.is_intact()
 
+    def compact(self) -> None:
+        """Compact the file if that is due."""
+        self._store.compact()
+
     def close(self, timeout_s: float) -> bool:
         """Finish what is queued."""
         return self._store.close(timeout_s)

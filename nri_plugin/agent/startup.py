@@ -51,6 +51,13 @@ MOST_TOLD = 10
 """The most log lines about placements of an earlier policy; a node may have hundreds of them."""
 
 
+REBUILT_FROM = {
+    Origin.BEGINNING: "the records before the damage",
+    Origin.PREVIOUS: "the generation before it",
+    Origin.NONE: "what the runtime reports",
+}
+
+
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
     """Warn of settings that are allowed but rarely intended."""
     threads = {len(cpus) for _, cpus in node.topology.cores}
@@ -309,10 +316,13 @@ def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
 def load_state(file: CheckpointFile, log: logging.Logger) -> State:
     """Return the saved state. A damaged checkpoint is kept aside; Synchronize restores the state from the runtime's list."""
     loaded = file.load()
-    if loaded.reason:
-        source = (
-            "the generation before it" if loaded.origin is Origin.PREVIOUS else "what the runtime reports"
+    if loaded.is_cut:
+        text = (
+            "the last record of the checkpoint was not finished and is left out, its event was not answered"
         )
+        say(log, logging.INFO, text)
+    if loaded.reason:
+        source = REBUILT_FROM[loaded.origin]
         say(
             log,
             logging.ERROR,

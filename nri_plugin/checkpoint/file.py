@@ -1,10 +1,18 @@
-"""The checkpoint on disk: replaced as a whole, never half written, never deleted.
+"""The checkpoint on disk: a document with a journal behind it, never without a sound beginning, never deleted.
 
-At every moment, also in the middle of a crash, `state.json` is a complete checkpoint: the one before a save or the one
-after it. `state.json.previous` is the generation before it. A start moves a checkpoint that it cannot use to
-`state.json.damaged-N` and logs that. It then takes the previous generation if that is sound: the previous one is one event
-old, and the runtime's list of containers tells the difference. Otherwise it rebuilds the state from the runtime's list
-alone.
+An event appends a record to `state.json`. What an append that failed has left is cut off at once. Now and then, after an
+answer, the file is compacted: another one with the present state replaces it as a whole. An append that fails is made up for
+in the same way. So at every moment, also in the middle of a crash, `state.json` holds the state before a save or the one
+after it.
+
+The first save of a process replaces the file too, so that nothing is ever appended to what another process wrote.
+`state.json.previous` is the file that the last replacement replaced. A release that does not know journals can read neither
+while an agent works, and takes neither for a present state. An orderly end leaves a `state.json` that it can read.
+
+A start that finds a damaged record keeps a second name for the file, `state.json.damaged-N`, and goes on with what is before
+the record. A file that it cannot use at all is moved there. It then takes the previous file if that is sound. These are
+older states, and the runtime's list of containers tells the difference. Otherwise it rebuilds the state from the runtime's
+list alone. Each of these is logged.
 """
 
 import errno
@@ -15,7 +23,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nri_plugin.checkpoint.format import Checkpoint, Encoder, decode
+from nri_plugin.checkpoint.format import (
+    JOURNAL_VERSION,
+    VERSION,
+    Checkpoint,
+    DamagedJournalError,
+    Encoder,
+    decode,
+    last_checksum,
+    with_version,
+)
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.host.mounts import is_in_memory, read_mounts
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -30,13 +47,15 @@ LOCK_FILE = "lock"
 """In the directory; locked by the agent or the command that works on it."""
 LARGEST = 64 << 20
 """Bytes; 100 times what 3,000 containers need."""
+LEAST_JOURNAL = 64 << 10
+"""Bytes of a journal that is not compacted yet, however small the document is."""
 
 REMOVED = "//deleted"
 """The end of a mount's root whose directory was removed. Source: Linux, fs/proc_namespace.c, seq_dentry."""
 
 # A path component that is a link, a FIFO or a device is refused or does not block: the directory may be another user's.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def unsafe(path: str) -> str:
@@ -114,7 +133,7 @@ def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
     """
     new = f"{path}.new-{os.getpid()}"
     try:
-        _write_new(new, [data], sync=True)
+        os.close(_write_new(new, [data], sync=True))
         if replace:
             os.replace(new, path)
         else:
@@ -155,23 +174,27 @@ def keep_aside(path: str) -> str:
             return target
 
 
-def _write_new(path: str, pieces: Iterable[bytes], *, sync: bool) -> None:
-    """Make a new file for its owner alone; one of that name, left by a crash, goes first."""
+def _write_new(path: str, pieces: Iterable[bytes], *, sync: bool) -> int:
+    """Make a new file for its owner alone; one of that name, left by a crash, goes first. Returns its descriptor."""
     _remove(path)
     descriptor = os.open(path, _CREATE, 0o600)
     try:
         for piece in pieces:
-            rest = memoryview(piece)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            _write_all(descriptor, piece)
         if sync:
             # Before the rename that follows: else the name may reach the disk first, and show an empty file.
             os.fsync(descriptor)
     except OSError:
+        os.close(descriptor)
         _remove(path)
         raise
-    finally:
-        os.close(descriptor)
+    return descriptor
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
 
 
 def _sync_directory(path: str) -> None:
@@ -194,6 +217,8 @@ class Origin(StrEnum):
     NONE = "none"
     """There was no usable checkpoint."""
     CURRENT = "current"
+    BEGINNING = "beginning"
+    """A record of the journal was damaged; these are the ones before it."""
     PREVIOUS = "previous"
     """The current one was damaged; this is the generation before it."""
 
@@ -207,12 +232,14 @@ class LoadResult:
         origin: which file they come from.
         kept_aside: where the damaged checkpoint is now; None when there was none.
         reason: why the checkpoint could not be used, for the log; empty when it could.
+        is_cut: whether it ended within a record, which a process that ended did not finish.
     """
 
     state: State | None = None
     origin: Origin = Origin.NONE
     kept_aside: str | None = None
     reason: str = ""
+    is_cut: bool = False
 
 
 def latest_path(state_dir: str) -> str:
@@ -235,6 +262,20 @@ def read_checkpoint(path: str) -> Checkpoint | None:
         CheckpointError: it cannot be read or is damaged.
     """
     try:
+        data = _content(path)
+        return None if data is None else decode(data)
+    except ValueError as error:
+        raise CheckpointError(path, f"cannot be used: {error}") from error
+
+
+def _content(path: str) -> bytes | None:
+    """The bytes of the file; None when there is none.
+
+    Raises:
+        CheckpointError: it cannot be read.
+        ValueError: it is no regular file, or too large.
+    """
+    try:
         descriptor = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -242,11 +283,9 @@ def read_checkpoint(path: str) -> Checkpoint | None:
         text = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
         raise CheckpointError(path, text) from error
     try:
-        return decode(_read_regular(descriptor))
+        return _read_regular(descriptor)
     except OSError as error:
         raise CheckpointError(path, f"cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise CheckpointError(path, f"cannot be used: {error}") from error
     finally:
         os.close(descriptor)
 
@@ -261,6 +300,56 @@ def _read_regular(descriptor: int) -> bytes:
     while part := os.read(descriptor, LARGEST + 1):
         parts.append(part)
     return b"".join(parts)
+
+
+class _Journal:
+    """The file that a checkpoint is, open for appending.
+
+    Invariant: the first `size` bytes are sound, and the last checksum in them is `checksum`.
+
+    Args:
+        descriptor: of the file.
+        size: of the document.
+        checksum: of the document.
+    """
+
+    def __init__(self, descriptor: int, size: int, checksum: int) -> None:
+        self._descriptor = descriptor
+        self.size = size
+        self.checksum = checksum
+        self.is_trusted = True
+        self.due = size + max(size, LEAST_JOURNAL)
+
+    def append(self, record: bytes, *, sync: bool) -> None:
+        """Append a record.
+
+        Raises:
+            OSError: it is not there. Where it could not be cut off again, `is_trusted` is False: no record may follow.
+        """
+        self.is_trusted = False
+        try:
+            _write_all(self._descriptor, record)
+        except OSError:
+            self._cut()
+            self.is_trusted = True
+            raise
+        if sync:
+            try:
+                os.fdatasync(self._descriptor)
+            except OSError:
+                # The kernel reports such an error once, and nobody knows what reached the disk.
+                self._cut()
+                raise
+        self.is_trusted = True
+        self.size += len(record)
+        self.checksum = last_checksum(record)
+
+    def _cut(self) -> None:
+        os.ftruncate(self._descriptor, self.size)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._descriptor)
 
 
 class CheckpointFile:
@@ -294,7 +383,15 @@ class CheckpointFile:
         self.generation = 0
         self._durable = durable
         self._encoder = Encoder()
+        # The file as it was loaded or written last: which one, its version, the state and the facts in it. The version is
+        # 0 where there is none, or a damaged one.
         self._mark: tuple[int, int] | None = None
+        self._version = 0
+        self._held = State()
+        self._held_facts: NodeFacts | None = None
+        # Open while this process may append to it.
+        self._journal: _Journal | None = None
+        self._has_failed = False
 
     @property
     def durable(self) -> bool:
@@ -311,64 +408,180 @@ class CheckpointFile:
         try:
             found = read_checkpoint(self.path)
         except CheckpointError as error:
+            if isinstance(error.__cause__, DamagedJournalError):
+                return self._begin(error, error.__cause__)
             return self._fall_back(error)
         if found is None:
             # Either nothing was ever saved, or a process moved the damaged file aside and ended before it saved.
             return self._previous(None, f"{self.path}: it is gone, and the generation before it is there")
-        self.generation = found.generation
-        self.found = found.facts
+        self._holds(found)
+        return LoadResult(found.state, Origin.CURRENT, is_cut=found.is_cut)
+
+    def _holds(self, found: Checkpoint) -> None:
+        self.generation, self.found = found.generation, found.facts
+        self._version, self._held, self._held_facts = found.version, found.state, found.facts
         self._mark = _identity(self.path)
-        return LoadResult(found.state, Origin.CURRENT)
 
     def is_intact(self) -> bool:
-        """Whether the file at the path is the one that was loaded or saved last."""
-        return self._mark is None or _identity(self.path) == self._mark
+        """Whether the file at the path is the one that was loaded or saved last, with nothing added or cut off."""
+        if self._mark is None:
+            return True
+        try:
+            status = os.stat(self.path, follow_symlinks=False)
+        except OSError:
+            return False
+        return (status.st_dev, status.st_ino) == self._mark and (
+            self._journal is None or status.st_size == self._journal.size
+        )
 
     def save(self, state: State) -> None:
-        """Make `state` the checkpoint; when it returns, a crash cannot lose it.
+        """Replace the file by one with `state` and no journal; when it returns, a crash cannot lose it.
 
         Raises:
             CheckpointError: it could not be written. The former checkpoint is still in place, unless
                 only the last step failed, making the directory durable.
         """
+        self._save(state, VERSION)
+
+    def append(self, state: State) -> None:
+        """Make `state` the checkpoint at the cost of what has changed; when it returns, a crash cannot lose it.
+
+        Raises:
+            CheckpointError: neither a record nor a whole file could be written. The checkpoint holds the former state, or
+                `state` where only the last step failed.
+        """
+        self._save(state, JOURNAL_VERSION)
+
+    def compact(self) -> None:
+        """Replace the file where its journal has grown larger than what it follows.
+
+        A failure changes nothing; the next attempt comes when the file has grown to twice its size.
+        """
+        journal = self._journal
+        if journal is not None and journal.size >= journal.due:
+            journal.due = 2 * journal.size
+            with suppress(OSError, ValueError):
+                self._replace(self._held, JOURNAL_VERSION)
+
+    def finish(self) -> None:
+        """Leave the last saved state without a journal, for a release that does not know any.
+
+        Raises:
+            CheckpointError: it could not be written; the file is as it was.
+        """
+        if self._version == JOURNAL_VERSION:
+            self.save(self._held)
+
+    def _save(self, state: State, version: int) -> None:
         try:
-            self._write(self._encoder.encode(state, self.generation + 1, self.facts))
+            if version == VERSION or not self._has_appended(state):
+                self._replace(state, version)
         except OSError as error:
+            self._has_failed = True
             raise CheckpointError(self.path, _save_failure(error)) from error
         except ValueError as error:
+            self._has_failed = True
             raise CheckpointError(self.path, f"cannot be saved: {error}") from error
-        self.generation += 1
+        self._has_failed = False
 
-    def _write(self, pieces: list[bytes]) -> None:
-        """Replace the file: write another one, keep the old one's name, rename, and make the names durable."""
-        new = f"{self.path}.new"
+    def _has_appended(self, state: State) -> bool:
+        """Append what differs from the state in the file; returns False where only another file can hold it."""
+        journal = self._journal
+        if journal is None or self.facts != self._held_facts or not self.is_intact():
+            return False
+        record = self._encoder.record(state.changes_from(self._held), self.generation + 1, journal.checksum)
+        if not record:
+            # After a failure, the caller wants to know whether the disk takes anything again.
+            return not self._has_failed
+        if journal.size + len(record) > LARGEST:
+            return False
         try:
-            _write_new(new, pieces, sync=self.durable)
+            journal.append(record, sync=self.durable)
+        except OSError:
+            if not journal.is_trusted:
+                self._leave_journal()
+            return False
+        self.generation += 1
+        self._held = state
+        return True
+
+    def _replace(self, state: State, version: int) -> None:
+        """Replace the file: write another one, keep the old one's name, rename, and make the names durable."""
+        facts, new = self.facts, f"{self.path}.new"
+        pieces = self._encoder.encode(state, self.generation + 1, facts, version)
+        try:
+            descriptor = _write_new(new, pieces, sync=self.durable)
         except FileNotFoundError:
             _make_directory(self.directory)
-            _write_new(new, pieces, sync=self.durable)
-        if self.is_intact():
-            self._keep_previous()
+            descriptor = _write_new(new, pieces, sync=self.durable)
+        try:
+            if self._mark is None or _identity(self.path) == self._mark:
+                self._keep_previous(version)
+            else:
+                # Another process replaced or removed the file. No start may fall back to a generation of other content.
+                _remove(f"{self.path}.previous")
+            os.replace(new, self.path)
+            self._leave_journal()
+            self._mark, self._version = _identity(self.path), version
+            self._held, self._held_facts = state, facts
+            if self.durable:
+                _sync_directory(self.directory)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self.generation += 1
+        if version == VERSION:
+            os.close(descriptor)
         else:
-            # Another process replaced or removed the file. No start may fall back to a generation of other content.
-            _remove(f"{self.path}.previous")
-        os.replace(new, self.path)
-        self._mark = _identity(self.path)
-        if self.durable:
-            _sync_directory(self.directory)
+            self._journal = _Journal(descriptor, sum(map(len, pieces)), last_checksum(pieces[-1]))
 
-    def _keep_previous(self) -> None:
+    def _leave_journal(self) -> None:
+        """Append no more: the next save replaces the file."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
+
+    def _keep_previous(self, version: int) -> None:
         """Give the current file its second name, without a moment in which it has none.
 
         A file system without links keeps no previous generation.
+
+        Args:
+            version: of the file that comes.
         """
         # `link` does not replace a file and `replace` does, so the link gets a name that is renamed. A crash may leave
         # that name behind: it goes first, because a rename between two names of one file does nothing.
-        staged = f"{self.path}.previous.new"
+        previous = f"{self.path}.previous"
+        staged = f"{previous}.new"
         _remove(staged)
-        with suppress(OSError):
-            os.link(self.path, staged, follow_symlinks=False)
-            os.replace(staged, f"{self.path}.previous")
+        if version == VERSION or self._version == JOURNAL_VERSION:
+            with suppress(OSError):
+                os.link(self.path, staged, follow_symlinks=False)
+                os.replace(staged, previous)
+            return
+        # A release without journals would fall back to a previous file that it can read, however old that becomes.
+        try:
+            data = _content(self.path if self._version else previous)
+            if data is not None:
+                os.close(_write_new(staged, [with_version(data, JOURNAL_VERSION)], sync=self.durable))
+                os.replace(staged, previous)
+        except (CheckpointError, OSError, ValueError):
+            _remove(previous)
+
+    def _begin(self, error: CheckpointError, damage: DamagedJournalError) -> LoadResult:
+        """Keep the file under a second name, and replace it by what is before the damaged record."""
+        kept, problem = None, ""
+        try:
+            kept = keep_aside(self.path)
+            data, new = _content(self.path) or b"", f"{self.path}.new"
+            os.close(_write_new(new, [data[: damage.at]], sync=self.durable))
+            os.replace(new, self.path)
+            if self.durable:
+                _sync_directory(self.directory)
+            self._holds(damage.sound)
+        except (CheckpointError, OSError, ValueError) as second:
+            self.generation, problem = damage.sound.generation, f"; it could not be replaced: {second}"
+        return LoadResult(damage.sound.state, Origin.BEGINNING, kept, f"{error}{problem}")
 
     def _fall_back(self, error: CheckpointError) -> LoadResult:
         kept, problem = self._move_aside()

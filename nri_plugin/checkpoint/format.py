@@ -1,4 +1,4 @@
-"""The checkpoint as text: one JSON document with one record a line.
+"""The checkpoint as text: one JSON document with one row a line, and the records of what has changed since.
 
     {"format":"nri-pin checkpoint","version":3,"writer":"0.1.0","generation":7,
     "node":{...},
@@ -10,19 +10,28 @@
     "checksum":"crc32:0123abcd"}
 
 The checksum covers every byte before its line, so each change of the document is noticed. Sets are kernel lists. Reading is
-strict: an unknown field, a missing one or a wrong type is an error. A record has a line, so that people can compare two
+strict: an unknown field, a missing one or a wrong type is an error. A row has a line, so that people can compare two
 files, and a damaged file loses only the damaged lines.
+
+Version 4 is a document of version 3 with a journal behind it: a line for each event, with the rows that it added or
+replaced and the keys that it removed.
+
+    {"generation":8,"allocations":[{...}],"removed":{"pods":["..."]},"checksum":"crc32:4567cdef"}
+
+The checksum of a line continues that of the line before it, the first that of the document, so a line that is missing,
+repeated or behind another document is noticed. A last line without its end was being written when the process ended.
+An agent that works writes version 4; where it ends in an orderly way it leaves version 3, so that a release that does not
+know journals starts with the same state. That release cannot read version 4 and rebuilds its state from the runtime.
 
 Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
 counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Version 3 added the
 marks of pods that were admitted as a whole, of init containers, and of the shared pools of pods; the memory that init
-containers returned is read and ignored. Versions 1 to 3 are read, and 3 is written; fields that an older version lacks have
-defaults. An unknown version is an error that names those that are read.
+containers returned is read and ignored. Fields that an older version lacks have defaults. An unknown version is an error
+that names those that are read.
 """
 
 import re
 import zlib
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -38,16 +47,20 @@ from nri_plugin.checkpoint.rows import (
     SavedContainer,
     SavedNode,
     SavedPod,
-    state_from,
+    Tables,
+    tables_from,
 )
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, StateChanges
 
 FORMAT = "nri-pin checkpoint"
 VERSION = 3
-READABLE = (1, 2, 3)
+JOURNAL_VERSION = 4
+READABLE = (1, 2, 3, 4)
 
 _HEAD = re.compile(rb'\{"format":"nri-pin checkpoint","version":([0-9]{1,9}),')
-_TAIL = re.compile(rb',\n"checksum":"crc32:([0-9a-f]{8})"\}\n\Z')
+_END = b',\n"checksum":"crc32:%08x"}\n'
+_TAIL = re.compile(rb',\n"checksum":"crc32:([0-9a-f]{8})"\}\n')
+_RECORD_TAIL = re.compile(rb',"checksum":"crc32:([0-9a-f]{8})"\}')
 
 
 class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -64,6 +77,36 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checksum: str
 
 
+class RemovedKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The keys that an event removed."""
+
+    pods: tuple[str, ...] = ()
+    containers: tuple[str, ...] = ()
+    allocations: tuple[str, ...] = ()
+
+
+class JournalRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A line of the journal."""
+
+    generation: int
+    checksum: str
+    pods: tuple[SavedPod, ...] = ()
+    containers: tuple[SavedContainer, ...] = ()
+    allocations: tuple[AllocationRow, ...] = ()
+    removed: RemovedKeys = RemovedKeys()
+
+    def apply(self, tables: Tables) -> None:
+        """Make the changes of the event in the tables of a state.
+
+        Raises:
+            ValueError: a set is no kernel list.
+        """
+        for name, rows in tables_from(self).items():
+            for key in getattr(self.removed, name):
+                tables[name].pop(key, None)
+            tables[name].update(rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The content of a checkpoint.
@@ -73,60 +116,98 @@ class Checkpoint:
         generation: counts the saves of a node, so that two files can be told apart.
         writer: version of the program that wrote it.
         facts: the machine it was made on, None when the writer did not know it.
+        version: of its form.
+        is_cut: whether it ends within a record, which is left out.
     """
 
     state: State
     generation: int
     writer: str
     facts: NodeFacts | None
-
-
-class _Lines:
-    """The encoded lines of one mapping of a state, remembered from one save to the next.
-
-    Records are frozen: the same object always has the same line, so only changed records are encoded.
-    """
-
-    def __init__(self, row: Callable[[Any, str], object]) -> None:
-        self._row = row
-        self._lines: dict[str, tuple[object, bytes]] = {}
-        self._records: Mapping[str, object] = {}
-        self._text = b""
-
-    def text(self, records: Mapping[str, object]) -> bytes:
-        """The lines of `records`, joined."""
-        if records is self._records:
-            return self._text
-        known, self._lines = self._lines, {}
-        for key, record in records.items():
-            entry = known.get(key)
-            if entry is None or entry[0] is not record:
-                entry = (record, msgspec.json.encode(self._row(record, key)))
-            self._lines[key] = entry
-        self._text = b",\n".join([line for _, line in self._lines.values()])
-        self._records = records
-        return self._text
+    version: int = VERSION
+    is_cut: bool = False
 
 
 class Encoder:
-    """Encodes states as documents. The time depends on the changes since the last one."""
+    """Encodes states as documents, and changes as records of the journal behind one.
+
+    Rows are remembered: records of a state are frozen, so the same object always has the same row.
+    """
 
     def __init__(self) -> None:
-        self._lines = {name: _Lines(rows.table.row) for name, rows in STATE_ROWS.items()}
+        self._rows: dict[str, dict[str, tuple[object, bytes]]] = {name: {} for name in STATE_ROWS}
 
-    def encode(self, state: State, generation: int, facts: NodeFacts | None = None) -> list[bytes]:
+    def encode(
+        self, state: State, generation: int, facts: NodeFacts | None = None, version: int = VERSION
+    ) -> list[bytes]:
         """The document in pieces: joining a large one would take longer than encoding it.
 
         Raises:
             ValueError: a text of the state cannot be written as UTF-8.
         """
-        pieces = [_head(generation, facts)]
-        for name, lines in self._lines.items():
-            pieces += [b',\n"%s":[\n' % name.encode(), lines.text(getattr(state, name)), b"\n]"]
+        pieces = [_head(generation, facts, version)]
+        for name in STATE_ROWS:
+            rows = {key: self._row(name, key, record) for key, record in getattr(state, name).items()}
+            self._rows[name] = rows
+            lines = b",\n".join([line for _, line in rows.values()])
+            pieces += [b',\n"%s":[\n' % name.encode(), lines, b"\n]"]
         checksum = 0
         for piece in pieces:
             checksum = zlib.crc32(piece, checksum)
-        return [*pieces, b',\n"checksum":"crc32:%08x"}\n' % checksum]
+        return [*pieces, _END % checksum]
+
+    def record(self, changes: StateChanges, generation: int, checksum: int) -> bytes:
+        """The line of the journal with these changes; empty where nothing has changed.
+
+        Args:
+            changes: from the state before.
+            generation: of the state after them.
+            checksum: of the line before, or of the document.
+
+        Raises:
+            ValueError: a text of the changes cannot be written as UTF-8.
+        """
+        parts, removed = [], {}
+        for name in STATE_ROWS:
+            changed = [one for one in getattr(changes, name) if one.before != one.after]
+            rows = []
+            for one in changed:
+                if one.after is not None:
+                    entry = self._rows[name][one.key] = self._row(name, one.key, one.after)
+                    rows.append(entry[1])
+            if rows:
+                parts.append(b',"%s":[%s]' % (name.encode(), b",".join(rows)))
+            if len(rows) < len(changed):
+                removed[name] = [one.key for one in changed if one.after is None]
+        if removed:
+            parts.append(b',"removed":' + msgspec.json.encode(removed))
+        if not parts:
+            return b""
+        line = b'{"generation":%d%s' % (generation, b"".join(parts))
+        return line + b',"checksum":"crc32:%08x"}\n' % zlib.crc32(line, checksum)
+
+    def _row(self, name: str, key: str, record: Any) -> tuple[object, bytes]:
+        known = self._rows[name].get(key)
+        if known is not None and known[0] is record:
+            return known
+        return record, msgspec.json.encode(STATE_ROWS[name].table.row(record, key))
+
+
+def last_checksum(text: bytes) -> int:
+    """The checksum at the end of a document, of its last piece, or of a record."""
+    return int(text[-11:-3], 16)
+
+
+def with_version(document: bytes, version: int) -> bytes:
+    """The same document under another version.
+
+    Raises:
+        ValueError: it is no document, or is damaged, or a journal follows it.
+    """
+    former = _version(document)
+    end, _ = _document_end(document, has_journal=False)
+    body = document[: end - len(_END % 0)].replace(b'"version":%d,' % former, b'"version":%d,' % version, 1)
+    return body + _END % zlib.crc32(body)
 
 
 @lru_cache(maxsize=8)
@@ -134,8 +215,8 @@ def _node_line(facts: NodeFacts | None) -> bytes:
     return msgspec.json.encode(None if facts is None else NODE_FACTS.row(facts))
 
 
-def _head(generation: int, facts: NodeFacts | None) -> bytes:
-    head = f'{{"format":"{FORMAT}","version":{VERSION},"writer":"{__version__}","generation":{generation},\n"node":'
+def _head(generation: int, facts: NodeFacts | None, version: int) -> bytes:
+    head = f'{{"format":"{FORMAT}","version":{version},"writer":"{__version__}","generation":{generation},\n"node":'
     return head.encode("ascii") + _node_line(facts)
 
 
@@ -143,48 +224,106 @@ class OtherVersionError(ValueError):
     """The checkpoint has a version of another release. It is not damaged."""
 
 
+class DamagedJournalError(ValueError):
+    """A record of the journal is damaged; the document and the records before it are sound.
+
+    Args:
+        number: of the record, from 1.
+        at: where it begins, in bytes.
+        sound: what is before it.
+    """
+
+    def __init__(self, number: int, at: int, sound: Checkpoint) -> None:
+        super().__init__(
+            f"it was changed or damaged in record {number} of its journal, at byte {at}; the records before that are "
+            f"sound, the last of generation {sound.generation}"
+        )
+        self.at = at
+        self.sound = sound
+
+
 _decoder = msgspec.json.Decoder(Document)
+_record_decoder = msgspec.json.Decoder(JournalRecord)
 
 
-def decode(data: bytes) -> Checkpoint:
-    """Decode a document.
+def decode(data: bytes, *, skips_damage: bool = False) -> Checkpoint:
+    """Decode a checkpoint.
+
+    Args:
+        data: its text.
+        skips_damage: leave out damaged records of the journal, instead of raising an error. The result is no state that
+            there ever was.
 
     Raises:
+        DamagedJournalError: a record of the journal is damaged.
         ValueError: it is no checkpoint, has another version, is damaged, or has wrong fields; one sentence.
     """
     # The version first: another version may have another checksum, and is no damage.
-    _check_version(data)
-    _check_sum(data)
+    version = _version(data)
+    end, checksum = _document_end(data, has_journal=version == JOURNAL_VERSION)
     try:
-        document = _decoder.decode(data)
+        document = _decoder.decode(memoryview(data)[:end])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise ValueError(f"its content is not what a checkpoint holds: {error}") from error
-    state = state_from(document)
-    for name in STATE_ROWS:
-        count, keys = len(getattr(document, name)), len(getattr(state, name))
+    tables = tables_from(document)
+    for name, table in tables.items():
+        count, keys = len(getattr(document, name)), len(table)
         if count != keys:
             raise ValueError(f"it holds a {name.removesuffix('s')} twice: {count} records under {keys} keys")
     facts = None if document.node is None else NODE_FACTS.record(document.node)
-    return Checkpoint(state, document.generation, document.writer, facts)
+    generation, number, at = document.generation, 0, end
+    while at < len(data):
+        stop = data.find(b"\n", at) + 1 or len(data)
+        line, number = data[at:stop], number + 1
+        tail = _RECORD_TAIL.search(line)
+        if tail is None and not line.endswith(b"\n"):
+            break  # a record that was being written
+        record = _record(line, checksum)
+        if record is not None:
+            record.apply(tables)
+            generation = record.generation
+        elif not skips_damage:
+            sound = Checkpoint(State(**tables), generation, document.writer, facts, version)
+            raise DamagedJournalError(number, at, sound)
+        checksum = int(tail[1], 16) if tail else checksum
+        at = stop
+    return Checkpoint(State(**tables), generation, document.writer, facts, version, is_cut=at < len(data))
 
 
-def _check_version(data: bytes) -> None:
+def _record(line: bytes, former: int) -> JournalRecord | None:
+    """The record of a line; None where it is damaged. `former` is the checksum of the line before."""
+    tail = _RECORD_TAIL.search(line)
+    if tail is None or line[tail.end() :] not in (b"\n", b""):
+        return None
+    if zlib.crc32(line[: tail.start()], former) != int(tail[1], 16):
+        return None
+    try:
+        return _record_decoder.decode(line)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
+
+
+def _version(data: bytes) -> int:
     match = _HEAD.match(data)
     if match is None:
         raise ValueError(f"it does not begin as an {FORMAT} does")
-    if int(match[1]) not in READABLE:
+    version = int(match[1])
+    if version not in READABLE:
         raise OtherVersionError(
-            f"it has version {int(match[1])} and this program ({__version__}) reads versions "
-            f"{READABLE[0]} to {VERSION}"
+            f"it has version {version} and this program ({__version__}) reads versions "
+            f"{READABLE[0]} to {READABLE[-1]}"
         )
+    return version
 
 
-def _check_sum(data: bytes) -> None:
-    tail = _TAIL.search(data, max(0, len(data) - 64))
-    if tail is None:
+def _document_end(data: bytes, *, has_journal: bool) -> tuple[int, int]:
+    """Where the document ends, and its checksum."""
+    tail = _TAIL.search(data, 0 if has_journal else max(0, len(data) - 64))
+    if tail is None or (tail.end() < len(data) and not has_journal):
         raise ValueError("it does not end in a checksum: it was cut short or changed by hand")
     found = zlib.crc32(data[: tail.start()])
     if found != int(tail[1], 16):
         raise ValueError(
             f"its checksum is {found:08x} and should be {tail[1].decode()}: it was changed or damaged"
         )
+    return tail.end(), found

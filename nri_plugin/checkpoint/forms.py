@@ -4,13 +4,12 @@ A conversion reports everything that the other form cannot hold: allocations, wh
 the kubelet or the machine know as well.
 """
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import NamedTuple
 
-from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder
+from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder, with_version
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
 from nri_plugin.checkpoint.kubelet_state import (
     CPU_FILE,
@@ -25,8 +24,6 @@ from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.model.sets import NO_NODES, CPUSet
 from nri_plugin.model.state import Allocation, State, allocation_key, is_whole_pod, named, owner_of, pod_of
 from nri_plugin.model.topology import Topology
-
-CHECKSUM_LINE = b',\n"checksum":"crc32:%08x"}\n'
 
 
 class RowKind(StrEnum):
@@ -78,12 +75,7 @@ def checkpoint_file(
     if version == 1:
         facts = facts and replace(facts, memory=())
     text = b"".join(Encoder().encode(state, generation, facts))
-    if version == VERSION:
-        return text
-    body = text[: text.rindex(b',\n"checksum"')].replace(
-        b'"version":%d,' % VERSION, b'"version":%d,' % version, 1
-    )
-    return body + CHECKSUM_LINE % zlib.crc32(body)
+    return text if version == VERSION else with_version(text, version)
 
 
 class NewerField(NamedTuple):

@@ -431,15 +431,26 @@ def state_rows(state: State) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def state_from(document: Struct) -> State:
-    """The state of a document with the fields of `STATE_ROWS`; of two rows with the same key the later one.
+Tables = dict[str, dict[str, Any]]
+"""The records of a state by key, by the names of its mappings."""
+
+
+def tables_from(document: Struct) -> Tables:
+    """The records of a document with the fields of `STATE_ROWS`; of two rows with the same key the later one.
 
     Raises:
         ValueError: a set is no kernel list.
     """
-    return State(
-        **{
-            name: {getattr(row, rows.key): rows.table.record(row) for row in getattr(document, name)}
-            for name, rows in STATE_ROWS.items()
-        }
-    )
+    return {
+        name: {getattr(row, rows.key): rows.table.record(row) for row in getattr(document, name)}
+        for name, rows in STATE_ROWS.items()
+    }
+
+
+def state_from(document: Struct) -> State:
+    """The state of such a document.
+
+    Raises:
+        ValueError: a set is no kernel list.
+    """
+    return State(**tables_from(document))

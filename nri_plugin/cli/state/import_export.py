@@ -245,14 +245,13 @@ def _save(config: Config, node: Node, state: State) -> None:
     try:
         file = CheckpointFile(config.state_dir, node)
         before = read_checkpoint(file.path)
-        if before is not None:
-            if before.state.allocations and not awaiting_agent(before.state):
-                raise FailedError(
-                    f"{file.path}: already holds {len(before.state.allocations)} allocations that an agent made; "
-                    "where the kubelet has made newer ones since, retire these: "
-                    f"{_retire(file.path)}; else give another --state-dir"
-                )
-            file.generation = before.generation
+        if before is not None and before.state.allocations and not awaiting_agent(before.state):
+            raise FailedError(
+                f"{file.path}: already holds {len(before.state.allocations)} allocations that an agent made; "
+                "where the kubelet has made newer ones since, retire these: "
+                f"{_retire(file.path)}; else give another --state-dir"
+            )
+        file.load()
         file.save(state)
     finally:
         os.close(lock)

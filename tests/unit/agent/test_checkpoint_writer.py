@@ -35,7 +35,11 @@ class StallingFile:
     def is_intact(self) -> bool:
         return True
 
-    def save(self, state: State) -> None:
+    def compact(self) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def append(self, state: State) -> None:
         self.begun.set()
         self.answers.wait(LONG)
         if self.failure is not None:
