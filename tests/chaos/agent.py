@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, open_store
+from nri_plugin.agent.checkpoint_saver import CheckpointSaver, DirectStore, open_store
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state
 from nri_plugin.checkpoint import file as checkpoint
-from nri_plugin.checkpoint.format import decode
+from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION, decode
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
 from nri_plugin.core.engine import decide
@@ -32,6 +32,9 @@ from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
 
 DIRECTORY = "/state"
+LEAST_JOURNAL = 1 << 10
+"""A small one, so that a life of a few hundred events has many of them."""
+
 TIME_S = 2.0
 PORTION = 2
 STALLED_TIME_S = 0.02
@@ -165,9 +168,9 @@ class Agent:
         self._goes_on = threading.Event()
         disk.stalls = lambda: self._goes_on.wait(1) and None
         with self._working():
-            file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
-            state = load_state(file, SILENT)
-            self._store = open_store(file, state) if threaded else _Inline(file, faults)
+            self._file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
+            state = load_state(self._file, SILENT)
+            self._store = open_store(self._file, state) if threaded else _Inline(self._file, faults)
             self.handler = Handler(
                 node,
                 state,
@@ -216,29 +219,43 @@ class Agent:
         return self.handler.checkpoint.is_saved(self.handler.state)
 
     @property
-    def has_two_alike(self) -> bool:
-        """Whether the last two saves met no fault and hold the same promises."""
-        kept = self._store.kept if isinstance(self._store, _Inline) else []
-        return (
-            len(kept) > 1 and kept[-2].allocations == self.handler.state.allocations == kept[-1].allocations
-        )
+    def is_damage_harmless(self) -> bool:
+        """Whether all that a damaged checkpoint could leave holds the same promises."""
+        inode = self.disk.names.get(checkpoint.FILE_NAME)
+        readings = [self._read(f"{checkpoint.FILE_NAME}.previous")]
+        data = b"" if inode is None else bytes(inode.data)
+        for at, char in enumerate(data):
+            if char == ord(b"\n"):
+                with suppress(ValueError):
+                    readings.append(decode(data[: at + 1]).state)
+        promises = self.handler.state.allocations
+        return all(one is not None and one.allocations == promises for one in readings)
 
     def on_disk(self) -> State | None:
         """What a new process would read; None where that is nothing it can use."""
         return self._read(checkpoint.FILE_NAME)
 
+    def older_reads(self) -> State | None:
+        """What a process of a release without journals would go on with; None where it would ask the runtime."""
+        for name in (checkpoint.FILE_NAME, f"{checkpoint.FILE_NAME}.previous"):
+            found = self._read(name, newest=VERSION)
+            if found is not None:
+                return found
+        return None
+
     @property
     def has_lost_previous(self) -> bool:
-        """Whether two saves that met no fault have not left the first of them as the generation before."""
-        kept = self._store.kept if isinstance(self._store, _Inline) else []
-        return len(kept) > 1 and self._read(f"{checkpoint.FILE_NAME}.previous") != kept[-2]
+        """Whether a file that was replaced without a fault is not there as the generation before."""
+        replaced = self._store.replaced if isinstance(self._store, _Inline) else None
+        return replaced is not None and self._read(f"{checkpoint.FILE_NAME}.previous") != replaced
 
-    def _read(self, name: str) -> State | None:
+    def _read(self, name: str, newest: int = JOURNAL_VERSION) -> State | None:
         inode = self.disk.names.get(name)
         try:
-            return decode(bytes(inode.data)).state if inode else None
+            found = decode(bytes(inode.data)) if inode else None
         except ValueError:
             return None
+        return found.state if found and found.version <= newest else None
 
     def look(self) -> None:
         """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
@@ -261,7 +278,7 @@ class Agent:
     def forget_generations(self) -> None:
         """What was saved before now is not there any more."""
         if isinstance(self._store, _Inline):
-            self._store.kept = []
+            self._store.replaced = None
 
     def follow(self, node: Node) -> None:
         """The machine is another one now."""
@@ -269,43 +286,62 @@ class Agent:
             self.handler.change_node(node)
             self.handler.put_right(MachineChanged())
 
+    def stop(self) -> None:
+        """The process ends in an orderly way; something may fail on this way, too."""
+        with suppress(Killed), self._working():
+            self.handler.close()
+        self.is_alive = False
+
     def end(self) -> None:
         """The process is gone."""
         self.is_alive = False
         self._goes_on.set()
-        with self._working():
-            self._store.close(1)
+        if not isinstance(self._store, _Inline):
+            self._file.finish = lambda: None  # type: ignore[method-assign] # nobody does it any more
+            with self._working():
+                self._store.close(1)
 
     @contextmanager
     def _working(self) -> Iterator[None]:
         """The checkpoint's code sees our disk where it says `os`."""
-        real = checkpoint.os
+        real, least = checkpoint.os, checkpoint.LEAST_JOURNAL
         checkpoint.os = self.disk  # type: ignore[assignment]
+        checkpoint.LEAST_JOURNAL = LEAST_JOURNAL
         try:
             yield
         except Killed:
             self.is_alive = False
             raise
         finally:
-            checkpoint.os = real
+            checkpoint.os, checkpoint.LEAST_JOURNAL = real, least
 
 
-class _Inline:
-    """Saves at once, on whatever disk: each step of a save can be the last of the process."""
+class _Inline(DirectStore):
+    """Saves at once, on whatever disk: each step of a save can be the last of the process.
+
+    Attributes:
+        replaced: the state in the file that was replaced last, where that met no fault.
+    """
 
     def __init__(self, file: checkpoint.CheckpointFile, faults: Faults) -> None:
-        self._file, self._faults = file, faults
-        self.kept: list[State] = []
+        super().__init__(file)
+        self._faults = faults
+        self.replaced: State | None = None
 
     def save(self, state: State, timeout_s: float) -> None:
-        former, self.kept = self.kept, []
-        injected = self._faults.injected.total()
-        self._file.save(state)
+        with self._watching():
+            super().save(state, timeout_s)
+
+    def compact(self) -> None:
+        with self._watching():
+            super().compact()
+
+    @contextmanager
+    def _watching(self) -> Iterator[None]:
+        file, injected = self._file, self._faults.injected.total()
+        held, journal, is_sound = file._held, file._journal, file._version != 0 and file.is_intact()
+        replaced, self.replaced = self.replaced, None
+        yield
         if self._faults.injected.total() == injected:
-            self.kept = [*former[-1:], state]
-
-    def is_intact(self) -> bool:
-        return self._file.is_intact()
-
-    def close(self, timeout_s: float) -> bool:
-        return True
+            is_other = file._journal is not journal
+            self.replaced = (held if is_sound else None) if is_other else replaced

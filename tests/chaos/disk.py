@@ -127,10 +127,15 @@ class Disk:
     def write(self, number: int, data: Any) -> int:
         """As `os.write`; a torn write is cut short by the end of the process."""
         fault = self._step("write")
-        if self.condition is Fault.DIRECTORY_FULL:
-            raise OSError(errno.ENOSPC, "no space left on device")
         inode = self._open[number].inode
         assert inode is not None
+        if self.condition is Fault.DIRECTORY_READ_ONLY:
+            raise OSError(errno.EROFS, "read-only file system")
+        if self.condition is Fault.DIRECTORY_FULL:
+            # The first write may find room for a part.
+            if len(data) == 1 or self.random.random() < 0.5:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            data = bytes(data)[: self.random.randrange(1, len(data))]
         if fault is Fault.TORN:
             inode.data += bytes(data)[: self.random.randrange(len(data) + 1)]
             self.faults.struck(Fault.TORN)
@@ -163,6 +168,24 @@ class Disk:
             self._synced, self._history = dict(self.names), []
         else:
             inode.synced = bytes(inode.data)
+
+    def fdatasync(self, number: int) -> None:
+        """As `os.fdatasync`."""
+        if self._step("fdatasync") is Fault.STALL:
+            self.faults.struck(Fault.STALL)
+            self.stalls()
+        inode = self._open[number].inode
+        assert inode is not None
+        inode.synced = bytes(inode.data)
+
+    def ftruncate(self, number: int, length: int) -> None:
+        """As `os.ftruncate` to a smaller size."""
+        self._step("ftruncate")
+        if self.condition is Fault.DIRECTORY_READ_ONLY:
+            raise OSError(errno.EROFS, "read-only file system")
+        inode = self._open[number].inode
+        assert inode is not None
+        del inode.data[length:]
 
     def close(self, number: int) -> None:
         """As `os.close`; also of a process that is being killed."""
@@ -202,7 +225,8 @@ class Disk:
 
     def stat(self, path: str, *, follow_symlinks: bool = True) -> Any:
         """As `os.stat`, as far as it is looked at."""
-        return SimpleNamespace(st_dev=1, st_ino=id(self._named(path)))
+        inode = self._named(path)
+        return SimpleNamespace(st_dev=1, st_ino=id(inode), st_size=len(inode.data))
 
     # ------------------------------------------------------------------ private
 

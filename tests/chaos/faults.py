@@ -50,7 +50,8 @@ AT_A_DISK_STEP = {
     Fault.IO_ERROR: errno.EIO,
 }
 
-NEEDS_SPACE = ("write", "fsync", "link", "replace")
+SYNCS = ("fsync", "fdatasync")
+NEEDS_SPACE = ("write", *SYNCS, "link", "replace")
 
 DEEPEST_STEP = 80
 """An event with a checkpoint and a few cgroups has about 20 steps, what happens to a pod a few events."""
@@ -99,7 +100,7 @@ class Faults:
         if fault is Fault.TORN and name != "write":
             self.at += 1
             return None
-        if fault is Fault.STALL and name != "fsync":
+        if fault is Fault.STALL and name not in SYNCS:
             self.at += 1
             return None
         return fault

@@ -254,6 +254,7 @@ class Life:
             self.judge.look_at_once(self.agent.handler.state, self.story, exact=True)
         if self.agent.believes_saved and not self.threaded:
             self.judge.look_at_disk(self.agent.on_disk(), self.agent.handler.state, self.story)
+            self.judge.look_at_older(self.agent.older_reads(), self.agent.handler.state, self.story)
         if self.agent.has_lost_previous:
             self.judge.say_no_previous(self.story)
         self._count(fault, before)
@@ -513,8 +514,8 @@ class Life:
         if fault in DIRECTORY:
             is_whole = not self.node.topology.offline and self.agent is not None and self.agent.believes_saved
             return not is_whole or (fault is Fault.DIRECTORY_LOST and not self._runtime_knows_all())
-        if fault is Fault.DAMAGED_CHECKPOINT and self.agent is not None and self.agent.has_two_alike:
-            return False  # the generation before holds the same promises
+        if fault is Fault.DAMAGED_CHECKPOINT and self.agent is not None and self.agent.is_damage_harmless:
+            return False  # whatever is left of it holds the same promises
         if fault in (Fault.LOST_CHECKPOINT, Fault.DAMAGED_CHECKPOINT):
             return not self._runtime_knows_all()
         if fault is Fault.LAUNCHED_KILLED:
@@ -534,9 +535,22 @@ class Life:
         self.agent.look()
 
     def go_away(self) -> None:
-        """The agent is told to stop; kept as it is: nothing."""
-        if self.agent is not None:
-            self.agent.end()
+        """The agent is told to stop, or killed between two events."""
+        agent = self.agent
+        if agent is not None and agent.is_alive and self.random.random() < 0.5:
+            is_saved, state = agent.believes_saved, agent.handler.state
+            if not self.threaded and self.random.random() < 0.5:
+                self.faults.plan(self.random.choice(IN_A_SAVE))
+            injected = self.tally.injected.total()
+            agent.stop()
+            self.faults.plan(None)
+            if is_saved:
+                self.judge.look_at_disk(agent.on_disk(), state, self.story)
+                self.judge.look_at_older(agent.older_reads(), state, self.story)
+            if is_saved and not self.disk.condition and self.tally.injected.total() == injected:
+                self.judge.look_at_disk(agent.older_reads(), state, self.story)
+        elif agent is not None:
+            agent.end()
         self.runtime.disconnect()
 
     def while_away(self) -> None:

@@ -53,7 +53,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
     [
         (CpusetWriter, "undo", "stale"),
         (CpusetWriter, "apply", "stale"),
-        (CheckpointFile, "_write", "unsaved"),
+        (CheckpointFile, "_save", "unsaved"),
         (CheckpointFile, "_keep_previous", "unsaved"),
         (engine, "own_write", "stale"),
         (pool, "_floor", "overlap"),
