@@ -1,19 +1,21 @@
 """From a damaged checkpoint to a sound one, without inventing an allocation.
 
-The checksum covers the whole document. Once it fails, a row that can still be read may differ from the row that was
-written. So an allocation is taken over only with evidence that does not share the damage: the generation before, the CPUs
-that the runtime got at creation (the container's own row), or the CPUs that its processes run on. If two allocations
-overlap, the one whose container runs on its CPUs stays. If that does not decide, a person has to.
+The checksum covers the whole document, and those of the journal a record each. Once one fails, a row that can still be read
+may differ from the row that was written. So an allocation is taken over only with evidence that does not share the damage:
+the document and the sound records of the journal or else the generation before, the CPUs that the runtime got at creation
+(the container's own row), or the CPUs that its processes run on. If two allocations overlap, the one whose container runs
+on its CPUs stays. If that does not decide, a person has to.
 """
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 import msgspec
 
-from nri_plugin.checkpoint.format import READABLE, Checkpoint
+from nri_plugin.checkpoint.format import READABLE, Checkpoint, JournalRecord, decode
 from nri_plugin.checkpoint.rows import NODE_FACTS, STATE_ROWS, NodeFacts, SavedNode
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import (
@@ -34,6 +36,7 @@ _FRAME = re.compile(
     rb'(\{"format":.*|"(pods|containers|allocations)":\[|\],?|"checksum":"crc32:[0-9a-f]{8}"\})?'
 )
 _NODE = b'"node":'
+_RECORD = b'{"generation":'
 
 
 @dataclass(slots=True)
@@ -45,8 +48,9 @@ class Salvage:
         containers: by id.
         allocations: by key; without those that two lines give differently.
         facts: the machine; None if its line cannot be read.
-        generation: 0 if it cannot be read.
+        generation: of the document; 0 if it cannot be read.
         unreadable: a sentence for each line that cannot be read.
+        sound: the document and the records of its journal, without the damaged ones; None if the document is damaged.
     """
 
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -55,6 +59,7 @@ class Salvage:
     facts: NodeFacts | None = None
     generation: int = 0
     unreadable: list[str] = field(default_factory=list)
+    sound: Checkpoint | None = None
 
     @property
     def state(self) -> State:
@@ -72,6 +77,8 @@ def salvage(data: bytes) -> Salvage:
         found.generation = int(head[2])
     for number, line in enumerate(data.split(b"\n"), 1):
         _read_line(found, number, line)
+    with suppress(ValueError):
+        found.sound = decode(data, skips_damage=True)
     return found
 
 
@@ -83,6 +90,9 @@ def _read_line(found: Salvage, number: int, line: bytes) -> None:
         if text.startswith(_NODE):
             row = msgspec.json.decode(text.removeprefix(_NODE), type=SavedNode | None)
             found.facts = None if row is None else NODE_FACTS.record(row)
+        elif text.startswith(_RECORD):
+            record = msgspec.json.decode(text, type=JournalRecord)
+            record.apply({name: getattr(found, name) for name in STATE_ROWS})
         else:
             _keep(found, number, text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -125,7 +135,7 @@ class RepairEvidence:
     Attributes:
         damaged: the readable rows of the damaged checkpoint; None if it is sound or missing.
         whole: the checkpoint, if it is sound.
-        former: the generation before, if it is sound.
+        former: what is sound of the damaged one, else the generation before, if that is.
         live: the CPUs found in cgroups; None where cgroups are not visible.
         topology: the machine; None if unknown.
         given_up: allocations, by key or name, that a person declares ended.
@@ -228,7 +238,7 @@ class _Planner:
             if newer is not None and older is not None:
                 self.made.left_out.append(
                     f"{self._name(key)}: {_shown_sets(newer)}, from the damaged file, which nothing else confirms; "
-                    f"the generation before has {_shown_sets(older)}"
+                    f"a sound record has {_shown_sets(older)}"
                 )
             elif newer is not None:
                 self.made.left_out.append(
@@ -252,7 +262,7 @@ class _Planner:
         if kept and newer:
             found = f"{_shown_sets(told)} for the pod" if told else "no CPUs for the pod as a whole"
             self.made.left_out.append(
-                f"{name}: {found}, from the damaged file, which nothing else confirms; the generation before has "
+                f"{name}: {found}, from the damaged file, which nothing else confirms; a sound record has "
                 f"{_shown_sets(kept[whole])}"
             )
         elif not kept:

@@ -8,7 +8,7 @@ from random import Random
 
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Kind, Phase, QOSClass
+from nri_plugin.model.state import Kind, Phase, QOSClass, State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
@@ -538,7 +538,8 @@ class Life:
         """The agent is told to stop, or killed between two events."""
         agent = self.agent
         if agent is not None and agent.is_alive and self.random.random() < 0.5:
-            is_saved, state = agent.believes_saved, agent.handler.state
+            state, before = agent.handler.state, self.judge.broken.copy()
+            is_saved = agent.believes_saved and state != State()
             if not self.threaded and self.random.random() < 0.5:
                 self.faults.plan(self.random.choice(IN_A_SAVE))
             injected = self.tally.injected.total()
@@ -549,6 +550,7 @@ class Life:
                 self.judge.look_at_older(agent.older_reads(), state, self.story)
             if is_saved and not self.disk.condition and self.tally.injected.total() == injected:
                 self.judge.look_at_disk(agent.older_reads(), state, self.story)
+            self._count(None, before)
         elif agent is not None:
             agent.end()
         self.runtime.disconnect()

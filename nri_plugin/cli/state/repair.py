@@ -120,11 +120,11 @@ Examples:
   nri-pin state repair --yes       do it
   nri-pin state repair --give-up shop/db-0/db --yes
 
-Sources of allocations, the best first: the checkpoint where only its content is wrong; the generation before
-it; rows of the damaged file that the container's own row or its cgroup confirms. Rows that nothing confirms are
-named and left out: the agent finds their containers running, and adopts them where they fit. An agent repairs a
-damaged checkpoint by itself when it starts, from the generation before or the runtime's list; this command shows that
-first, saves more, and settles contradictions.
+Sources of allocations, the best first: the checkpoint where only its content is wrong; its sound part where only records
+of its journal are damaged, else the generation before it; rows of the damaged file that the container's own row or its
+cgroup confirms. Rows that nothing confirms are named and left out: the agent finds their containers running, and adopts
+them where they fit. An agent repairs a damaged checkpoint by itself when it starts, from the records before the damage,
+the generation before or the runtime's list; this command shows that first, saves more, and settles contradictions.
 """
 
 
@@ -189,6 +189,7 @@ def _case(
             f"{path}: there is no checkpoint and no generation before it; name the agent's --state-dir"
         )
     salvaged = Salvage() if damaged is None else damaged
+    former = salvaged.sound or former
     facts = next((one.facts for one in (whole, former, salvaged) if one and one.facts), None)
     topology = _topology(facts, machine, root)
     state = whole.state if whole else _merged(salvaged.state, former)

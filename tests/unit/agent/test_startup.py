@@ -131,7 +131,7 @@ def test_a_disk_that_stalls_past_half_of_the_time_refuses_the_container(tmp_path
     stalled = threading.Event()
 
     class StalledFile(CheckpointFile):
-        def save(self, state: State) -> None:
+        def append(self, state: State) -> None:
             stalled.wait()
 
     bench = Bench(node(pool_floor=False))

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin import __version__
-from nri_plugin.checkpoint.format import VERSION, Encoder, decode
-from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.checkpoint.format import JOURNAL_VERSION, Encoder, decode
+from nri_plugin.checkpoint.rows import CONTAINER, NodeFacts
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
@@ -128,7 +128,8 @@ def test_unchanged_records_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch
     encoder = Encoder()
     encoder.encode(STATE, 1)
     encoded: list[str] = []
-    monkeypatch.setattr(encoder._lines["containers"], "_row", lambda _record, key: encoded.append(key))
+    real = CONTAINER.row
+    monkeypatch.setattr(CONTAINER, "row", lambda record, key: encoded.append(key) or real(record, key))
     encoder.encode(STATE.with_container(ContainerRecord("c2", "u", "n", Phase.CREATED, CgroupRef(""))), 2)
     assert encoded == ["c2"]
 
@@ -152,7 +153,7 @@ REFUSED = {
     "nothing": (b"", "does not begin"),
     "a later version": (
         DOCUMENT.replace('"version":3', '"version":9').encode(),
-        f"version 9 and this program \\({__version__}\\) reads versions 1 to {VERSION}",
+        f"version 9 and this program \\({__version__}\\) reads versions 1 to {JOURNAL_VERSION}",
     ),
     "a cut": (sealed(DOCUMENT)[:-30], "cut short"),
     "a change": (

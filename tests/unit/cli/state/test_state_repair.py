@@ -185,7 +185,7 @@ def test_a_newer_row_that_nothing_confirms_gives_way_to_the_generation_before(si
     flip(site)
     done = " ".join(site.repair("--yes").output.split())
     assert "left out: shop/web-0/web: CPUs " in done
-    assert "from the damaged file, which nothing else confirms; the generation before has CPUs 8-9" in done
+    assert "from the damaged file, which nothing else confirms; a sound record has CPUs 8-9" in done
     assert site.promises()["u2/web"] == "8-9"
 
 
