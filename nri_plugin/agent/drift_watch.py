@@ -22,6 +22,7 @@ from nri_plugin.core.drift import (
     Observed,
     Target,
     drifts,
+    may_be_read,
     new_targets,
     targets,
 )
@@ -324,8 +325,10 @@ class DriftWatch:
         return max(self._pacing.due_at(target), self._doubted.get(target, float("-inf")) + CONFIRM_S)
 
     def _drifted(self, batch: Iterable[Target]) -> tuple[Drift, ...]:
-        observed = [one for target in batch if (one := self._observed(target)) is not None]
         handler = self._handler
+        # Our own writes are noticed, too. Those that wait come by thousands, and the next sweep reads their files.
+        some = batch if handler.is_settled else may_be_read(handler.node, handler.state, batch)
+        observed = [one for target in some if (one := self._observed(target)) is not None]
         return drifts(handler.node, handler.state, observed, is_settled=handler.is_settled)
 
     def _observed(self, target: Target) -> Observed | None:

@@ -124,8 +124,8 @@ def drifts(
     A container without a value of its own that runs on the desired CPUs is bounded by its pod's cgroup. That is so with
     the agent's own container, whose files it may not write.
 
-    While files wait until the answer is out (not `is_settled`), a slice, and a container below one, only has to run on
-    no other CPUs than the desired ones.
+    While files wait until the answer is out (not `is_settled`), a slice only has to have no other CPUs than the desired
+    ones, and what the files below it hold does not matter.
     """
     observed = tuple(observed)
     has_slice = any(not one.target.container_id for one in observed)
@@ -137,7 +137,7 @@ def drifts(
         if _is_resized(state, one):
             continue  # the runtime wrote it first and confirms it later
         desired = _desired(node, state, one.target, floor)
-        if not is_settled and one.effective and one.effective <= desired and _may_wait(one.target, floor):
+        if not is_settled and _may_wait(one, desired, floor):
             continue
         is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
         if desired and (one.effective != desired or (one.cpus != desired and not is_bounded_above)):
@@ -175,9 +175,20 @@ def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CP
     return next((write.cpus for write in own_write(node, state, record)), CPUSet())
 
 
-def _may_wait(target: Target, floor: Mapping[CgroupRef, CPUSet]) -> bool:
-    above = slice_above(target.cgroup.path) if target.container_id else target.cgroup
-    return above in floor
+def _may_wait(observed: Observed, desired: CPUSet, floor: Mapping[CgroupRef, CPUSet]) -> bool:
+    """Whether it is a slice that may be wider later, or below a slice, whose own CPUs are looked at."""
+    if observed.target.container_id:
+        return slice_above(observed.target.cgroup.path) in floor
+    effective = observed.effective
+    return (
+        observed.target.cgroup in floor and effective is not None and bool(effective) and effective <= desired
+    )
+
+
+def may_be_read(node: Node, state: State, targets: Iterable[Target]) -> list[Target]:
+    """Those of `targets` that tell something while files wait: no file below a slice, which bounds it."""
+    floor = {write.target for write in floor_writes(node, state)}
+    return [one for one in targets if not one.container_id or slice_above(one.cgroup.path) not in floor]
 
 
 def _is_resized(state: State, observed: Observed) -> bool:

@@ -87,6 +87,8 @@ def late_write(node: Node, state: State, container_id: str, *, compare: bool) ->
 
 def bounded_writes(state: State, write: CpusetWrite) -> list[CpusetWrite]:
     """In place of the write of a slice that failed: the same CPUs for each running container below it."""
+    if write.target not in state.slices_above:
+        return []  # also where no pod of the class has ever run, and the slice is not there
     records = (state.containers[one] for one in state.ids_below([write.target]))
     return [
         CpusetWrite(record.cgroup, write.cpus, record.id)

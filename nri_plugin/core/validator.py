@@ -69,8 +69,9 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
     and in no other partition.
     """
     found: dict[CgroupRef, list[str]] = {}
-    taken, shared = CPUSet(), _of_several(state)
-    for one in wanted:
+    some = list(wanted)
+    taken, shared = CPUSet(), _of_several(state) if some else CPUSet()
+    for one in some:
         record = state.containers.get(one.container_id)
         is_its = record is not None and record.cgroup == one.target
         own = _allocated(state, record.key) - shared if record is not None and is_its else CPUSet()
@@ -97,10 +98,11 @@ def partition_violations(node: Node, state: State, wanted: Iterable[Partition]) 
 def _of_several(state: State) -> CPUSet:
     """CPUs that the allocations of two containers have, both of which may run."""
     once = twice = CPUSet()
-    for key in {record.key for record in state.containers.values() if record.phase is not Phase.STOPPED}:
-        cpus = _allocated(state, key)
-        twice |= once & cpus
-        once |= cpus
+    for uid in {pod_of(key) for key in state.holders}:
+        for key in {one.key for one in state.containers_of(uid) if one.phase is not Phase.STOPPED}:
+            cpus = _allocated(state, key)
+            twice |= once & cpus
+            once |= cpus
     return twice
 
 
