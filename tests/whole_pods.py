@@ -58,7 +58,12 @@ class PodLife:
         resources: the pod's own.
         uid: its uid.
         state: of the node before.
+
+    Attributes:
+        is_informed: the exporter is there.
     """
+
+    is_informed = True
 
     def __init__(
         self,
@@ -96,8 +101,9 @@ class PodLife:
         )
 
     def create(self, name: str) -> Decision:
-        """Create a container, informed by the exporter."""
-        return self.tell(InformedCreate(nri.CreateContainer(self.of, self.message(name)), facts=self.facts))
+        """Create a container, informed by the exporter where that is there."""
+        event = nri.CreateContainer(self.of, self.message(name))
+        return self.tell(InformedCreate(event, facts=self.facts if self.is_informed else None))
 
     def run(self, *names: str) -> None:
         """Bring containers to life."""
@@ -105,6 +111,12 @@ class PodLife:
             assert self.create(name).refusal is None
             for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
                 self.tell(kind(self.of, self.message(name)))
+
+    def restart(self, *names: str) -> None:
+        """End containers and bring them to life again."""
+        for name in names:
+            self.tell(nri.StopContainer(self.of, self.message(name)))
+            self.run(name)
 
     def resize(self, name: str, cpu: float, memory: int = 0) -> Decision:
         """Ask for another size of a container."""

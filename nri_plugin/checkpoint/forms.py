@@ -99,6 +99,7 @@ NEWER: Mapping[str, Sequence[NewerField]] = {
     "pods": (
         NewerField("facts", None, "the facts of the cluster on pod {}"),
         NewerField("is_admitted", False, "that pod {} was admitted as a whole", 3),
+        NewerField("regime", None, "the rules by which pod {} was admitted", 3),
         NewerField(
             "devices_counted", False, "that the hint of pod {} counts the devices of all its containers"
         ),

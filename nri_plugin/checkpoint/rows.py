@@ -29,6 +29,7 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
+    Regime,
     Resize,
     Size,
     State,
@@ -222,6 +223,7 @@ class SavedPod(SavedRow, frozen=True):
     facts: PodFactsRow | None = None
     devices_counted: bool = False
     is_admitted: bool = False
+    regime: Regime | None = None
 
 
 class SavedContainer(SavedRow, frozen=True):

@@ -44,6 +44,7 @@ from nri_plugin.core.requests import (
     limit_milli,
     pod_record,
     pod_uid,
+    regime_of,
     remembered,
     stored_cpus,
     stored_mems,
@@ -56,7 +57,7 @@ from nri_plugin.model.bounds import Cut
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Effect, Node
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
-from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, Regime, State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 
@@ -94,7 +95,9 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     after = state.released(pod.uid).with_containers(stopped)
     # A new sandbox of the pod gets a new hint: other pods may have taken the CPUs of the old one.
     after = after.with_pod(
-        replace(pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False)
+        replace(
+            pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False, regime=None
+        )
     )
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
@@ -138,6 +141,9 @@ def _informed_create(
     state, allocation = placed.state, placed.allocation
     # 4. The pod: under pod scope the placement has merged its hint. Facts that no later event needs are dropped.
     pod = remembered(state.pods[pod.uid])
+    if pod.regime is Regime.WHOLE and not pod.is_admitted:
+        # It runs although it was refused as a whole: its containers get what fits.
+        pod = replace(pod, regime=Regime.CLAIMS)
     # 5. The container's own cpuset and memory nodes travel in the response. They follow from the allocations.
     record = placed.remembered_by(_record(pod, container, Phase.CREATING, str(overruled or "")))
     cpus = state.desired_cpus(node, record) if pins(node, state) else NO_CPUS
@@ -163,6 +169,7 @@ def creation_context(
     """The state in which a new container is placed, its pod, and its request before annotations are applied."""
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
+    pod = replace(pod, regime=regime_of(node.options, pod))
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     state = inits_ended(state, pod, event.container.name)
     request = container_request(node.options, pod, event.container)
@@ -333,7 +340,7 @@ def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
 def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
     """Handle the event as for a known container that runs in the shared pool."""
     event = unsaved.event
-    pod = _inhabited(node, state, event.pod)
+    pod = _lived_in(node, state, event.pod)
     record = _record(pod, event.container, Phase.CREATING, unsaved.why)
     return decide(node, state.with_pod(pod).with_container(record), event)
 
@@ -345,7 +352,7 @@ def _found(
     record = state.containers.get(container.id)
     if record is not None:
         return state, record, ()
-    known = _inhabited(node, state, pod)
+    known = _lived_in(node, state, pod)
     record = _record(known, container, phase)
     state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
     return state, state.containers[record.id], ("discovered", *steps)
@@ -362,6 +369,12 @@ def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
         heard = heard_annotations(pod, node.options)
         return known if heard == known.annotations else replace(known, annotations=heard)
     return pod_record(pod, node.options, known, run_seen=False)
+
+
+def _lived_in(node: Node, state: State, pod: Pod) -> PodRecord:
+    """The record of a pod in which an unknown container exists."""
+    known = _inhabited(node, state, pod)
+    return replace(known, regime=known.regime or Regime.FOUND)
 
 
 def _uid(state: State, pod: Pod) -> str:

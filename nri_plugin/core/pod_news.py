@@ -12,11 +12,19 @@ like those of the runtime. Neither moves a container nor refuses one.
 from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
-from nri_plugin.core.pods import Unfit, admit_rest, admits_whole, may_share_resources
+from nri_plugin.core.pods import Unfit, admit_rest, admits_whole
 from nri_plugin.core.pool import pool_writes
-from nri_plugin.core.requests import informed, pod_uid, remembered
+from nri_plugin.core.requests import informed, pod_uid, regime_now, remembered
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import Phase, PodFacts, PodRecord, State, allocation_key, is_whole_pod
+from nri_plugin.model.state import (
+    Phase,
+    PodFacts,
+    PodRecord,
+    Regime,
+    State,
+    allocation_key,
+    is_whole_pod,
+)
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Pod
 
@@ -61,7 +69,7 @@ def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
 
 
 def _is_placed_whole(node: Node, pod: PodRecord) -> bool:
-    return admits_whole(node, pod) and not may_share_resources(node, pod)
+    return admits_whole(node, pod) and regime_now(node.options, pod.facts) is not Regime.WHOLE
 
 
 def not_created(state: State, uid: str) -> list[str]:
@@ -104,6 +112,6 @@ def has_ended(node: Node, before: State, event: PodHasEnded) -> Decision:
     # Should a container be created all the same, its pod is admitted anew.
     pod = replace(pod, is_admitted=False)
     if allocation_key(pod.uid, "") in left or not after.allocations_of(pod.uid):
-        pod = replace(pod, affinity=None, affinity_preferred=True, devices_counted=False)
+        pod = replace(pod, affinity=None, affinity_preferred=True, devices_counted=False, regime=None)
     after = after.with_pod(pod)
     return Decision(after, writes=pool_writes(node, before, after), steps=("pod-ended", "released"))

@@ -41,7 +41,7 @@ from nri_plugin.core.placement import (
     terms_of,
     with_a_cpu,
 )
-from nri_plugin.core.requests import ContainerRequest, annotated, pod_request, spec_requests
+from nri_plugin.core.requests import ContainerRequest, annotated, pod_request, regime_of, spec_requests
 from nri_plugin.core.reuse import is_plain_init
 from nri_plugin.model.errors import (
     AdmissionError,
@@ -53,18 +53,25 @@ from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
     Node,
-    TopologyManagerPolicy,
     TopologyManagerScope,
 )
 from nri_plugin.model.refusals import AdmissionRefusal, PodMemoryShortage
 from nri_plugin.model.sets import NO_NODES, CPUSet
-from nri_plugin.model.state import Allocation, Kind, PodFacts, PodRecord, State, allocation_key, pod_of
+from nri_plugin.model.state import (
+    Allocation,
+    Kind,
+    PodFacts,
+    PodRecord,
+    Regime,
+    State,
+    allocation_key,
+    pod_of,
+)
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
-    has_own_resources,
     pod_cpus,
     pod_memory,
     refuse_empty_cpu_pool,
@@ -119,23 +126,35 @@ def admit(
         devices: of the other containers of the pod, by name, as far as they are known.
     """
     try:
-        held = state.allocations.get(request.key)
-        if owns_its_resources(node, state, pod):
+        regime, held = regime_of(node.options, pod), state.allocations.get(request.key)
+        if regime is Regime.WHOLE and pod.is_admitted:
             # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
             kept = Placement(state, held, ("kept",) if held else ("shared",))
             return kept if held else with_a_cpu(node, kept)
         if pod.is_admitted:
             return with_a_cpu(node, place(node, state, pod, request))
-        if shares_its_resources(node, state, pod):
+        if regime is Regime.WHOLE:
             placed: Placement | Unfit = _admit_with_own_resources(node, state, pod, request)
         elif admits_whole(node, pod):
             placed = _admit_whole(node, state, pod, request, devices)
+            if (
+                isinstance(placed, Unfit)
+                and placed.request.key != request.key
+                and _was_created(state, request)
+            ):
+                # The rest of the pod does not fit; the container was admitted without it, and runs on without it.
+                placed = place(node, state, pod, request)
         else:
             _refuse_total(node, state, pod, request)
             placed = place(node, state, pod, request)
         return placed if isinstance(placed, Unfit) else with_a_cpu(node, placed)
     except AdmissionError as error:
         return Unfit(state, request, error.refusal)
+
+
+def _was_created(state: State, request: ContainerRequest) -> bool:
+    """Whether an instance of the container exists or has ended."""
+    return any(one.name == request.name for one in state.containers_of(request.pod_uid))
 
 
 def _admit_whole(
@@ -146,7 +165,7 @@ def _admit_whole(
     devices: Mapping[str, tuple[DeviceResource, ...]],
 ) -> Placement | Unfit:
     """Place all containers of the pod, one after the other, each beside those before it."""
-    placed = _place_each(node, state, pod, _to_place(node, state, pod, request), devices, request)
+    placed = _place_each(node, state, pod, _missing(node, state, pod, request), devices, request)
     if isinstance(placed, Unfit):
         return placed
     state, own = placed
@@ -173,23 +192,29 @@ def admit_rest(
             nodes |= one.affinity
         pod = replace(pod, affinity=nodes, affinity_preferred=False)
         state = state.with_pod(pod)
-    placed = _place_each(node, state, pod, _not_created(node, state, pod), devices)
+    placed = _place_each(node, state, pod, _missing(node, state, pod), devices)
     return placed if isinstance(placed, Unfit) else placed[0]
 
 
-def _not_created(node: Node, state: State, pod: PodRecord) -> list[ContainerRequest]:
-    """The requests of the containers that neither exist nor hold something, in the kubelet's order.
+def _missing(
+    node: Node, state: State, pod: PodRecord, created: ContainerRequest | None = None
+) -> list[ContainerRequest]:
+    """The requests of the containers that neither exist nor hold something, and of `created`, in the kubelet's order.
 
-    Left out are plain init containers before one that exists: they have ended.
+    Left out are plain init containers before one that exists or is created: they have ended.
     """
     here = {record.name for record in state.containers_of(pod.uid)}
     found: list[ContainerRequest] = []
     for one in spec_requests(node.options, pod):
-        if one.name in here:
+        is_created = created is not None and one.name == created.name
+        if is_created or one.name in here:
             found = [earlier for earlier in found if not is_plain_init(pod.facts, earlier.name)]
-        elif one.key not in state.allocations:
-            found.append(one)
-    return found
+        if created is not None and is_created:
+            found.append(created)
+        elif one.name not in here and one.key not in state.allocations:
+            found.append(replace(one, pod_devices=created.pod_devices) if created else one)
+    # A container that the specification does not name, such as an ephemeral one, is placed after the others.
+    return found if created is None or created in found else [*found, created]
 
 
 def _place_each(
@@ -249,56 +274,8 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
             raise InsufficientMemoryError(PodMemoryShortage(pod.name, resource, size, free))
 
 
-def _to_place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> list[ContainerRequest]:
-    """The requests of the containers that are placed now, in the kubelet's order.
-
-    Left out are those that exist or hold something, and plain init containers before the one that is created: they have
-    ended.
-    """
-    here = {record.name for record in state.containers_of(pod.uid)}
-    found: list[ContainerRequest] = []
-    for one in spec_requests(node.options, pod):
-        if one.name == request.name:
-            # Before it only sidecars can be missing: the runtime lost the event of their creation.
-            found = [earlier for earlier in found if not is_plain_init(pod.facts, earlier.name)]
-            found.append(request)
-        elif one.name not in here and allocation_key(pod.uid, one.name) not in state.allocations:
-            found.append(replace(one, pod_devices=request.pod_devices))
-    # A container that the specification does not name, such as an ephemeral one, is placed after the others.
-    return found if request in found else [*found, request]
-
-
 # ----------------------------------------------------------------------------------------------------
 # Pods with resources of their own, under pod scope: one merge and one allocation, which the containers share.
-
-
-def owns_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
-    """Whether the pod was admitted with resources of its own, even if it got none, as for a fraction of a CPU.
-
-    An allocation of the pod as a whole tells it also after the options have changed, and after an import.
-    """
-    if allocation_key(pod.uid, "") in state.allocations:
-        return True
-    return pod.is_admitted and shares_its_resources(node, state, pod)
-
-
-def shares_its_resources(node: Node, state: State, pod: PodRecord) -> bool:
-    """Whether the pod gets CPUs and memory as a whole. Under the topology policy none the scope has no effect.
-
-    A pod of which a container holds something already goes container by container: what it holds is not moved.
-    """
-    return may_share_resources(node, pod) and not any(pod_of(key) == pod.uid for key in state.allocations)
-
-
-def may_share_resources(node: Node, pod: PodRecord) -> bool:
-    """Whether the first container of the pod gets CPUs and memory for all of them."""
-    options = node.options
-    return (
-        options.pod_level_managers
-        and options.topology_manager_scope is TopologyManagerScope.POD
-        and options.topology_manager_policy is not TopologyManagerPolicy.NONE
-        and has_own_resources(pod.facts)
-    )
 
 
 def _admit_with_own_resources(
@@ -307,8 +284,9 @@ def _admit_with_own_resources(
     """Allocate the pod's CPUs and memory, and divide the CPUs among its containers.
 
     Differs: the kubelet admits a running pod with resources of its own anew when it starts, and may refuse it
-        or move it; here: the pod keeps all that it has. Why: a running container is never moved. Option:
-        none.
+        or move it; here: the pod keeps all that it has, and the rules by which it was admitted: those of its
+        first container, also where its object became known later or the configuration has changed. Why: a
+        running container is never moved, and a restarted one is not refused for a new rule. Option: none.
     Differs: the kubelet stores the shared set, the pod and each container one after the other, and a stop in
         between leaves CPUs with a pod without containers for ever; here: all allocations of the pod are one
         state, which is saved as a whole. Why: a crash must not lose CPUs. Option: none.

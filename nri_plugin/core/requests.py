@@ -35,7 +35,14 @@ from typing import TypeVar
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
-from nri_plugin.model.options import IsolatedWish, Isolation, Options, SMTOddCounts
+from nri_plugin.model.options import (
+    IsolatedWish,
+    Isolation,
+    Options,
+    SMTOddCounts,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import (
     CgroupRef,
@@ -45,6 +52,7 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
+    Regime,
     allocation_key,
 )
 from nri_plugin.policy.device_hints import DeviceResource
@@ -52,6 +60,9 @@ from nri_plugin.policy.pod_level import has_own_resources, is_eligible
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 Word = TypeVar("Word", bound=StrEnum)
+
+BY_THEMSELVES = frozenset({Regime.EACH, Regime.FOUND})
+"""The rules by which each container counts by its own request alone."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -156,6 +167,32 @@ def container_request(options: Options, pod: PodRecord, container: Container) ->
     )
 
 
+def regime_of(options: Options, pod: PodRecord) -> Regime:
+    """The rules by which the containers of the pod are admitted: those of its first one, else those of now."""
+    return pod.regime or regime_now(options, pod.facts)
+
+
+def regime_now(options: Options, facts: PodFacts | None) -> Regime:
+    """The rules for a pod with these facts of which no container was created.
+
+    Under the topology policy none the scope has no effect. An empty `spec.resources` makes the pod BestEffort.
+    """
+    if facts is None or facts.pod_resources is None:
+        return Regime.EACH
+    if not (options.pod_level_managers and has_own_resources(facts)):
+        return Regime.OFF
+    return Regime.WHOLE if gives_wholes(options) else Regime.CLAIMS
+
+
+def gives_wholes(options: Options) -> bool:
+    """Whether the first container of a pod with resources of its own gets CPUs and memory for all of them."""
+    return (
+        options.pod_level_managers
+        and options.topology_manager_scope is TopologyManagerScope.POD
+        and options.topology_manager_policy is not TopologyManagerPolicy.NONE
+    )
+
+
 def _tells_request(resources: Resources) -> bool:
     """Whether its shares tell the CPU request exactly: neither the minimum nor the maximum."""
     return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES
@@ -166,11 +203,11 @@ def _is_pod_level(options: Options, pod: PodRecord, name: str) -> bool:
 
     With the feature gate those containers count that set CPU and memory to equal requests and limits.
     """
-    if pod.facts is None or pod.facts.pod_resources is None:
+    regime = regime_of(options, pod)
+    if pod.facts is None or regime in BY_THEMSELVES:
         return False
     known = pod.facts.container(name)
-    counts = options.pod_level_managers and has_own_resources(pod.facts)
-    return not (counts and known is not None and is_eligible(pod.facts, known))
+    return regime is Regime.OFF or known is None or not is_eligible(pod.facts, known)
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:
@@ -251,7 +288,7 @@ def pod_request(options: Options, pod: PodRecord) -> ContainerRequest:
         peak(pod.facts, [one.cpu_milli or 0 for one in requests]),
         peak(pod.facts, [one.memory_bytes for one in requests]),
         tuple((size, peak(pod.facts, amounts)) for size, amounts in pages.items()),
-        pod_level=pod.facts.pod_resources is not None,
+        pod_level=regime_of(options, pod) not in BY_THEMSELVES,
     )
 
 
@@ -312,7 +349,7 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
     Args:
         pod: the message.
         options: tell in which namespaces annotations are heard.
-        known: an earlier record of the pod; its hint and its facts stay.
+        known: an earlier record of the pod; its hint, its rules and its facts stay.
         run_seen: see `PodRecord`.
     """
     qos = qos_of(pod.cgroup_parent)
@@ -340,6 +377,7 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         affinity_preferred=known.affinity_preferred,
         devices_counted=known.devices_counted,
         is_admitted=known.is_admitted,
+        regime=known.regime,
     )
     return informed(kept, known.facts)
 

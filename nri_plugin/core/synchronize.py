@@ -22,6 +22,7 @@ from nri_plugin.core.requests import (
     container_request,
     pod_record,
     pod_uid,
+    regime_of,
 )
 from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
@@ -32,6 +33,7 @@ from nri_plugin.model.state import (
     ContainerRecord,
     Phase,
     PodRecord,
+    Regime,
     State,
     allocation_key,
     pod_of,
@@ -76,7 +78,8 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
         for c in listed.values()
     }
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
-    after = State(pods, records, _settled(records, _kept(state, records, event.pods)))
+    kept = _settled(records, _kept(state, records, event.pods))
+    after = State(_with_regimes(node, state, pods, records, kept), records, kept)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
@@ -146,6 +149,34 @@ def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodReco
         for key, pod in known.items()
         if key in inhabited
     }
+
+
+def _with_regimes(
+    node: Node,
+    state: State,
+    pods: Mapping[str, PodRecord],
+    records: Mapping[str, ContainerRecord],
+    kept: Mapping[str, Allocation],
+) -> dict[str, PodRecord]:
+    """The pods; those of which a container exists, or holds something, have the rules by which it was admitted.
+
+    Where the stored state knows something of such a pod and not its rules, an earlier release or an import wrote it.
+    """
+    known = {one.pod_uid for one in state.containers.values()} | {pod_of(key) for key in kept}
+    listed = {one.pod_uid for one in records.values()}
+    found = {}
+    for uid, pod in pods.items():
+        regime, is_admitted = pod.regime, pod.is_admitted
+        if regime is None and allocation_key(uid, "") in kept:
+            regime, is_admitted = Regime.WHOLE, True
+        elif regime is None and uid in known:
+            now = regime_of(node.options, pod)
+            # What runs without a share of its pod was admitted by itself.
+            regime = Regime.EACH if now is Regime.WHOLE and not is_admitted else now
+        elif regime is None and uid in listed:
+            regime = Regime.FOUND
+        found[uid] = replace(pod, regime=regime, is_admitted=is_admitted)
+    return found
 
 
 def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:

@@ -19,7 +19,7 @@ from nri_plugin.core.engine import creation_context, decide, has_uncounted_devic
 from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import MergeTerms, in_scope, question_of, terms_of
 from nri_plugin.core.pods import Unfit, admit, pod_question, pod_terms
-from nri_plugin.core.requests import ContainerRequest, annotated, qos_of
+from nri_plugin.core.requests import ContainerRequest, annotated, qos_of, regime_of
 from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
 from nri_plugin.model.errors import AdmissionError
@@ -32,13 +32,13 @@ from nri_plugin.model.state import (
     Phase,
     PodRecord,
     QOSClass,
+    Regime,
     State,
     allocation_key,
     owner_of,
     pod_of,
 )
 from nri_plugin.policy.merge import MergedHint, admits, merge
-from nri_plugin.policy.pod_level import has_own_resources
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
@@ -422,7 +422,7 @@ def _why_exclusive(request: ContainerRequest) -> WhyKind:
 def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> WhyKind:
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return WhyKind.POLICY_NONE
-    is_level = node.options.pod_level_managers and has_own_resources(pod.facts)
+    is_level = regime_of(node.options, pod) in {Regime.CLAIMS, Regime.WHOLE}
     # Whole CPUs of such a container are shared only because its pod gets no CPUs.
     if request.pod_level or (is_level and request.cpu_milli and not request.cpu_milli % 1000):
         return WhyKind.POD_WITHOUT_BLOCK if is_level else WhyKind.POD_LEVEL

@@ -228,6 +228,25 @@ class Allocation:
         return self.resize.before.cpus if self.resize else self.cpus
 
 
+class Regime(StrEnum):
+    """The rules by which the containers of a pod are admitted, settled with its first one.
+
+    A pod keeps its regime until it ends. A container of it that is created again gets what it had, whatever the options are
+    by then, and whatever became known of its pod.
+    """
+
+    EACH = "each"
+    """Each container by its own request: the pod has no resources of its own, or its object was not known."""
+    FOUND = "found"
+    """As `EACH`, of a pod that was found running without a record: the rules that it was admitted by are not known."""
+    OFF = "off"
+    """The pod has resources of its own, and its containers hold nothing."""
+    CLAIMS = "claims"
+    """The pod has resources of its own, and each container owns its claim (`nri_plugin.policy.pod_level`)."""
+    WHOLE = "whole"
+    """The pod owns its resources as a whole, and its containers share them."""
+
+
 @dataclass(frozen=True, slots=True)
 class PodRecord:
     """A pod that exists.
@@ -249,6 +268,7 @@ class PodRecord:
         run_seen: RunPodSandbox was seen, so its end will be reported too. Pods known only from Synchronize may end
             without an event; see `nri_plugin.agent.handler`.
         facts: from the pod's object, kept where a later decision may need them; None otherwise.
+        regime: the rules by which its containers are admitted; None until the first one is created.
     """
 
     uid: str
@@ -269,6 +289,7 @@ class PodRecord:
     facts: PodFacts | None = None
     devices_counted: bool = False
     is_admitted: bool = False
+    regime: Regime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,14 +29,14 @@ from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
-from nri_plugin.core.pods import admits_whole, shares_its_resources
-from nri_plugin.core.requests import pod_total
+from nri_plugin.core.pods import admits_whole
+from nri_plugin.core.requests import pod_total, regime_of
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Amounts, Kind, Phase, State
+from nri_plugin.model.state import Amounts, Kind, Phase, Regime, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
@@ -360,7 +360,7 @@ class PlayedNode:
         if not self._told.is_known_in_time(pod.key) or uid not in self.state.pods:
             return False
         record = replace(self.state.pods[uid], facts=pod_facts(pod, uid))
-        return admits_whole(self.node, record) or shares_its_resources(self.node, self.state, record)
+        return admits_whole(self.node, record) or regime_of(self.node.options, record) is Regime.WHOLE
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, kind: Kind) -> Tried:
         _, sandbox, names = self._pods[pod.key]

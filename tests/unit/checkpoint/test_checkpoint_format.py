@@ -20,6 +20,7 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
+    Regime,
     State,
 )
 from nri_plugin.model.violations import violations
@@ -48,6 +49,7 @@ POD = PodRecord(
     facts=FACTS,
     devices_counted=True,
     is_admitted=True,
+    regime=Regime.OFF,
 )
 RECORD = ContainerRecord(
     "c1",
@@ -70,7 +72,7 @@ DOCUMENT = f"""\
 {{"uid":"uid-1","sandbox_id":"sb-1","qos":"Guaranteed","name":"web-0","namespace":"shop",\
 "cgroup_parent":"/kubepods/poduid-1","cpu_milli":2000,"run_seen":true,\
 "facts":{{"uid":"uid-1","qos":"Guaranteed","containers":[{{"name":"setup","kind":"init","amounts":{{"cpu_request_milli":1000}}}},\
-{{"name":"app","amounts":{{"memory_limit_bytes":1024,"hugepages":[["hugepages-2Mi",0]]}}}},{{"name":"side"}}],"pod_resources":{{}}}},"devices_counted":true,"is_admitted":true}}
+{{"name":"app","amounts":{{"memory_limit_bytes":1024,"hugepages":[["hugepages-2Mi",0]]}}}},{{"name":"side"}}],"pod_resources":{{}}}},"devices_counted":true,"is_admitted":true,"regime":"off"}}
 ],
 "containers":[
 {{"id":"c1","pod_uid":"uid-1","name":"app","phase":"running","cgroup_path":"/kubepods/poduid-1/c1","stored_cpus":"2-3"}}
@@ -95,7 +97,9 @@ def test_document_is_readable_line_by_line() -> None:
 def test_checkpoint_written_by_version_1_is_read_for_ever() -> None:
     without_facts = re.sub(r',"facts":.*(?=}\n\],\n"containers")', "", DOCUMENT)
     found = decode(sealed(without_facts.replace('"version":3', '"version":1')))
-    assert found.state == STATE.with_pod(replace(POD, facts=None, devices_counted=False, is_admitted=False))
+    assert found.state == STATE.with_pod(
+        replace(POD, facts=None, devices_counted=False, is_admitted=False, regime=None)
+    )
     assert (found.generation, found.writer) == (7, __version__)
     assert found.facts == NodeFacts.of(a_node(machine()))
 

@@ -1,0 +1,201 @@
+"""A pod that runs is never admitted anew: what was not in force at its admission refuses and moves nothing of it."""
+
+from dataclasses import replace
+
+import pytest
+
+from nri_plugin.core.engine import decide
+from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.state import Allocation, Amounts, Kind, Regime, State
+from nri_plugin.wire.nri import events as nri
+from tests.builders import GIB, container, cpus, node, pod
+from tests.whole_pods import PodLife, part, pod_scope, whole
+
+NO_CLAIM = replace(part("db", 2), amounts=Amounts(2000, 2000, GIB, 2 * GIB))
+"""Whole CPUs, and less memory requested than its limit: it owns nothing of its pod."""
+
+SHARING = part("mesh", 0.5, Kind.SIDECAR), part("app", 4), part("log", 0.5)
+
+
+def filled(on: Node) -> State:
+    """A node on which another container holds all but 4 CPUs."""
+    other = pod("other")
+    return decide(on, State(), nri.CreateContainer(other, container(other, cpu=10))).state
+
+
+def turned(life: PodLife, **options: object) -> None:
+    """The agent starts with other options."""
+    life.on = pod_scope(**options)
+    running = [
+        replace(one, resources=replace(one.resources, cpus=str(record.stored_cpus)))
+        for record in life.state.containers.values()
+        if record.pod_uid == life.of.uid
+        for one in (life.message(record.name),)
+    ]
+    others = [one for one in life.state.containers.values() if one.pod_uid != life.of.uid]
+    pods = [life.of, *(pod(one.pod_uid) for one in others)]
+    beside = [container(pod(one.pod_uid), one.name, cpu=10, cpus=str(one.stored_cpus)) for one in others]
+    life.tell(nri.Synchronize(tuple(pods), (*running, *beside)))
+
+
+def test_containers_that_were_placed_before_the_facts_came_keep_what_they_have() -> None:
+    life = PodLife(pod_scope(), *SHARING, NO_CLAIM, resources=whole(8))
+    life.is_informed = False
+    life.run("mesh", "app", "log", "db")
+    before = {"app": "8-11", "db": "12-13"}
+    assert {name: text for name, text in life.held.items() if text} == before
+    life.is_informed = True
+    life.restart("app", "db", "log", "mesh")
+    assert {name: text for name, text in life.held.items() if text} == before
+    assert life.state.pods["p1"].regime is Regime.EACH
+
+
+def test_a_pod_that_shares_the_pool_of_its_node_is_not_refused_when_the_facts_come() -> None:
+    on = pod_scope(
+        topology_manager_policy=TopologyManagerPolicy.RESTRICTED,
+        memory_manager_policy=MemoryManagerPolicy.NONE,
+    )
+    life = PodLife(on, part("mesh", 0.5), part("log", 0.5), resources=whole(6), state=filled(on))
+    life.is_informed = False
+    life.run("mesh", "log")
+    life.is_informed = True
+    life.restart("log", "mesh")
+    assert "" not in life.held
+
+
+def test_a_container_that_runs_is_not_refused_because_another_one_of_its_pod_does_not_fit() -> None:
+    life = PodLife(node(), part("app", 2), part("log", 0.5), part("large", 20), resources=None)
+    life.is_informed = False
+    life.run("app", "log")
+    life.is_informed = True
+    life.restart("app", "log")
+    assert {name: text for name, text in life.held.items() if text} == {"app": "2-3"}
+    refusal = life.create("large").refusal
+    assert refusal is not None
+    assert refusal.container == "large"
+
+
+@pytest.mark.parametrize("policy", [TopologyManagerPolicy.BEST_EFFORT, TopologyManagerPolicy.RESTRICTED])
+def test_the_gate_takes_effect_for_new_pods_alone(policy: TopologyManagerPolicy) -> None:
+    on = pod_scope(pod_level_managers=False, topology_manager_policy=policy)
+    life = PodLife(on, part("app", 4), resources=whole(6), state=filled(on))
+    life.run("app")
+    assert life.held == {}
+    turned(life, topology_manager_policy=policy)
+    life.restart("app")
+    assert (life.held, life.state.pods["p1"].regime) == ({}, Regime.OFF)
+    life.tell(nri.StopPodSandbox(life.of))
+    assert life.state.pods["p1"].regime is None
+    assert life.create("app").refusal is not None, "it is a new pod by now, and asks for 6 of 4 CPUs"
+
+
+def test_the_gate_is_switched_off_and_the_facts_come_late() -> None:
+    life = PodLife(pod_scope(), part("app", 4), resources=whole(6))
+    life.is_informed = False
+    life.run("app")
+    assert life.held == {"app": "2-5"}
+    turned(life, pod_level_managers=False)
+    life.is_informed = True
+    life.restart("app")
+    assert life.held == {"app": "2-5"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pod_level_managers": False},
+        {"topology_manager_scope": TopologyManagerScope.CONTAINER},
+        {"topology_manager_policy": TopologyManagerPolicy.NONE},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+@pytest.mark.parametrize("cpu", [6, 5.5])
+def test_a_pod_that_was_admitted_as_a_whole_stays_so(cpu: float, options: dict[str, object]) -> None:
+    life = PodLife(pod_scope(memory_manager_policy=MemoryManagerPolicy.NONE), *SHARING, resources=whole(cpu))
+    life.run("mesh", "app", "log")
+    before = life.held
+    turned(life, **options, memory_manager_policy=MemoryManagerPolicy.NONE)
+    life.restart("mesh", "app", "log")
+    assert life.held == before
+    assert bool(before) == (cpu == 6), "a pod of a fraction of a CPU holds nothing"
+
+
+def test_a_pod_that_was_admitted_under_container_scope_is_not_given_cpus_as_a_whole() -> None:
+    scope = {"topology_manager_scope": TopologyManagerScope.CONTAINER}
+    life = PodLife(pod_scope(**scope), *SHARING, resources=whole(6))
+    life.run("mesh", "app", "log")
+    before = life.held
+    turned(life)
+    life.restart("mesh", "app", "log")
+    assert life.held == before
+    assert "" not in before
+
+
+def test_a_pod_that_runs_although_it_was_refused_goes_container_by_container() -> None:
+    on = pod_scope(never_refuse=frozenset({"default"}))
+    life = PodLife(on, part("app", 4), part("log", 0.5), resources=whole(6), state=filled(on))
+    overruled = life.create("log").overruled
+    assert overruled is not None
+    assert life.state.pods["p1"].regime is Regime.CLAIMS
+    life.run("app")
+    assert life.held == {"app": "4-7"}
+
+
+def test_a_pod_whose_first_creation_was_not_seen_is_not_admitted_when_the_second_is() -> None:
+    life = PodLife(pod_scope(), part("app", 4), part("log", 0.5), resources=whole(6))
+    running = life.message("app")
+    life.tell(
+        nri.StartContainer(life.of, replace(running, resources=replace(running.resources, cpus="8-11")))
+    )
+    assert life.state.pods["p1"].regime is Regime.FOUND
+    life.run("log")
+    assert life.runs_on("app") == "8-11"
+
+
+def forgetting(life: PodLife) -> None:
+    """The checkpoint is that of a release that did not write down by which rules a pod was admitted."""
+    of = life.state.pods["p1"]
+    life.state = life.state.with_pod(replace(of, regime=None))
+
+
+@pytest.mark.parametrize(
+    ("first", "regime"),
+    [
+        ({}, Regime.WHOLE),
+        ({"pod_level_managers": False}, Regime.WHOLE),
+        ({"topology_manager_scope": TopologyManagerScope.CONTAINER}, Regime.WHOLE),
+    ],
+    ids=["pod scope", "gate off", "container scope"],
+)
+def test_a_pod_of_an_earlier_release_that_was_admitted_as_a_whole_is_left_as_it_is(
+    first: dict[str, object], regime: Regime
+) -> None:
+    life = PodLife(pod_scope(**first), *SHARING, resources=whole(6))
+    life.run("mesh", "app", "log")
+    before = life.held
+    forgetting(life)
+    turned(life)
+    assert (life.held, life.state.pods["p1"].regime) == (before, regime)
+    life.restart("log", "mesh", "app")
+    assert life.held == before
+
+
+def test_a_pod_of_an_earlier_release_that_was_placed_container_by_container_stays_so() -> None:
+    life = PodLife(pod_scope(), part("app", 4), resources=whole(6))
+    life.is_informed = False
+    life.run("app")
+    life.state = life.state.with_pod(replace(life.state.pods["p1"], facts=life.facts, regime=None))
+    turned(life)
+    assert life.state.pods["p1"].regime is Regime.EACH
+    life.is_informed = True
+    life.restart("app")
+    assert life.held == {"app": "2-5"}
+
+
+def test_a_pod_that_has_no_container_yet_has_no_rules() -> None:
+    on = node()
+    state = decide(on, State(), nri.Synchronize((pod("new"), pod("held")), ())).state
+    assert state.pods["new"].regime is None
+    state = State(state.pods, {}, {"held/c": Allocation(cpus("2"))})
+    state = decide(on, state, nri.Synchronize((pod("new"), pod("held")), ())).state
+    assert (state.pods["new"].regime, state.pods["held"].regime) == (None, Regime.EACH)
