@@ -108,7 +108,8 @@ class PodLife:
     def run(self, *names: str) -> None:
         """Bring containers to life."""
         for name in names:
-            assert self.create(name).refusal is None
+            refusal = self.create(name).refusal
+            assert refusal is None, str(refusal)
             for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
                 self.tell(kind(self.of, self.message(name)))
 

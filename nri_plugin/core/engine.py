@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, follow_machine, repair_drift
+from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
 from nri_plugin.core.placement import Placement
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, facts_told, has_ended
@@ -172,6 +173,9 @@ def creation_context(
     pod = replace(pod, regime=regime_of(node.options, pod))
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     state = inits_ended(state, pod, event.container.name)
+    if pod.regime is Regime.FOUND and pod.facts is not None:
+        state = with_facts(node, state, pod, pod.facts)
+        pod = state.pods[pod.uid]
     request = container_request(node.options, pod, event.container)
     if has_uncounted_devices(known):
         return state, pod, request

@@ -12,9 +12,10 @@ like those of the runtime. Neither moves a container nor refuses one.
 from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
+from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.pods import Unfit, admit_rest, admits_whole
 from nri_plugin.core.pool import pool_writes
-from nri_plugin.core.requests import informed, pod_uid, regime_now, remembered
+from nri_plugin.core.requests import informed, lacks_its_resources, pod_uid, regime_now, remembered
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import (
     Phase,
@@ -59,13 +60,13 @@ PodNews = PodFactsTold | PodHasEnded
 
 
 def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
-    """Whether facts could place containers of the pod: it lives, and was not admitted as a whole.
+    """Whether facts could place containers of the pod, or rebuild what it owns: it lives, and was not admitted as a whole.
 
     Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit.
     """
     if pod.is_admitted or not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):
         return False
-    return pod.facts is None or _is_placed_whole(node, pod)
+    return pod.facts is None or _is_placed_whole(node, pod) or lacks_its_resources(node.options, pod)
 
 
 def _is_placed_whole(node: Node, pod: PodRecord) -> bool:
@@ -92,11 +93,20 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
         return Decision(before, steps=("facts-too-late",))
     pod = remembered(informed(known, event.facts))
     state = before.with_pod(pod)
+    if pod.regime is Regime.FOUND and pod.facts is not None:
+        state = with_facts(node, state, pod, pod.facts)
+        pod = state.pods[pod.uid]
     if not _is_placed_whole(node, pod):
-        return Decision(before if pod.facts is None else state, steps=("facts",))
+        how = ("pod-not-rebuilt",) if lacks_its_resources(node.options, pod) else ()
+        how = ("pod-rebuilt",) if pod.regime is Regime.WHOLE else how
+        after = before if pod.facts is None else state
+        return Decision(after, writes=pool_writes(node, before, after), steps=("facts", *how))
     rest = admit_rest(node, state, pod, dict(event.devices_by_container))
     if isinstance(rest, Unfit):
-        return Decision(before, steps=("rest-does-not-fit", *rest.refusal.steps))
+        # What was taken for the shared pool of the pod was none, and is returned in any case.
+        left = before if state.allocations is before.allocations else state
+        steps = ("rest-does-not-fit", *rest.refusal.steps)
+        return Decision(left, writes=pool_writes(node, before, left), steps=steps)
     return Decision(rest, writes=pool_writes(node, before, rest), steps=("facts", "whole-pod"))
 
 

@@ -41,7 +41,14 @@ from nri_plugin.core.placement import (
     terms_of,
     with_a_cpu,
 )
-from nri_plugin.core.requests import ContainerRequest, annotated, pod_request, regime_of, spec_requests
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    lacks_its_resources,
+    pod_request,
+    regime_of,
+    spec_requests,
+)
 from nri_plugin.core.reuse import is_plain_init
 from nri_plugin.model.errors import (
     AdmissionError,
@@ -72,6 +79,7 @@ from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
+    PodPart,
     pod_cpus,
     pod_memory,
     refuse_empty_cpu_pool,
@@ -127,15 +135,19 @@ def admit(
     """
     try:
         regime, held = regime_of(node.options, pod), state.allocations.get(request.key)
-        if regime is Regime.WHOLE and pod.is_admitted:
-            # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
-            kept = Placement(state, held, ("kept",) if held else ("shared",))
-            return kept if held else with_a_cpu(node, kept)
-        if pod.is_admitted:
-            return with_a_cpu(node, place(node, state, pod, request))
+        # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
+        if held is not None and allocation_key(pod.uid, "") in state.allocations:
+            return Placement(state, held, ("kept",))
+        placed: Placement | Unfit
         if regime is Regime.WHOLE:
-            placed: Placement | Unfit = _admit_with_own_resources(node, state, pod, request)
-        elif admits_whole(node, pod):
+            placed = (
+                Placement(state, None, ("shared",))
+                if pod.is_admitted
+                else _admit_with_own_resources(node, state, pod, request)
+            )
+        elif pod.is_admitted:
+            placed = place(node, state, pod, request)
+        elif admits_whole(node, pod) and not lacks_its_resources(node.options, pod):
             placed = _admit_whole(node, state, pod, request, devices)
             if (
                 isinstance(placed, Unfit)
@@ -147,9 +159,31 @@ def admit(
         else:
             _refuse_total(node, state, pod, request)
             placed = place(node, state, pod, request)
-        return placed if isinstance(placed, Unfit) else with_a_cpu(node, placed)
+        if isinstance(placed, Unfit):
+            return placed
+        return with_a_cpu(node, replace(placed, state=_with_parts_inside(placed.state, pod.uid)))
     except AdmissionError as error:
         return Unfit(state, request, error.refusal)
+
+
+def _with_parts_inside(state: State, uid: str) -> State:
+    """The state in which the CPUs of the pod as a whole, if it has any, include those of each container.
+
+    A pod that was found running may have only a part of its CPUs (`nri_plugin.core.found_pods`), and containers that are
+    created then are placed by themselves.
+    """
+    whole = state.allocations.get(allocation_key(uid, ""))
+    if whole is None:
+        return state
+    cpus = whole.cpus
+    for key, one in state.allocations.items():
+        if pod_of(key) == uid:
+            cpus |= one.cpus
+    return (
+        state
+        if cpus == whole.cpus
+        else state.with_allocation(allocation_key(uid, ""), replace(whole, cpus=cpus))
+    )
 
 
 def _was_created(state: State, request: ContainerRequest) -> bool:
@@ -243,6 +277,7 @@ def _place_each(
             return Unfit(state, wanted, replace(error.refusal, container=wanted.name))
         state = placed.state
         own = placed if one is created else own
+    state = _with_parts_inside(state, pod.uid)
     return state.with_pod(replace(state.pods[pod.uid], is_admitted=True)), own
 
 
@@ -331,22 +366,35 @@ def _admit_with_own_resources(
     steps = ("pod-resources", *(() if hint.exact else ("inexact-hint",)))
     if not block and not blocks:
         return Placement(state, None, (*steps, "shared"))
-    base = Allocation(affinity=hint.affinity or NO_NODES, preferred=hint.preferred, mems=mems)
-    state = state.with_allocation(
-        allocation_key(pod.uid, ""),
-        replace(base, cpus=block, memory=blocks, cpu_milli=total.cpu_milli or 0),
+    whole = Allocation(
+        cpus=block,
+        mems=mems,
+        memory=blocks,
+        cpu_milli=total.cpu_milli or 0,
+        affinity=hint.affinity or NO_NODES,
+        preferred=hint.preferred,
     )
+    state = divided(state, pod.uid, facts, whole, parts)
+    return Placement(state, state.allocations.get(request.key), steps)
+
+
+def divided(
+    state: State, uid: str, facts: PodFacts, whole: Allocation, parts: Mapping[str, PodPart]
+) -> State:
+    """The state in which the pod has `whole`, and each of its containers its part of the CPUs and no memory of its own."""
+    state = state.with_allocation(allocation_key(uid, ""), whole)
     for one in facts.containers:
         part = parts.get(one.name)
         allocation = replace(
-            base,
+            whole,
             cpus=part.cpus if part else CPUSet(),
+            memory=(),
             cpu_milli=one.amounts.cpu_request_milli,
             is_init=one.kind is Kind.INIT,
             is_pod_shared=part is not None and part.is_shared,
         )
-        state = state.with_allocation(allocation_key(pod.uid, one.name), allocation)
-    return Placement(state, state.allocations.get(request.key), steps)
+        state = state.with_allocation(allocation_key(uid, one.name), allocation)
+    return state
 
 
 def pod_total_request(pod: PodRecord, facts: PodFacts) -> ContainerRequest:

@@ -193,6 +193,12 @@ def gives_wholes(options: Options) -> bool:
     )
 
 
+def lacks_its_resources(options: Options, pod: PodRecord) -> bool:
+    """Whether the pod was found running, and should own resources as a whole that could not be rebuilt."""
+    is_found = pod.regime is Regime.FOUND and pod.facts is not None
+    return is_found and regime_now(options, pod.facts) is Regime.WHOLE
+
+
 def _tells_request(resources: Resources) -> bool:
     """Whether its shares tell the CPU request exactly: neither the minimum nor the maximum."""
     return MIN_SHARES < (resources.cpu_shares or 0) < MAX_SHARES

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
+from nri_plugin.core.found_pods import with_pools
 from nri_plugin.core.placement import adopted, place
 from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
@@ -87,6 +88,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
         if c.id not in state.containers
     ]
     after = _without_outdated(node, after, unseen)
+    after, pools = with_pools(node, after, [(one.record, one.request) for one in unseen])
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
     # 4. Starts that were missed: ended init containers before a running container release their memory.
@@ -99,7 +101,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
         after,
         SynchronizeResponse(updates),
         writes=all_writes(node, after, waits=True),
-        steps=(*steps, *adopted_steps),
+        steps=(*steps, *adopted_steps, *(("pod-pool-kept",) * pools)),
     )
 
 

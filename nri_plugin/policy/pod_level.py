@@ -18,6 +18,7 @@ Source: KEP-5526, kubelet v1.36.2 pkg/kubelet/cm/cpumanager/policy_static.go and
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from nri_plugin.model.errors import EmptyPodSharedPoolError
 from nri_plugin.model.options import Options
@@ -194,13 +195,26 @@ class PodPart:
     is_shared: bool
 
 
-def sets_of(tables: CPUTables, facts: PodFacts, block: CPUSet, options: Options) -> dict[str, PodPart]:
+def sets_of(
+    tables: CPUTables,
+    facts: PodFacts,
+    block: CPUSet,
+    options: Options,
+    slices: Mapping[str, CPUSet] = MappingProxyType({}),
+) -> dict[str, PodPart]:
     """The CPUs of each container of the pod, by name; empty for a pod without a block.
 
     Slices come out of the block by the same choice as the block came out of the machine, without a hint. The sidecars
     before a container run beside it, so it gets none of their slices. Plain init containers end: a later container may
     get the CPUs that one of them had. Only the number of CPUs of the pod has to fill cores under full-pcpus-only, so two
     containers of a pod may share a core.
+
+    Args:
+        tables: of the machine.
+        facts: the pod's.
+        block: the CPUs of the pod.
+        options: how CPUs are chosen.
+        slices: those that containers have already, by name.
 
     Raises:
         InsufficientCPUsError: the claims of the containers are larger than the pod.
@@ -212,10 +226,15 @@ def sets_of(tables: CPUTables, facts: PodFacts, block: CPUSet, options: Options)
     if not block:
         return {}
     left, parts = block, {}
+    kept = _union(
+        slices[one.name].mask for one in facts.containers if one.name in slices and one.kind is not Kind.INIT
+    )
     for one, beside in _with_sidecars(facts):
         count = cpu_claim(facts, one)
         if count:
-            cpus = take_cpus(tables, left, count, options)
+            # A plain init container ends before the later ones start, so it may have CPUs of theirs.
+            offered = left if one.kind is Kind.INIT else left - CPUSet(kept)
+            cpus = slices.get(one.name) or take_cpus(tables, offered, count, options)
             # A plain init container gives its slice back at its end.
             left = left if one.kind is Kind.INIT else left - cpus
             parts[one.name] = PodPart(cpus, is_shared=False)
