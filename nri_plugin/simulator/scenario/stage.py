@@ -277,7 +277,7 @@ def _memory_folder() -> str | None:
 def _environment() -> dict[str, str]:
     """The environment of a service manager, and the path of this package."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
-    package = str(Path(__file__).parents[2])
+    package = str(Path(__file__).parents[3])
     return {**kept, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"}
 
 

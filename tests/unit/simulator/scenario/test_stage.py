@@ -3,11 +3,19 @@ from pathlib import Path
 
 import pytest
 
+import nri_plugin.__main__
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.simulator.runtime.plugin_link import PluginLostError
 from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.scenario.scenario import Scenario, load, parse
-from nri_plugin.simulator.scenario.stage import AgentFailedError, Places, _kept, described, stage
+from nri_plugin.simulator.scenario.stage import (
+    AgentFailedError,
+    Places,
+    _environment,
+    _kept,
+    described,
+    stage,
+)
 
 TEXT = """\
 machine: laptop
@@ -42,6 +50,12 @@ def test_a_machine_is_a_name_or_a_description() -> None:
         described("nowhere")
     with pytest.raises(ConfigError):
         described("pack:1 wheels:2")
+
+
+def test_the_agent_of_a_stage_is_that_of_this_package() -> None:
+    assert (Path(_environment()["PYTHONPATH"]) / "nri_plugin" / "__main__.py").samefile(
+        nri_plugin.__main__.__file__
+    )
 
 
 def test_a_stage_has_all_an_agent_looks_for_and_leaves_nothing() -> None:
