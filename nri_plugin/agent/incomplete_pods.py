@@ -1,8 +1,8 @@
-"""Pods that run in part: a container was refused while others of the pod exist.
+"""Pods that run in part: a container was refused while others of the pod exist, or what the pod owns as a whole is lost.
 
 A refused decision changes no state, so the agent keeps this record beside it: from the refusal until the container is
 created, or until the pod ends. It is empty after a restart of the agent. The kubelet tries a refused container again and
-again, so it fills itself.
+again, so it fills itself. What a pod lacks that was found running (`nri_plugin.core.found_pods`) follows from the state.
 """
 
 import logging
@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, siblings_of, siblings_text
-from nri_plugin.core.requests import pod_uid
+from nri_plugin.core.pod_news import PodFactsTold
+from nri_plugin.core.requests import lacks_its_resources, owned_as_whole, pod_uid
+from nri_plugin.model.options import Node
+from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import UNEXPECTED
-from nri_plugin.model.state import State
+from nri_plugin.model.state import PodRecord, State
 from nri_plugin.process.logs import LOGGER_NAME, say
 from nri_plugin.wire.nri.events import CreateContainer, StopPodSandbox, Synchronize
 
@@ -22,14 +25,27 @@ MOST_PODS = 256
 MOST_CONTAINERS = 128
 """Refused containers that are kept of one pod."""
 
+BEGINNINGS = (Synchronize, PodFactsTold)
+"""Events beside a creation with which a pod may become incomplete."""
+
+
+def lacking(node: Node, pod: PodRecord) -> str:
+    """Return the CPUs and memory that the pod should own as a whole and that could not be rebuilt; empty for none."""
+    if pod.facts is None or not lacks_its_resources(node.options, pod):
+        return ""
+    count, amounts = owned_as_whole(node.options, pod.facts)
+    cpus = [f"{count} {'CPU' if count == 1 else 'CPUs'}"] if count else []
+    return ", ".join([*cpus, *(f"{name} {format_bytes(size)}" for name, size in amounts.items())])
+
 
 @dataclass(frozen=True, slots=True)
-class RefusedInPod:
-    """The refused containers of one pod.
+class MissingOfPod:
+    """What is missing of one pod.
 
     Attributes:
         refused: by name, the latest refusal of each.
         is_incomplete: other containers of the pod existed at some time since the first refusal.
+        lacks: as in `IncompletePodRow`.
     """
 
     uid: str
@@ -37,6 +53,7 @@ class RefusedInPod:
     pod: str
     refused: dict[str, RefusedContainerRow] = field(default_factory=dict)
     is_incomplete: bool = False
+    lacks: str = ""
 
 
 class IncompletePods:
@@ -51,26 +68,30 @@ class IncompletePods:
 
     def __init__(self, log: logging.Logger | None = None) -> None:
         self._log = log or logging.getLogger(LOGGER_NAME)
-        self._by_uid: dict[str, RefusedInPod] = {}
-        self.records: tuple[RefusedInPod, ...] = ()
+        self._by_uid: dict[str, MissingOfPod] = {}
+        self.records: tuple[MissingOfPod, ...] = ()
 
     def __call__(self, outcome: RequestOutcome) -> None:
-        """Keep a refusal, and drop it when it is over."""
+        """Keep a refusal and what a pod lacks, and drop it when it is over."""
         event = outcome.event
         is_creation = isinstance(event, CreateContainer)
-        if not self._by_uid and not (is_creation and outcome.refusal):
+        if not self._by_uid and not (is_creation or isinstance(event, BEGINNINGS)):
             return
         state = outcome.before if outcome.refusal or outcome.failed else outcome.decision.state
         if isinstance(event, Synchronize):
             self._by_uid = {uid: one for uid, one in self._by_uid.items() if uid in state.pods}
+            for pod in state.pods.values():
+                self._look(outcome.node, pod)
             for uid in list(self._by_uid):
                 self._settle(uid, state)
-        elif (pod := getattr(event, "pod", None)) is not None:
-            uid = pod_uid(pod)
+        elif (of := getattr(event, "pod", None)) is not None:
+            uid = pod_uid(of)
             if isinstance(event, CreateContainer):
                 self._created(uid, event, outcome)
             if (isinstance(event, StopPodSandbox) or uid not in state.pods) and not is_creation:
                 self._by_uid.pop(uid, None)
+            elif uid in state.pods:
+                self._look(outcome.node, state.pods[uid])
             self._settle(uid, state)
         self.records = tuple(one for one in self._by_uid.values() if one.is_incomplete)
 
@@ -83,6 +104,7 @@ class IncompletePods:
                 pod=one.pod,
                 refused=tuple(one.refused.values()),
                 siblings=siblings_of(state, one.uid, one.refused),
+                lacks=one.lacks,
             )
             for one in self.records
         )
@@ -98,9 +120,19 @@ class IncompletePods:
             return
         refusal = outcome.decision.refusal
         row = RefusedContainerRow(name, refusal.reason if refusal else UNEXPECTED, outcome.refusal)
-        known = known or RefusedInPod(uid, event.pod.namespace, event.pod.name)
+        known = known or MissingOfPod(uid, event.pod.namespace, event.pod.name)
         if name in known.refused or len(known.refused) < MOST_CONTAINERS:
-            self._by_uid[uid] = replace(known, refused={**known.refused, name: row})
+            self._keep(replace(known, refused={**known.refused, name: row}))
+
+    def _look(self, node: Node, pod: PodRecord) -> None:
+        """Note what the pod lacks by now."""
+        known = self._by_uid.get(pod.uid) or MissingOfPod(pod.uid, pod.namespace, pod.name)
+        lacks = lacking(node, pod)
+        if lacks != known.lacks:
+            self._keep(replace(known, lacks=lacks))
+
+    def _keep(self, one: MissingOfPod) -> None:
+        self._by_uid[one.uid] = one
         if len(self._by_uid) > MOST_PODS:
             del self._by_uid[next(iter(self._by_uid))]
 
@@ -110,7 +142,7 @@ class IncompletePods:
         if one is None:
             return
         name = f"{one.namespace}/{one.pod}"
-        if not one.refused:
+        if not (one.refused or one.lacks):
             del self._by_uid[uid]
             if one.is_incomplete:
                 say(self._log, logging.INFO, "the pod is complete again", pod=name)
@@ -119,8 +151,11 @@ class IncompletePods:
             say(
                 self._log,
                 logging.WARNING,
-                "the pod is incomplete: it runs without a container that was refused",
+                "the pod is incomplete: it runs without what it should own as a whole"
+                if one.lacks
+                else "the pod is incomplete: it runs without a container that was refused",
                 pod=name,
+                lacks=one.lacks,
                 refused=",".join(one.refused),
                 others=siblings_text(siblings),
             )

@@ -410,7 +410,7 @@ class Metrics:
         """Show the allocations of the handler, those that only the memory holds, and the number of incomplete pods."""
         Gauge(
             "nri_pin_incomplete_pods",
-            "Pods that run in part: a container was refused while others of the pod exist.",
+            "Pods that run in part: a container was refused while others of the pod exist, or what the pod owns is lost.",
             registry=self.registry,
         ).set_function(incomplete)
         Gauge(

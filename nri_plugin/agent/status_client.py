@@ -129,12 +129,19 @@ class SiblingRow(Struct, frozen=True):
         return f"{self.container} ({held}{'' if self.is_created else ', not created'})"
 
 
+LACKING = (
+    "it should own {} as a whole, and these could not be rebuilt; delete the pod, so that it is made anew"
+)
+"""Why a pod that was found running is incomplete, with what it lacks."""
+
+
 class IncompletePodRow(Struct, frozen=True):
-    """A pod of which a container was refused while others of it exist.
+    """A pod that runs in part: a container was refused while others of it exist, or what it owns as a whole is lost.
 
     Attributes:
         refused: its refused containers, with the latest refusal of each.
         siblings: its other containers.
+        lacks: the resources that the pod should own as a whole and that could not be rebuilt; empty where none are missing.
     """
 
     pod_uid: str
@@ -142,12 +149,15 @@ class IncompletePodRow(Struct, frozen=True):
     pod: str
     refused: tuple[RefusedContainerRow, ...]
     siblings: tuple[SiblingRow, ...]
+    lacks: str = ""
 
     def __str__(self) -> str:
-        """Return which containers were refused and what the others hold."""
+        """Return what the pod lacks, which containers were refused, and what the others hold."""
         refused = ", ".join(f"{one.container} ({one.reason})" for one in self.refused)
         others = siblings_text(self.siblings) or "none that exists now"
-        return f"incomplete: refused: {refused}; other containers of the pod: {others}"
+        why = [LACKING.format(self.lacks)] if self.lacks else []
+        why += [f"refused: {refused}"] if refused else []
+        return f"incomplete: {'; '.join(why)}; other containers of the pod: {others}"
 
 
 NAMED_SIBLINGS = 8
@@ -234,7 +244,7 @@ class AgentStatus:
         agent: its version; empty when it is unknown.
         observing: the agent only observes.
         failed_creations: creations in a row that failed after the agent's answer.
-        incomplete: pods of which a container was refused while others exist.
+        incomplete: pods that run in part.
     """
 
     node: Node

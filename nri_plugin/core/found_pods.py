@@ -23,9 +23,9 @@ from dataclasses import replace
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.placement import adopted, exclusive_count, leave_a_pool
 from nri_plugin.core.pods import divided
-from nri_plugin.core.requests import ContainerRequest, gives_wholes, regime_now
+from nri_plugin.core.requests import ContainerRequest, gives_wholes, owned_as_whole, regime_now
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
+from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import (
     Allocation,
@@ -44,7 +44,7 @@ from nri_plugin.model.state import (
     pod_of,
 )
 from nri_plugin.policy.cpu_policy import nearest
-from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, pod_cpus, pod_memory, sets_of
+from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, sets_of
 from nri_plugin.policy.search.mask_order import distances_of
 
 Found = tuple[ContainerRecord, ContainerRequest | None]
@@ -213,7 +213,6 @@ def _without_pool(state: State, uid: str) -> State:
 
 def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State | None:
     """The state in which the pod owns its resources as a whole; None where its containers do not tell which these are."""
-    options = node.options
     # 1. What its containers have: by their allocations, else by the runtime.
     records = {
         one.name: one
@@ -230,7 +229,7 @@ def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State 
         if pod_of(key) == pod.uid and not is_whole_pod(key) and one.cpus
     }
     # 2. The CPUs of the pod, and the part of each container.
-    count = pod_cpus(facts) if options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0
+    count, amounts = owned_as_whole(node.options, facts)
     others, block, parts = state.released(pod.uid), NO_CPUS, dict[str, PodPart]()
     if count:
         found = _block(node, others, facts, count, told | held, live)
@@ -240,7 +239,7 @@ def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State 
     elif held:
         return None
     # 3. Its memory.
-    memory = _memory(node, facts, [one for name, one in records.items() if name in live or not live])
+    memory = _memory(node, amounts, [one for name, one in records.items() if name in live or not live])
     if memory is None:
         return None
     return _owning(node, others, pod, facts, block, parts, memory)
@@ -292,14 +291,12 @@ def _block(
 
 
 def _memory(
-    node: Node, facts: PodFacts, records: Collection[ContainerRecord]
+    node: Node, amounts: Mapping[str, int], records: Collection[ContainerRecord]
 ) -> tuple[MemoryBlock, ...] | None:
     """The memory of the pod, on the nodes that its containers are bound to; None where these differ.
 
     How it is spread over the nodes is not known, so it counts for the group as a whole.
     """
-    is_static = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
-    amounts = pod_memory(facts) if is_static else {}
     bound = {one.stored_mems for one in records}
     mems = bound.pop()
     if amounts and (bound or not mems <= node.topology.nodes_with_memory):

@@ -45,6 +45,7 @@ from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
     lacks_its_resources,
+    owned_as_whole,
     pod_request,
     regime_of,
     spec_requests,
@@ -56,12 +57,7 @@ from nri_plugin.model.errors import (
     InsufficientCPUsError,
     InsufficientMemoryError,
 )
-from nri_plugin.model.options import (
-    CPUManagerPolicy,
-    MemoryManagerPolicy,
-    Node,
-    TopologyManagerScope,
-)
+from nri_plugin.model.options import Node, TopologyManagerScope
 from nri_plugin.model.refusals import AdmissionRefusal, PodMemoryShortage
 from nri_plugin.model.sets import NO_NODES, CPUSet
 from nri_plugin.model.state import (
@@ -80,7 +76,6 @@ from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
     PodPart,
-    pod_cpus,
     pod_memory,
     refuse_empty_cpu_pool,
     refuse_empty_memory_pool,
@@ -414,15 +409,9 @@ def pod_question(
     node: Node, state: State, pod: PodRecord, facts: PodFacts, request: ContainerRequest
 ) -> Question:
     """The question to hint providers about the resources of the pod; `request` tells its devices."""
-    options = node.options
-    return Question(
-        node,
-        state,
-        pod,
-        replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices),
-        exclusive_cpus=pod_cpus(facts) if options.cpu_manager_policy is CPUManagerPolicy.STATIC else 0,
-        memory=pod_memory(facts) if options.memory_manager_policy is MemoryManagerPolicy.STATIC else {},
-    )
+    count, amounts = owned_as_whole(node.options, facts)
+    total = replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices)
+    return Question(node, state, pod, total, exclusive_cpus=count, memory=amounts)
 
 
 def pod_terms(question: Question, facts: PodFacts) -> MergeTerms:

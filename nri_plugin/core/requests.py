@@ -36,8 +36,10 @@ from typing import TypeVar
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import (
+    CPUManagerPolicy,
     IsolatedWish,
     Isolation,
+    MemoryManagerPolicy,
     Options,
     SMTOddCounts,
     TopologyManagerPolicy,
@@ -56,7 +58,7 @@ from nri_plugin.model.state import (
     allocation_key,
 )
 from nri_plugin.policy.device_hints import DeviceResource
-from nri_plugin.policy.pod_level import has_own_resources, is_eligible
+from nri_plugin.policy.pod_level import has_own_resources, is_eligible, pod_cpus, pod_memory
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 Word = TypeVar("Word", bound=StrEnum)
@@ -197,6 +199,13 @@ def lacks_its_resources(options: Options, pod: PodRecord) -> bool:
     """Whether the pod was found running, and should own resources as a whole that could not be rebuilt."""
     is_found = pod.regime is Regime.FOUND and pod.facts is not None
     return is_found and regime_now(options, pod.facts) is Regime.WHOLE
+
+
+def owned_as_whole(options: Options, facts: PodFacts) -> tuple[int, Mapping[str, int]]:
+    """The number of CPUs, and the bytes by resource, that the policies allocate to the pod as a whole."""
+    allocates_cpus = options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    allocates_memory = options.memory_manager_policy is MemoryManagerPolicy.STATIC
+    return pod_cpus(facts) if allocates_cpus else 0, pod_memory(facts) if allocates_memory else {}
 
 
 def _tells_request(resources: Resources) -> bool:

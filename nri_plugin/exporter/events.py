@@ -54,9 +54,10 @@ UNPLACED, DRIFT, INCOMPLETE = "Unplaced", "Drift", "IncompletePod"
 
 @dataclass(frozen=True, slots=True)
 class PodEvent:
-    """An event to create about a container.
+    """An event to create about a container, or about a pod.
 
     Attributes:
+        container: empty for the pod as a whole.
         reason: one word; the kubelet's if it has one.
         note: the sentence.
     """
@@ -140,7 +141,9 @@ def event_object(event: PodEvent, node_name: str, now: str, pod: PodObject = UNK
         "type": "Warning",
         "reason": _cut(event.reason, LONGEST_REASON),
         "action": "Placing",
-        "note": _cut(f"container {event.container}: {event.note}", LONGEST_NOTE),
+        "note": _cut(
+            f"container {event.container}: {event.note}" if event.container else event.note, LONGEST_NOTE
+        ),
         "reportingController": CONTROLLER,
         "reportingInstance": _cut(node_name, LONGEST_INSTANCE),
         "regarding": {name: value for name, value in regarding.items() if value},
@@ -274,7 +277,7 @@ class Announcer:
         self._unplaced = frozenset(unplaced)
         for pod in status.incomplete:
             if pod.pod_uid not in self._incomplete:
-                container = pod.refused[0].container
+                container = pod.refused[0].container if pod.refused else ""
                 yield PodEvent(pod.pod_uid, pod.namespace, pod.pod, container, INCOMPLETE, str(pod))
         self._incomplete = frozenset(pod.pod_uid for pod in status.incomplete)
 

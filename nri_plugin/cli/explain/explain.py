@@ -85,7 +85,7 @@ class PodListed:
     """The containers of a pod.
 
     Attributes:
-        incomplete: the refused containers and what the others hold, where the agent knows the pod as incomplete.
+        incomplete: what is missing and what the containers hold, where the agent knows the pod as incomplete.
     """
 
     containers: tuple[NamedContainer, ...]

@@ -108,7 +108,7 @@ def pod_uids(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str
 def pod_facts(state: State, uid: str, now: AgentNow | None) -> dict[str, Any]:
     """One pod: what it owns as a whole, and whether it runs in part.
 
-    `incomplete` is null where no container was refused, and where no agent answers.
+    `incomplete` is null where the pod is complete, and where no agent answers.
     """
     pod, block = state.pods.get(uid), block_of(state, uid)
     part = next((one for one in now.incomplete if one.pod_uid == uid), None) if now else None

@@ -271,7 +271,7 @@ class AgentNow:
     Attributes:
         answers: whether it answers on its status socket.
         runtime: the connected container runtime; None for none.
-        incomplete: pods of which a container was refused while others exist.
+        incomplete: pods that run in part.
     """
 
     answers: bool = False

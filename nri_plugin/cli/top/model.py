@@ -32,7 +32,7 @@ class Sample:
         refusals: the latest, oldest first; none without the agent.
         drifts: the same.
         runtime: the connected container runtime; None for none, and without the agent.
-        incomplete: pods of which a container was refused while others exist; none without the agent.
+        incomplete: pods that run in part; none without the agent.
     """
 
     seen: Seen

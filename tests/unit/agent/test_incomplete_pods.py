@@ -1,17 +1,20 @@
-"""A pod of which one container was refused, while others of it exist, is incomplete until it is whole or over."""
+"""A pod that runs in part, or without what it should own as a whole, is incomplete until it is whole or over."""
 
 from dataclasses import replace
 
 import pytest
 
 from nri_plugin.agent import incomplete_pods
-from nri_plugin.agent.incomplete_pods import IncompletePods
+from nri_plugin.agent.incomplete_pods import IncompletePods, lacking
 from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, decode, encode
-from nri_plugin.model.options import Node, TopologyManagerPolicy
+from nri_plugin.core.pod_news import PodFactsTold
+from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.state import PodRecord, Regime, State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod
 from tests.agent_fakes import Bench, recording_log
-from tests.builders import container, machine, node, pod
+from tests.builders import GIB, container, machine, node, pod
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 ON = node(machine(nodes=4, cores=8), topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
 
@@ -151,3 +154,101 @@ def test_the_record_is_bounded(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
             kubelet.creates(of, f"big{number}", 40)
     assert [row.pod_uid for row in kubelet.rows] == [pod("p2").uid, pod("p3").uid]
     assert [len(row.refused) for row in kubelet.rows] == [3, 3]
+
+
+class Found:
+    """A pod that should own 6 CPUs as a whole, found running after the loss of the checkpoint, and another one."""
+
+    def __init__(self, **options: object) -> None:
+        self.on = pod_scope(**options)
+        self.log, self.lines = recording_log()
+        self.incomplete = IncompletePods(self.log)
+        self.bench = Bench(self.on, observe=self.incomplete)
+        parts = part("app", 4), part("log", 0.5)
+        self.life = PodLife(self.on, *parts, resources=whole(6))
+        self.other = pod("other")
+
+    def start(self, app: str = "2-5", log: str = "0-1,12-15", other: str = "6-11") -> None:
+        listed = [
+            replace(message, resources=replace(message.resources, cpus=text, mems="0"))
+            for name, text in (("app", app), ("log", log))
+            for message in (self.life.message(name),)
+        ]
+        beside = container(self.other, cpu=6, memory=GIB, cpus=other, mems="0")
+        self.bench.ask(nri.Synchronize((self.life.of, self.other), (*listed, beside)))
+
+    def facts_come(self) -> None:
+        self.bench.handler.take(PodFactsTold(self.life.of, self.life.facts))
+
+    @property
+    def told(self) -> list[tuple[str, str]]:
+        return [(one.pod, one.lacks) for one in self.incomplete.rows(self.bench.handler.state)]
+
+
+def test_a_pod_that_was_found_without_what_it_should_own_is_incomplete_until_it_ends() -> None:
+    node = Found()
+    node.start()
+    assert node.told == [], "nobody knows what it should own"
+    node.facts_come()
+    (row,) = node.incomplete.rows(node.bench.handler.state)
+    assert str(row) == (
+        "incomplete: it should own 6 CPUs, memory 8Gi as a whole, and these could not be rebuilt; delete the pod, so "
+        "that it is made anew; other containers of the pod: app (CPUs 2-5), log (shared pool)"
+    )
+    assert decode(encode(AgentStatus(node.on, State(), incomplete=(row,)))).incomplete == (row,)
+    node.facts_come()
+    ((level, text, fields),) = node.lines.lines
+    assert (level, fields["lacks"]) == ("WARNING", "6 CPUs, memory 8Gi")
+    assert text == "the pod is incomplete: it runs without what it should own as a whole"
+    node.bench.ask(nri.StopPodSandbox(node.life.of))
+    assert node.told == []
+
+
+def test_an_agent_that_starts_again_knows_it_from_its_checkpoint() -> None:
+    node = Found()
+    node.start()
+    node.facts_come()
+    told = node.told
+    node.incomplete = IncompletePods(node.log)
+    node.bench = Bench(node.on, node.bench.handler.state, observe=node.incomplete)
+    node.start()
+    assert node.told == told == [("p1", "6 CPUs, memory 8Gi")]
+    assert len(node.lines.lines) == 2, "each agent says it once"
+
+
+def test_a_pod_is_complete_once_it_could_be_rebuilt() -> None:
+    node = Found(memory_manager_policy=MemoryManagerPolicy.NONE, reserved="0")
+    node.start(log="6-7")
+    node.facts_come()
+    assert node.told == [("p1", "6 CPUs")], "another pod runs on CPUs 6-11"
+    node.bench.ask(nri.StopPodSandbox(node.other))
+    node.facts_come()
+    assert node.told == []
+    assert [text for _, text, _ in node.lines.lines][-1] == "the pod is complete again"
+
+
+@pytest.mark.parametrize("cpu", [1, 5.5])
+def test_what_a_pod_lacks_is_what_policies_allocate(cpu: float) -> None:
+    node = Found(memory_manager_policy=MemoryManagerPolicy.NONE)
+    facts = replace(node.life.facts, pod_resources=whole(cpu))
+    found = PodRecord("p", "s", facts=facts, regime=Regime.FOUND)
+    assert lacking(node.on, found) == ("1 CPU" if cpu == 1 else "")
+    assert lacking(node.on, replace(found, regime=Regime.EACH)) == ""
+    assert lacking(node.on, replace(found, facts=None)) == ""
+
+
+def test_pods_that_lack_something_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incomplete_pods, "MOST_PODS", 1)
+    node = Found()
+    node.start()
+    node.facts_come()
+    state = node.bench.handler.state
+    twin = replace(state.pods["p1"], uid="p2", sandbox_id="sb-p2", name="p2")
+    node.bench.handler.state = state.with_pod(twin).with_container(
+        replace(state.containers["p1-app-0"], id="p2-app-0", pod_uid="p2")
+    )
+    running = container(pod("p2"), "app", cpu=4)
+    node.bench.ask(
+        nri.Synchronize((pod("p2"), node.life.of), (running, container(node.life.of, "app", cpu=4)))
+    )
+    assert len(node.told) == 1

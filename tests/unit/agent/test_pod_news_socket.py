@@ -11,11 +11,13 @@ from nri_plugin.agent.pod_facts import PodResourcesClient
 from nri_plugin.agent.pod_news import LEFT_FOR_S, PAUSE_S, PodNewsWatch
 from nri_plugin.exporter.facts_socket import AnswerSource, FactsSocket
 from nri_plugin.kube.pod_facts import PodsHere
+from nri_plugin.model.options import Node
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri import events as nri
 from tests import kube_builders
 from tests.agent_fakes import Bench, Clock
-from tests.builders import container, node, pod
+from tests.builders import GIB, container, node, pod
+from tests.whole_pods import pod_scope
 
 OF = pod("uid-web", namespace="ns")
 OBJECT = kube_builders.pod_object(
@@ -30,8 +32,8 @@ LOG = logging.getLogger("exporter under test")
 class Agent:
     """A handler on fakes, with the watch and the loop of a real agent on a clock that is moved by hand."""
 
-    def __init__(self, path: str) -> None:
-        self.bench, self.clock = Bench(node()), Clock()
+    def __init__(self, path: str, on: Node | None = None) -> None:
+        self.bench, self.clock = Bench(on or node()), Clock()
         self.loop = Loop(self.clock)
         client = PodResourcesClient(path, self.clock)
         PodNewsWatch(self.bench.handler, client.ask_about, self.loop, LOG).start()
@@ -112,3 +114,31 @@ def test_a_pod_is_completed_and_its_rest_ends_by_the_word_of_exporters_that_come
     assert agent.round(LEFT_FOR_S) == {"a": "2-3", "b": "4-7"}
     pods.deleted(OBJECT)
     assert agent.round(2 * LEFT_FOR_S) == {}
+
+
+def test_a_pod_that_runs_after_the_loss_of_the_checkpoint_owns_its_resources_again(
+    path: str, exporters: Exporters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_news, "LIMIT_S", 30.0)
+    agent = Agent(path, pod_scope())
+    total = {"cpu": "6", "memory": "2Gi"}
+    obj = kube_builders.pod_object(
+        kube_builders.container("a", cpu="4", memory="1Gi"),
+        kube_builders.container("log"),
+        name="uid-web",
+        uid="uid-web",
+        resources={"requests": total, "limits": total},
+    )
+    running = (
+        container(OF, "a", cpu=4, memory=GIB, cpus="2-5", mems="0"),
+        container(OF, "log", cpus="6-7", mems="0"),
+    )
+    agent.bench.ask(nri.Synchronize((OF,), running))
+    has = {"": "2-7", "a": "2-5", "log": "6-7"}
+    assert agent.round() == has
+    assert not agent.bench.handler.state.pods["uid-web"].is_admitted
+    exporters.start().listed([obj])
+    assert agent.round() == has
+    assert agent.bench.handler.state.pods["uid-web"].is_admitted
+    assert agent.bench.handler.state.allocations["uid-web/"].memory[0].size_bytes == 2 * GIB
+    agent.loop.close()

@@ -56,3 +56,16 @@ def test_an_incomplete_pod_is_told_of_once_with_what_its_containers_hold(
         "container e: incomplete: refused: e (TopologyAffinityError); other containers of the pod: a (CPUs 1-10), "
         "b (CPUs 11-12, not created), c (pod shared pool 13), d (shared pool)"
     )
+
+
+def test_a_pod_that_lacks_what_it_should_own_gets_an_event_about_no_container(
+    announcer: Announcer, api: KubeAPI
+) -> None:
+    siblings = (SiblingRow("log", "", "", is_created=True),)
+    row = IncompletePodRow("u", "default", "db", (), siblings, "6 CPUs, memory 8Gi")
+    announcer.announce(AgentStatus(NODE, State()))
+    announcer.announce(AgentStatus(NODE, State(), incomplete=(row,)))
+    (event,) = [obj for key, obj in api.store.objects.items() if key[1] == "events"]
+    assert event["note"].startswith("incomplete: it should own 6 CPUs, memory 8Gi as a whole")
+    assert event["reason"] == "IncompletePod"
+    assert "fieldPath" not in event["regarding"]
