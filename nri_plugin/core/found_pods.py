@@ -78,7 +78,8 @@ def with_pools(node: Node, state: State, found: Sequence[Found]) -> tuple[State,
     count = 0
     for uid, (alone, others) in divided_by_pod.items():
         pod = state.pods[uid]
-        if pod.regime is Regime.FOUND and pod.qos is QOSClass.GUARANTEED:
+        is_known = allocation_key(uid, "") in state.allocations
+        if pod.regime is Regime.FOUND and pod.qos is QOSClass.GUARANTEED and not is_known:
             after = _with_pool(node, state, pod, alone, others, (once - owned[uid]) | twice)
             state, count = after or state, count + (after is not None)
     return state, count

@@ -112,7 +112,15 @@ def _throttles_shared(state: State, pod: PodRecord | None) -> bool:
     Source: kubelet v1.36.2 cm/pod_container_manager_linux.go: such a pod keeps its quota as long as one of its containers,
         an ended init container included, shares CPUs.
     """
-    if pod is None or pod.facts is None or not has_own_resources(pod.facts):
+    if pod is None:
+        return False
+    if pod.facts is None:
+        # It was found running or imported, and its allocations tell what they can.
+        is_whole = allocation_key(pod.uid, "") in state.allocations
+        return is_whole and any(
+            one.is_pod_shared and pod_of(key) == pod.uid for key, one in state.allocations.items()
+        )
+    if not has_own_resources(pod.facts):
         return False
     held = (state.allocations.get(allocation_key(pod.uid, one.name)) for one in pod.facts.containers)
     return any(one is None or not one.cpus or one.is_pod_shared for one in held)

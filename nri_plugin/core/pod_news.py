@@ -60,12 +60,15 @@ PodNews = PodFactsTold | PodHasEnded
 
 
 def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
-    """Whether facts could place containers of the pod, or rebuild what it owns: it lives, and was not admitted as a whole.
+    """Whether facts are of use to the pod: it lives, and they could place containers of it or rebuild what it owns.
 
-    Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit.
+    Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit. Those
+    of an imported pod that was admitted as a whole decide on its quota.
     """
-    if pod.is_admitted or not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):
+    if not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):
         return False
+    if pod.is_admitted:
+        return pod.regime is Regime.WHOLE and pod.facts is None
     return pod.facts is None or _is_placed_whole(node, pod) or lacks_its_resources(node.options, pod)
 
 
@@ -96,9 +99,10 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     if pod.regime is Regime.FOUND and pod.facts is not None:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
-    if not _is_placed_whole(node, pod):
-        how = ("pod-not-rebuilt",) if lacks_its_resources(node.options, pod) else ()
-        how = ("pod-rebuilt",) if pod.regime is Regime.WHOLE else how
+    if pod.regime is Regime.WHOLE or not _is_placed_whole(node, pod):
+        is_rebuilt = pod.regime is Regime.WHOLE and known.regime is Regime.FOUND
+        how = ("pod-rebuilt",) if is_rebuilt else ()
+        how = ("pod-not-rebuilt",) if lacks_its_resources(node.options, pod) else how
         after = before if pod.facts is None else state
         return Decision(after, writes=pool_writes(node, before, after), steps=("facts", *how))
     rest = admit_rest(node, state, pod, dict(event.devices_by_container))

@@ -156,12 +156,12 @@ def admit(
             placed = place(node, state, pod, request)
         if isinstance(placed, Unfit):
             return placed
-        return with_a_cpu(node, replace(placed, state=_with_parts_inside(placed.state, pod.uid)))
+        return with_a_cpu(node, replace(placed, state=with_parts_inside(placed.state, pod.uid)))
     except AdmissionError as error:
         return Unfit(state, request, error.refusal)
 
 
-def _with_parts_inside(state: State, uid: str) -> State:
+def with_parts_inside(state: State, uid: str) -> State:
     """The state in which the CPUs of the pod as a whole, if it has any, include those of each container.
 
     A pod that was found running may have only a part of its CPUs (`nri_plugin.core.found_pods`), and containers that are
@@ -272,7 +272,7 @@ def _place_each(
             return Unfit(state, wanted, replace(error.refusal, container=wanted.name))
         state = placed.state
         own = placed if one is created else own
-    state = _with_parts_inside(state, pod.uid)
+    state = with_parts_inside(state, pod.uid)
     return state.with_pod(replace(state.pods[pod.uid], is_admitted=True)), own
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.found_pods import with_pools
 from nri_plugin.core.placement import adopted, place
+from nri_plugin.core.pods import with_parts_inside
 from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
     ContainerRequest,
@@ -117,14 +118,14 @@ def adopt(
         request = annotated(node.options, pod, container_request(node.options, pod, container))
         as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
         if as_it_is is not None:
-            return as_it_is, ("adopted",)
+            return with_parts_inside(as_it_is, pod.uid), ("adopted",)
         placed = place(node, state, pod, request)
     except AdmissionError as error:
         return state.with_container(replace(record, unplaced=bounds.reason(str(error)))), (
             "unplaced",
             error.reason,
         )
-    return placed.state, placed.steps
+    return with_parts_inside(placed.state, pod.uid), placed.steps
 
 
 def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
@@ -291,7 +292,8 @@ def _as_it_is(node: Node, state: State, one: _Unseen) -> State | None:
     """The state in which it keeps what it has; None when it should not, or its request is refused."""
     if one.request is None:
         return None
-    return adopted(node, state, one.request, one.record.stored_cpus, one.record.stored_mems)
+    after = adopted(node, state, one.request, one.record.stored_cpus, one.record.stored_mems)
+    return after and with_parts_inside(after, one.record.pod_uid)
 
 
 def _request(node: Node, pod: PodRecord, container: Container) -> ContainerRequest | None:

@@ -7,6 +7,7 @@ import pytest
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.engine import decide
+from nri_plugin.core.kernel_settings import NO_QUOTA, quotas
 from nri_plugin.core.pod_news import PodFactsTold, could_be_completed
 from nri_plugin.core.requests import lacks_its_resources
 from nri_plugin.model.options import (
@@ -493,3 +494,46 @@ def test_a_pod_that_was_placed_container_by_container_here_has_nothing_to_rebuil
     facts_come(life)
     assert "" not in life.held
     assert not is_incomplete(life)
+
+
+def test_containers_that_are_found_later_change_the_pool_of_nobody_and_their_cpus_are_those_of_the_pod() -> (
+    None
+):
+    life = admitted(*SHARING, part("db", 1), part("web", 1), cpu=8, **MEMORY_NONE)
+    has = {"app": "2-5", "log": "6"}
+    started(life, has)
+    assert life.held == {"": "2-6", **has}
+    more = listed(life, {**has, "mesh": "7", "db": "8", "web": "0-15"})
+    assert "pod-pool-kept" not in life.tell(nri.Synchronize((life.of,), tuple(more))).steps
+    assert life.held == {"": "2-8", **has, "db": "8", "web": "7"}
+    life.tell(nri.StopPodSandbox(life.of))
+    started(life, has)
+    life.tell(nri.StartContainer(life.of, listed(life, {"db": "8"})[0]))
+    assert life.held == {"": "2-6,8", **has, "db": "8"}
+
+
+def test_the_quota_of_a_pod_bounds_those_that_share_it_also_before_its_facts_come() -> None:
+    life = admitted()
+    before = set(quotas(life.on, life.state))
+    started(life, HAS)
+    assert set(quotas(life.on, life.state)) == before
+    ordinary = PodLife(pod_scope(), part("app", 4), resources=None)
+    ordinary.is_informed = False
+    ordinary.run("app")
+    assert {one.quota_us for one in quotas(ordinary.on, ordinary.state)} == {NO_QUOTA}
+    facts_come(life)
+    assert set(quotas(life.on, life.state)) == before
+    unknown = replace(life.state, pods={})
+    assert len(list(quotas(life.on, unknown))) == 1
+
+
+def test_the_facts_of_an_imported_pod_are_kept_and_change_nothing() -> None:
+    life = admitted()
+    before = life.held
+    life.state = State(allocations=life.state.allocations)
+    life.tell(nri.Synchronize((life.of,), tuple(listed(life, HAS))))
+    assert could_be_completed(life.on, life.state, life.state.pods["p1"])
+    life.on = pod_scope(topology_manager_scope=TopologyManagerScope.CONTAINER)
+    assert facts_come(life).steps == ("facts",)
+    assert (life.held, life.state.pods["p1"].facts) == (before, life.facts)
+    assert facts_come(life).steps == ("facts-too-late",)
