@@ -41,7 +41,6 @@ from nri_plugin.model.state import (
     allocation_key,
     is_whole_pod,
     owner_of,
-    pod_of,
 )
 from nri_plugin.policy.cpu_policy import nearest
 from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, sets_of
@@ -193,7 +192,7 @@ def with_facts(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> Sta
     """
     if regime_now(node.options, facts) is Regime.WHOLE:
         is_live = any(map(_is_live, state.containers_of(pod.uid)))
-        is_over = not is_live and not any(pod_of(key) == pod.uid for key in state.allocations)
+        is_over = not is_live and not state.allocations_of(pod.uid)
         left = state.with_pod(replace(pod, regime=Regime.WHOLE)) if is_over else state
         return rebuilt(node, state, pod, facts) or left
     state = state.with_pod(replace(pod, regime=Regime.EACH))
@@ -205,8 +204,8 @@ def _without_pool(state: State, uid: str) -> State:
     if allocation_key(uid, "") not in state.allocations:
         return state
     state = state.without_allocation(allocation_key(uid, ""))
-    for key, one in state.allocations.items():
-        if pod_of(key) == uid and one.is_pod_shared:
+    for key, one in state.allocations_of(uid).items():
+        if one.is_pod_shared:
             alone = replace(one, cpus=NO_CPUS, is_pod_shared=False)
             state = state.with_allocation(key, alone) if one.memory else state.without_allocation(key)
     return state
@@ -226,8 +225,8 @@ def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State 
     told = {name: one.stored_cpus for name, one in records.items() if one.stored_cpus or name in live}
     held = {
         owner_of(key)[1]: one.cpus
-        for key, one in state.allocations.items()
-        if pod_of(key) == pod.uid and not is_whole_pod(key) and one.cpus
+        for key, one in state.allocations_of(pod.uid).items()
+        if not is_whole_pod(key) and one.cpus
     }
     # 2. The CPUs of the pod, and the part of each container.
     count, amounts = owned_as_whole(node.options, facts)

@@ -117,9 +117,7 @@ def _throttles_shared(state: State, pod: PodRecord | None) -> bool:
     if pod.facts is None:
         # It was found running or imported, and its allocations tell what they can.
         is_whole = allocation_key(pod.uid, "") in state.allocations
-        return is_whole and any(
-            one.is_pod_shared and pod_of(key) == pod.uid for key, one in state.allocations.items()
-        )
+        return is_whole and any(one.is_pod_shared for one in state.allocations_of(pod.uid).values())
     if not has_own_resources(pod.facts):
         return False
     held = (state.allocations.get(allocation_key(pod.uid, one.name)) for one in pod.facts.containers)

@@ -68,7 +68,6 @@ from nri_plugin.model.state import (
     Regime,
     State,
     allocation_key,
-    pod_of,
 )
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
@@ -171,14 +170,11 @@ def with_parts_inside(state: State, uid: str) -> State:
     if whole is None:
         return state
     cpus = whole.cpus
-    for key, one in state.allocations.items():
-        if pod_of(key) == uid:
-            cpus |= one.cpus
-    return (
-        state
-        if cpus == whole.cpus
-        else state.with_allocation(allocation_key(uid, ""), replace(whole, cpus=cpus))
-    )
+    for one in state.allocations_of(uid).values():
+        cpus |= one.cpus
+    # It stays the same state where nothing is outside: writes are derived from what changed.
+    more = replace(whole, cpus=cpus)
+    return state if cpus == whole.cpus else state.with_allocation(allocation_key(uid, ""), more)
 
 
 def _was_created(state: State, request: ContainerRequest) -> bool:
@@ -213,7 +209,7 @@ def admit_rest(
         pod: its record, with its facts.
         devices: of its containers, by name, as far as they are known.
     """
-    held = [one for key, one in state.allocations.items() if pod_of(key) == pod.uid]
+    held = list(state.allocations_of(pod.uid).values())
     if held and pod.affinity is None and node.options.topology_manager_scope is TopologyManagerScope.POD:
         # The record of the merge is lost: the pod is on the nodes of what it holds.
         nodes = NO_NODES
@@ -287,9 +283,7 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
     """
     if pod.facts is not None:
         return
-    is_first = not state.containers_of(pod.uid) and not any(
-        pod_of(key) == pod.uid for key in state.allocations
-    )
+    is_first = not state.containers_of(pod.uid) and not state.allocations_of(pod.uid)
     if not is_first or pod.namespace in node.options.never_refuse or not exclusive_count(node, request):
         return
     # A container that asks for all of it itself is refused by its placement, with the kubelet's reason.

@@ -12,6 +12,7 @@ from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Kind, Phase, Regime, State, allocation_key
+from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState
 from tests.builders import machine
@@ -81,7 +82,7 @@ def told(on: Node, state: State, event: Event) -> State:
     plain = event.event if isinstance(event, InformedCreate) else event
     assert decision.refusal is None
     assert new_violations(on, state, plain, decision) == []  # type: ignore[arg-type]
-    assert decision.state.violations(on) == []
+    assert violations(on, decision.state) == []
     return decision.state
 
 
