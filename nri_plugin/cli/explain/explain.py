@@ -27,7 +27,7 @@ from nri_plugin.cli.explain.source import (
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
 from nri_plugin.cli.output import columns, echo, format_option
-from nri_plugin.cli.state.rows import block_of, is_ended, is_placed_singly
+from nri_plugin.cli.state.rows import block_of, is_over, is_placed_singly, kept_by_ended, waiting
 from nri_plugin.cli.state.source import NO_RUNTIME, AgentNow, agent_now
 from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
@@ -35,6 +35,7 @@ from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import REGISTRY
 from nri_plugin.model.refusals import UNEXPECTED
+from nri_plugin.model.sets import NO_CPUS
 from nri_plugin.model.state import ContainerRecord, State, allocation_key, named, owner_of, pod_of
 from nri_plugin.recording.file import DIRECTORY
 
@@ -135,11 +136,15 @@ class PodListed:
         return placed_at(self.containers)
 
     def _not_created(self) -> list[tuple[str, str]]:
-        """Containers that are allocated and not created, and what each has."""
+        """Containers that do not exist and are allocated, and what each has: not created yet, or ended long ago."""
         named_here = {one.container for one in self.containers}
+        state, awaited = self.state, waiting(self.state)
         return [
-            (named(self.state.pods, key), f"allocated, not created: {_held(self.state, key)}")
-            for key in sorted(self.state.allocations)
+            (
+                named(state.pods, key),
+                f"allocated, not created: {_held(state, key)}" if key in awaited else _kept(state, key),
+            )
+            for key in sorted(state.allocations)
             if pod_of(key) == self._uid and owner_of(key)[1] not in {"", *named_here}
         ]
 
@@ -153,8 +158,8 @@ class PodListed:
         allocation = self.state.allocation_of(one.record)
         if allocation is None or not allocation.cpus:
             return "unplaced" if one.record.unplaced else "shared pool"
-        if is_ended(self.state, one.record):
-            return f"ended, a later container has its CPUs {allocation.cpus}"
+        if is_over(self.state, one.record.key):
+            return _kept(self.state, one.record.key)
         return _held(self.state, one.record.key)
 
 
@@ -167,6 +172,17 @@ def _held(state: State, key: str) -> str:
         return "shared pool"
     is_part = allocation_key(pod_of(key), "") in state.allocations
     return f"exclusive CPUs {held.cpus}{', a slice of its pod' if is_part else ''}"
+
+
+def _kept(state: State, key: str) -> str:
+    """What became of the CPUs of an init container that is over."""
+    held, kept = state.allocations[key].cpus, kept_by_ended(state).get(key, NO_CPUS)
+    parts = ["ended"]
+    if held - kept:
+        parts.append(f"a later container has its CPUs {held - kept}")
+    if kept:
+        parts.append(f"CPUs {kept} stay allocated until the pod ends")
+    return ", ".join(parts)
 
 
 def placed_at(containers: Iterable[NamedContainer]) -> str:

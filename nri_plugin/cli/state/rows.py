@@ -53,13 +53,14 @@ class StateRow:
         record: as it is remembered.
         pod: None when it is not known.
         allocation: its allocation; an empty one for the shared pool.
-        cpus: the CPUs that it should run on now: its exclusive CPUs that are online, else the shared pool, none where
-            it ended; None when that is not known.
+        cpus: the CPUs that it should run on now: its exclusive CPUs that are online, else the shared pool; where it
+            ended, those of `kept`; None when that is not known.
         lost: its exclusive CPUs that are offline.
-        footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended. Cores of the
-            shared pool are never counted as whole.
+        footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended and keeps
+            nothing. Cores of the shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.
-        is_ended: it runs nowhere and nothing is kept for it alone, as for an init container that is done.
+        is_ended: it is over: it has no CPUs, or it is an init container that later ones of its pod followed.
+        kept: of an init container that is over, the CPUs that no other container of its pod has.
         in_block: its pod owns CPUs as a whole.
     """
 
@@ -71,6 +72,7 @@ class StateRow:
     footprint: Footprint | None
     numa_nodes: NodeMask | None
     is_ended: bool = False
+    kept: CPUSet = NO_CPUS
     in_block: bool = False
 
     @property
@@ -82,11 +84,11 @@ class StateRow:
     def kind(self) -> str:
         """How it has its CPUs.
 
-        `exclusive`; `slice` and `pod shared` inside the CPUs of a pod with resources of its own; `shared`; `ended` where
-        it runs nowhere and no CPUs are kept for it alone.
+        `exclusive`; `slice` and `pod shared` inside the CPUs of a pod with resources of its own; `shared`; where it is
+        over, `kept` for CPUs that stay allocated to it alone, and `ended` without any.
         """
         if self.is_ended:
-            return "ended"
+            return "kept" if self.kept else "ended"
         if self.allocation.is_pod_shared:
             return "pod shared"
         if not self.is_exclusive:
@@ -159,26 +161,49 @@ def kind_of(pod: PodRecord | None, container: str) -> Kind | None:
 
 
 def is_ended(state: State, record: ContainerRecord) -> bool:
-    """Whether a container stopped and nothing is kept for its next instance alone.
-
-    An init container keeps its CPUs. Once a later container of its pod runs on some of them, they are that one's.
-    """
+    """Whether a container stopped and has no CPUs to start again on, as an init container that is over."""
     if record.phase is not Phase.STOPPED:
         return False
     held = state.allocation_of(record)
-    if held is None or not held.cpus:
-        return True
-    if not held.is_init:
+    return held is None or not held.cpus or is_over(state, record.key)
+
+
+def is_over(state: State, key: str) -> bool:
+    """Whether an allocation is that of an init container which does not run, and a later container of its pod exists.
+
+    Without the pod's facts a later container is one that has some of its CPUs.
+    """
+    held, (uid, name) = state.allocations[key], owner_of(key)
+    others = state.containers_of(uid) if held.is_init else []
+    if not others or any(one.name == name and one.phase is not Phase.STOPPED for one in others):
         return False
-    pod = state.pods.get(record.pod_uid)
-    return any(
-        one.phase is not Phase.STOPPED
-        and kind_of(pod, one.name) is not Kind.SIDECAR
-        and (other := state.allocation_of(one)) is not None
-        and not other.is_init
-        and bool(other.cpus & held.cpus)
-        for one in state.containers_of(record.pod_uid)
-    )
+    pod = state.pods.get(uid)
+    if pod and pod.facts:
+        names = [one.name for one in pod.facts.containers]
+        later = names[names.index(name) + 1 :] if name in names else []
+        return any(one.name in later for one in others)
+    theirs = (state.allocation_of(one) for one in others)
+    return any(one is not None and not one.is_init and bool(one.cpus & held.cpus) for one in theirs)
+
+
+def kept_by_ended(state: State) -> dict[str, CPUSet]:
+    """The CPUs that init containers keep which are over, and that no other container of their pods has, by key.
+
+    They stay allocated until the pod ends, unless a later container of it takes them. Those of a pod that owns CPUs as a
+    whole are the pod's.
+    """
+    inits = [key for key, held in state.allocations.items() if held.is_init and held.cpus]
+    over = [key for key in inits if is_over(state, key)]
+    uids, taken, kept = {pod_of(key) for key in over}, dict[str, int](), {}
+    for key, held in state.allocations.items() if over else ():
+        if pod_of(key) in uids and key not in over:
+            taken[pod_of(key)] = taken.get(pod_of(key), 0) | held.cpus.mask
+    for key in over:
+        left = state.allocations[key].cpus.mask & ~taken.get(pod_of(key), 0)
+        taken[pod_of(key)] = taken.get(pod_of(key), 0) | left
+        if left:
+            kept[key] = CPUSet(left)
+    return kept
 
 
 def is_placed_singly(state: State, uid: str) -> bool:
@@ -189,10 +214,10 @@ def is_placed_singly(state: State, uid: str) -> bool:
 
 def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:
     """The containers asked for: pods with exclusive CPUs first, then by namespace, pod, container and id."""
-    state, pool = seen.state, shared_pool(seen)
+    state, pool, kept = seen.state, shared_pool(seen), kept_by_ended(seen.state)
     prints: Prints = {}
     rows = [
-        _row(seen, record, pool, prints)
+        _row(seen, record, pool, kept.get(record.key, NO_CPUS), prints)
         for record in state.containers.values()
         if wanted is None or wanted.has(record, state.pods.get(record.pod_uid))
     ]
@@ -222,21 +247,11 @@ def shared_pool(seen: Seen) -> CPUSet | None:
 def waiting(state: State) -> list[str]:
     """Keys of allocations whose container is not created, or not again; without those of pods as wholes.
 
-    An init container whose record is gone has ended where a later container of its pod exists.
+    An init container whose record is gone is over where a later container of its pod exists.
     """
     used = {record.key for record in state.containers.values()}
     left = (key for key in state.allocations if key not in used and not is_whole_pod(key))
-    return sorted(key for key in left if not _has_run(state, key))
-
-
-def _has_run(state: State, key: str) -> bool:
-    uid, name = owner_of(key)
-    pod = state.pods.get(uid)
-    if not state.allocations[key].is_init or pod is None or pod.facts is None:
-        return False
-    names = [one.name for one in pod.facts.containers]
-    later = names[names.index(name) + 1 :] if name in names else []
-    return any(record.name in later for record in state.containers_of(uid))
+    return sorted(key for key in left if not is_over(state, key))
 
 
 def ids(numbers: Iterable[int]) -> str:
@@ -248,12 +263,13 @@ Prints = dict[tuple[int, int, bool], Footprint]
 """Footprints by CPUs, memory nodes, and whether the CPUs are exclusive."""
 
 
-def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Prints) -> StateRow:
+def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, kept: CPUSet, prints: Prints) -> StateRow:
     allocation = seen.state.allocation_of(record) or Allocation()
     lost = allocation.cpus - seen.node.topology.online if seen.node else NO_CPUS
     own = allocation.in_force - lost
     ended = is_ended(seen.state, record)
-    cpus = NO_CPUS if ended else own or pool
+    kept = kept if ended else NO_CPUS
+    cpus = kept - lost if ended else own or pool
     return StateRow(
         record=record,
         pod=seen.state.pods.get(record.pod_uid),
@@ -261,12 +277,13 @@ def _row(seen: Seen, record: ContainerRecord, pool: CPUSet | None, prints: Print
         cpus=cpus,
         lost=lost,
         footprint=None
-        if ended
+        if ended and not kept
         else _footprint(
             seen, cpus, allocation.mems, prints, is_own=bool(own) and not allocation.is_pod_shared
         ),
         numa_nodes=None if cpus is None or seen.node is None else seen.node.topology.nodes_of(cpus),
         is_ended=ended,
+        kept=kept,
         in_block=allocation_key(record.pod_uid, "") in seen.state.allocations,
     )
 

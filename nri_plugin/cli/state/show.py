@@ -22,6 +22,7 @@ from nri_plugin.cli.state.rows import (
     block_of,
     ids,
     is_placed_singly,
+    kept_by_ended,
     kind_of,
     rows_of,
     shared_pool,
@@ -46,7 +47,7 @@ from nri_plugin.cli.state.source import (
     usage_errors,
 )
 from nri_plugin.core.pods import MOST_CONTAINERS
-from nri_plugin.model.sets import NodeMask
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import (
     Kind,
     MemoryBlock,
@@ -85,6 +86,10 @@ def show_json(
         "pods": [pod_facts(state, uid, now) for uid in pod_uids(state, rows, wanted)],
         "containers": [container_facts(state, row) for row in rows],
         "waiting": [] if wanted else [waiting_facts(state, key) for key in waiting(state)],
+        "kept": [
+            waiting_facts(state, key) | {"cpus": str(cpus)}
+            for key, cpus in _kept(state, rows, wanted).items()
+        ],
     }
     return json.dumps(report, indent=2)
 
@@ -146,7 +151,7 @@ def container_facts(state: State, row: StateRow) -> dict[str, Any]:
         "kind": row.kind,
         "container_kind": row.container_kind,
         "cpus": "" if row.is_ended else str(allocation.cpus),
-        "kept_cpus": str(allocation.cpus) if row.is_ended else "",
+        "kept_cpus": str(row.kept),
         "is_pod_shared": allocation.is_pod_shared,
         "mems": str(allocation.mems),
         "cpuset": None if row.cpus is None else str(row.cpus),
@@ -190,6 +195,12 @@ def waiting_facts(state: State, key: str) -> dict[str, Any]:
         "is_pod_shared": allocation.is_pod_shared,
         "mems": str(allocation.mems),
     }
+
+
+def _kept(state: State, rows: Sequence[StateRow], wanted: Wanted) -> dict[str, CPUSet]:
+    """The CPUs that init containers keep which are over: of all pods, or of those of the rows."""
+    shown = {row.record.pod_uid for row in rows}
+    return {key: cpus for key, cpus in kept_by_ended(state).items() if not wanted or pod_of(key) in shown}
 
 
 def _container_hint(state: State, row: StateRow) -> dict[str, Any] | None:
@@ -325,6 +336,11 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted, now: AgentNow 
         for row in rows
         if row.allocation.resize
     ]
+    lines += [
+        f"kept: {named(state.pods, key)} has ended: CPUs {cpus} stay allocated until its pod ends, "
+        "and other pods cannot have them"
+        for key, cpus in _kept(state, rows, wanted).items()
+    ]
     return lines + [_not_created(state, key) for key in ([] if wanted else waiting(state))]
 
 
@@ -370,11 +386,11 @@ def marked_name(row: StateRow) -> str:
 def cells_of(row: StateRow, *, spell_pool: bool) -> tuple[str, ...]:
     """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
     at = row.footprint
-    if row.is_ended:
+    if row.is_ended and not row.kept:
         return (NOTHING,) * 6
     mems = str(row.allocation.mems) or NOTHING
     cpus = UNKNOWN if row.cpus is None else str(row.cpus) or NOTHING
-    is_pool = row.cpus is not None and row.cpus != row.allocation.in_force - row.lost
+    is_pool = row.cpus is not None and not row.kept and row.cpus != row.allocation.in_force - row.lost
     numa = UNKNOWN if row.numa_nodes is None else str(row.numa_nodes) or NOTHING
     cores, caches = (UNKNOWN, UNKNOWN) if at is None else (ids(at.cores), ids(at.uncore_caches))
     if is_pool and not spell_pool and len(cpus) > LONGEST_POOL:
@@ -409,7 +425,7 @@ def _wide_cells(row: StateRow) -> tuple[str, ...]:
         cpus,
         cores,
         NOTHING
-        if row.is_ended
+        if row.is_ended and not row.kept
         else UNKNOWN
         if row.footprint is None
         else ids(row.footprint.sockets) or NOTHING,

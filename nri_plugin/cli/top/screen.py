@@ -194,7 +194,8 @@ def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | No
 
 def _cells(line: TopRow) -> tuple[str, ...]:
     cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
-    mark = f" [{line.row.kind}]" if line.row.in_block and not line.row.is_ended else ""
+    is_marked = line.row.kept or (line.row.in_block and not line.row.is_ended)
+    mark = f" [{line.row.kind}]" if is_marked else ""
     name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}{mark}"
     return (
         (FRESH if line.is_fresh else "  ")

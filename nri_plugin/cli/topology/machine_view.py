@@ -16,7 +16,7 @@ from typing import Any, Literal
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.output import count_of, memory_text
-from nri_plugin.cli.state.rows import is_ended
+from nri_plugin.cli.state.rows import is_over, kept_by_ended
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED, Paint, paint_of
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
@@ -275,7 +275,8 @@ class Seat:
         cpus: its exclusive CPUs, or the pod shared pool; empty in the shared pool of the node.
         mems: NUMA nodes its memory is bound to; empty for unbound memory.
         kind: `pod` for a pod that owns CPUs as a whole, `slice` and `pod-shared` for its containers, `init` for an init
-            container whose CPUs later containers of its pod hold, too; else `container`.
+            container whose CPUs later containers of its pod hold, too, `kept` for the CPUs of one that is over which no
+            other has; else `container`.
     """
 
     namespace: str
@@ -419,7 +420,11 @@ def _owner(seat: Seat, placements: Placements, topology: Topology) -> CPUOwner |
         what = "pod shared pool" if members else "no container of it runs here"
         note = f"{what}, of the pod's CPUs {seat.cpus}, {place}"
         return CPUOwner(seat.name, rest, note=note, members=members, mems=seat.mems)
-    notes = {"slice": "slice of its pod, ", "init": "init, later containers of its pod have them too, "}
+    notes = {
+        "slice": "slice of its pod, ",
+        "init": "init, later containers of its pod have them too, ",
+        "kept": "init, ended, kept until its pod ends, ",
+    }
     return CPUOwner(seat.name, seat.cpus, note=notes.get(seat.kind, "") + place, mems=seat.mems)
 
 
@@ -492,20 +497,21 @@ def _placements(checkpoint: Checkpoint, topology: Topology, file: str) -> Placem
 def _seats(state: State) -> Iterator[Seat]:
     """All containers that have an allocation or run, and the pods that own CPUs as wholes.
 
-    Init containers that have ended are left out once a later container runs on their CPUs.
+    Of init containers that are over, the CPUs are shown which no later container has.
     """
     keys = [record.key for record in state.containers.values() if record.phase != Phase.STOPPED]
     keys += [key for key, allocation in state.allocations.items() if allocation.cpus or allocation.mems]
-    ended = {record.key for record in state.containers.values() if is_ended(state, record)} - {
-        record.key for record in state.containers.values() if record.phase != Phase.STOPPED
-    }
-    for key in dict.fromkeys(key for key in keys if key not in ended):
+    kept = kept_by_ended(state)
+    for key in dict.fromkeys(keys):
         uid, name = owner_of(key)
         pod = state.pods.get(uid)
         allocation = state.allocations.get(key) or Allocation()
         namespace, pod_name = (pod.namespace, pod.name) if pod else ("", "")
-        kind = _kind(state, key, allocation)
-        yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems, kind)
+        if key in kept:
+            yield Seat(namespace, pod_name or uid, name, kept[key], allocation.mems, "kept")
+        elif not (allocation.cpus and is_over(state, key)):
+            kind = _kind(state, key, allocation)
+            yield Seat(namespace, pod_name or uid, name, allocation.cpus, allocation.mems, kind)
 
 
 def _kind(state: State, key: str, allocation: Allocation) -> str:

@@ -238,6 +238,16 @@ def test_an_ended_init_container_is_not_listed_as_owner(tmp_path: Path) -> None:
     ]
 
 
+def test_what_an_ended_init_container_keeps_is_told(tmp_path: Path) -> None:
+    rows = one("setup", 4, Kind.INIT), one("db", 2)
+    ended = nri.StopContainer(OF, container(OF, "setup"))
+    lived(tmp_path, FOUR_NODES, [created("setup", rows), ended, created("db", rows)])
+    (setup, *_) = listed(tmp_path).text(80).splitlines()
+    assert setup.endswith(
+        "ended, a later container has its CPUs 2-3, CPUs 4-5 stay allocated until the pod ends"
+    )
+
+
 def test_a_pod_of_very_many_containers_says_that_it_goes_container_by_container(tmp_path: Path) -> None:
     rows = tuple(one(f"c{number}", 0) for number in range(MOST_CONTAINERS + 1))
     lived(tmp_path, FOUR_NODES, [created("c0", rows)])

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.state.rows import waiting
+from nri_plugin.cli.state.rows import kept_by_ended, waiting
 from nri_plugin.cli.state.source import SOCKET
 from nri_plugin.cli.state.state import command
 from nri_plugin.core.pods import MOST_CONTAINERS
@@ -128,7 +128,7 @@ def test_programs_get_all_of_a_block(tmp_path: Path) -> None:
     assert rows == {
         "db": ("slice", "2-5", ""),
         "mesh": ("pod shared", "6-7", ""),
-        "setup": ("ended", "", "2-5"),
+        "setup": ("ended", "", ""),
     }
     assert [(row["container"], row["is_pod_shared"]) for row in found["waiting"]] == [("log", True)]
 
@@ -138,21 +138,56 @@ def test_a_block_without_containers_is_told_too(tmp_path: Path) -> None:
     assert [one["block"]["cpus"] for one in told(tmp_path, bare)["pods"]] == ["2-7"]
 
 
+EARLIER = ("log", Kind.SIDECAR), *KINDS[:3]
+
+
 @pytest.mark.parametrize(
-    ("app", "kind"),
+    ("others", "held", "kind", "kept"),
     [
-        (record("db"), "ended"),
-        (record("db", Phase.STOPPED), "exclusive"),
-        (record("mesh"), "exclusive"),  # a sidecar runs beside the init container, which may start again
+        ((record("db"),), "2-5", "ended", ""),
+        ((record("db"),), "2-3", "kept", "4-5"),
+        ((record("db"),), "", "kept", "2-5"),  # the later containers share
+        ((record("db", Phase.STOPPED),), "2-3", "kept", "4-5"),  # a crash loop does not bring it back
+        ((record("mesh"),), "2-3", "kept", "4-5"),
+        ((record("log"),), "2-3", "exclusive", ""),  # a sidecar before it may run while it has not run yet
+        ((), "2-3", "exclusive", ""),
     ],
 )
-def test_an_init_container_is_over_once_a_later_container_runs_on_its_cpus(
-    tmp_path: Path, app: ContainerRecord, kind: str
+def test_an_init_container_that_is_over_keeps_what_no_later_container_has(
+    tmp_path: Path, others: tuple[ContainerRecord, ...], held: str, kind: str, kept: str
 ) -> None:
     setup = record("setup", Phase.STOPPED)
-    held = {"u1/setup": part("2-5", is_init=True), f"u1/{app.name}": part("2-3")}
-    found = told(tmp_path, State({"u1": pod(*KINDS)}, {setup.id: setup, app.id: app}, held))
-    assert next(row["kind"] for row in found["containers"] if row["container"] == "setup") == kind
+    parts = {"u1/setup": part("2-5", is_init=True), "u1/db": part(held)}
+    found = told(tmp_path, State({"u1": pod(*EARLIER)}, {one.id: one for one in (setup, *others)}, parts))
+    row = next(row for row in found["containers"] if row["container"] == "setup")
+    assert (row["kind"], row["kept_cpus"]) == (kind, kept)
+    assert [one["cpus"] for one in found["kept"]] == ([kept] if kept else [])
+
+
+@pytest.mark.parametrize("has_record", [True, False])
+def test_kept_cpus_are_shown_with_their_place_and_told_below_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_record: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    records = [record("db"), *([record("setup", Phase.STOPPED)] if has_record else [])]
+    held = {"u1/setup": part("2-5", is_init=True), "u1/db": part("2-3")}
+    state = State({"u1": pod(*KINDS)}, {one.id: one for one in records}, held)
+    text, wide = show(tmp_path, state).output.splitlines(), show(tmp_path, state, "--wide").output
+    note = "kept: shop/db/setup has ended: CPUs 4-5 stay allocated until its pod ends, and other pods cannot have them"
+    assert note in text
+    assert note in wide.splitlines()
+    rows = [line.split() for line in text if "setup (init)" in line]
+    assert rows == ([["setup", "(init)", "kept", "4-5", "4", "0", "0", "0", "NSUC"]] if has_record else [])
+    assert note not in show(tmp_path, state, "--pod", "nothing").output
+
+
+def test_of_two_init_containers_that_keep_a_cpu_one_is_told() -> None:
+    held = {"u1/setup": part("2-5", is_init=True), "u1/mesh": part("4-7", is_init=True), "u1/db": part("2")}
+    state = State({"u1": pod(*KINDS)}, {"id-log": record("log")}, held)
+    assert {key: str(cpus) for key, cpus in kept_by_ended(state).items()} == {
+        "u1/setup": "3-5",
+        "u1/mesh": "6-7",
+    }
 
 
 def test_a_pod_that_runs_in_part_is_shown_with_what_its_containers_hold(tmp_path: Path) -> None:

@@ -299,6 +299,18 @@ def block_of_two() -> State:
     return replace(state.with_container(log), allocations=held)
 
 
+def test_an_ended_init_container_has_the_cpus_that_it_keeps() -> None:
+    state = state_of("db")
+    setup = replace(state.containers["id-db"], id="id-setup", name="setup", phase=Phase.STOPPED)
+    held = {
+        "db/db": Allocation(CPUSet.parse("2-3")),
+        "db/setup": Allocation(CPUSet.parse("2-5"), is_init=True),
+    }
+    state = replace(state.with_container(setup), allocations=held)
+    (row,) = [line.split() for line in picture(Model(sample(state))) if "setup" in line]
+    assert row[:3] == ["shop/db-0/setup", "[kept]", "4-5"]
+
+
 def test_a_pod_that_owns_cpus_has_a_line_and_its_containers_say_how_they_share() -> None:
     lines = picture(Model(sample(block_of_two())))
     assert "pod shop/db-0: CPUs 2-7 (6) are the pod's, pod shared pool 5-7" in lines

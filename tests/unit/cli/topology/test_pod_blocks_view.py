@@ -1,6 +1,7 @@
 """The CPUs of pods as wholes in pictures: each CPU has one owner, and who shares is named."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,20 @@ def test_an_ended_init_container_owns_nothing_that_a_later_one_holds(
     found = owners(saved(tmp_path, held, record("setup", setup), *app))
     assert [label for label, one in found.items() if one.kind == "exclusive"] == names
     assert all("later containers" in found[name].details for name in names if name.endswith("setup"))
+
+
+def test_what_an_ended_init_container_keeps_alone_is_drawn_as_its_own(tmp_path: Path) -> None:
+    held = {"setup": part("2-7", is_init=True), "db": part("2-3")}
+    path = saved(tmp_path, held, record("setup", Phase.STOPPED), record("db"))
+    setup = owners(path)["shop/db/setup"]
+    assert (str(setup.cpus), setup.kind) == ("4-7", "exclusive")
+    assert "init, ended, kept until its pod ends" in setup.details
+    machine = tmp_path / "machine.yaml"
+    machine.write_text("topology: pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2\n")
+    for form in ("text", "svg"):
+        words = ["--machine", str(machine), "--state", path, "-o", form]
+        drawn = re.sub("<[^>]*>", "", CliRunner().invoke(command, words).output)
+        assert "init, ended, kept until its pod ends" in " ".join(drawn.split())
 
 
 def test_programs_and_the_picture_of_a_browser_have_them(tmp_path: Path) -> None:
