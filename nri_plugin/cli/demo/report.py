@@ -13,13 +13,14 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import cut
-from nri_plugin.cli.state.rows import Wanted, rows_of
+from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import seen
 from nri_plugin.cli.topology.machine_view import CPUOwner
 from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State, allocation_key, is_whole_pod, named, pod_of
 from nri_plugin.simulator.machine.devices import PlacedDevice
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.player import Player, StepOutcome
@@ -157,7 +158,9 @@ class TextReport:
             return f"{key} created, not started; it has no cgroup yet"
         columns = _cpu_columns(placement.effective)
         if not player.wants_own(placement.key):
-            return f"{key} {columns} shared  {player.qos(placement.key)}"
+            pod = player.pod_with_resources(placement.key)
+            where = "in pod" if pod and pod in _blocks(player.stage) else "shared"
+            return f"{key} {columns} {where}  {player.qos(placement.key)}"
         text = f"{key} {columns} own     {_seat(placement, player)}"
         return self._styled(text, "green")
 
@@ -346,10 +349,26 @@ def _cpu_columns(cpus: CPUSet) -> str:
     return f"{cut(str(cpus), CPUS_WIDTH, '...'):<{CPUS_WIDTH}} {len(cpus):>3}"
 
 
+def _blocks(node: ScenarioNode) -> dict[str, PodBlock]:
+    """The pods that own CPUs as a whole, by their names, as the checkpoint has them."""
+    checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
+    state = checkpoint.state if checkpoint else State()
+    blocks = (block_of(state, pod_of(key)) for key in state.allocations if is_whole_pod(key))
+    return {named(state.pods, allocation_key(one.uid, "")): one for one in blocks if one and one.shared_pool}
+
+
 def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
-    """Owners of CPUs, from the cgroups."""
+    """Owners of CPUs, from the cgroups; a pod that owns CPUs as a whole has those that its containers share."""
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     owners = [CPUOwner(key, each.effective) for key, each in running.items() if player.wants_own(key)]
+    for pod, block in _blocks(node).items():
+        sharing = [
+            key for key in running if player.pod_with_resources(key) == pod and not player.wants_own(key)
+        ]
+        cpus = reduce(or_, (running[key].effective for key in sharing), CPUSet())
+        note = f"pod shared pool, of the pod's CPUs {block.allocation.cpus}"
+        names = tuple(key.rpartition("/")[2] for key in sharing)
+        owners.append(CPUOwner(pod, cpus or block.shared_pool, note=note, members=names))
     taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
     owners.append(CPUOwner("shared pool", node.topology.online - taken, "shared"))
     if node.reserved:

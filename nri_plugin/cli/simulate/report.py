@@ -19,14 +19,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from nri_plugin import __version__
 from nri_plugin.cli.output import count_of, memory_words
 from nri_plugin.cli.simulate import report_tables as tables
-from nri_plugin.cli.simulate.report_marks import Marks, Row, letters, names, showable
+from nri_plugin.cli.simulate.report_marks import Marks, Row, blocks, letters, names, showable
 from nri_plugin.cli.simulate.report_plots import plots
 from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED
 from nri_plugin.model import bits
 
 FREE = "·"
-POD_SHARED = "+"
-"""The letter of a CPU that belongs to a pod, but to none of its containers."""
 SMALL = 256
 """The most CPUs whose numbers are shown."""
 UNNAMED = ("", "machine")
@@ -163,12 +161,11 @@ def _refused(row: Row, shapes: Row) -> str:
 
 _LETTERS = {
     "shared": SHARED.letter,
-    "pod-shared": POD_SHARED,
     "reserved": RESERVED.letter,
     "isolated": ISOLATED.letter,
     "offline": OFFLINE.letter,
 }
-"""The letters of CPUs without a container."""
+"""The letters of CPUs without a container and a pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +207,7 @@ class MachineBoxes:
         self._without_l3 = bits.from_ids(machine["without_l3"])
         self.size = "cpus" if len(machine["online"]) <= SMALL else "cpus many"
         self.has_isolated = bool(self._isolated)
-        self.has_pods = any(owner["kind"] == "pod-shared" for owner in simulation["owners"])
+        self.has_pods = bool(blocks(simulation))
         self.offline = bits.format_list(bits.from_ids(machine["offline"]))
 
     @property
@@ -253,11 +250,11 @@ class MachineBoxes:
         return {"name": name if self._machine["caches_known"] else "", "cores": cores}
 
     def _cpu(self, cpu: int) -> Chip:
-        owner = self._owner_by_cpu.get(cpu, {"kind": "shared", "container": ""})
-        kind, key = owner["kind"], owner["container"]
+        owner = self._owner_by_cpu.get(cpu, {"kind": "shared", "container": "", "pod": ""})
+        kind, key = owner["kind"], owner["container"] or owner["pod"]
         is_isolated = cpu in self._isolated and kind != "isolated"
         words = ["cpu", kind, self._marks.colour(key), *["isolated"] * is_isolated]
-        whose = key or (f"{owner['pod']}, shared in the pod" if owner.get("pod") else "")
+        whose = f"{key}, shared in the pod" if kind == "pod-shared" else key
         joins = str(self._marks.number(key)) if key else self._pool_name if self._pool >> cpu & 1 else None
         return Chip(
             self._letter(cpu, kind, key),

@@ -1,7 +1,8 @@
 """Numbers, letters and colours of the containers of a report, and sentences about them.
 
 A container has one number, one letter and one colour in every simulation of a report. The attribute `data-c` of all
-elements about a container holds its number, so that the script of the page can highlight the container everywhere.
+elements about a container holds its number, so that the script of the page can highlight the container everywhere. A pod
+with CPUs as a whole has the same, for those of its CPUs that no container of it owns.
 """
 
 import re
@@ -37,33 +38,35 @@ class Marks:
     """Numbers, letters and colours of all containers of one report, the same in every simulation of it.
 
     Args:
-        simulations: as JSON; containers with exclusive CPUs get letters in the order in which they appear.
+        simulations: as JSON; containers with exclusive CPUs, then pods with CPUs, get letters in the order in which they
+            appear.
     """
 
     def __init__(self, simulations: Sequence[Row]) -> None:
         self.simulations = simulations
         rows = [row for simulation in simulations for row in all_containers(simulation)]
-        self._number_by_key = {
-            row["key"]: number for number, row in enumerate({row["key"]: row for row in rows}.values())
-        }
-        owners = dict.fromkeys(
+        pods = [row["key"] for simulation in simulations for row in blocks(simulation)]
+        keys = dict.fromkeys([*(row["key"] for row in rows), *pods])
+        self._number_by_key = {key: number for number, key in enumerate(keys)}
+        own = [
             row["key"] for simulation in simulations for row in simulation["containers"] if row["exclusive"]
-        )
+        ]
+        owners = dict.fromkeys([*own, *pods])
         self._paint_by_key: dict[str, Paint] = {key: paint_of(place) for place, key in enumerate(owners)}
         looks = dict.fromkeys((paint.fill, paint.ink) for paint in self._paint_by_key.values())
         self._class_by_look = {look: f"k{number}" for number, look in enumerate(looks)}
 
     def number(self, key: str) -> int | None:
-        """The number of a container; None for an unknown one."""
+        """The number of a container or pod; None for an unknown one."""
         return self._number_by_key.get(key)
 
     def letter(self, key: str) -> str:
-        """The letter of a container; empty without exclusive CPUs."""
+        """The letter of a container or pod; empty without exclusive CPUs."""
         paint = self._paint_by_key.get(key)
         return paint.letter if paint else ""
 
     def colour(self, key: str) -> str:
-        """The CSS class of the colour of a container; empty without exclusive CPUs."""
+        """The CSS class of the colour of a container or pod; empty without exclusive CPUs."""
         paint = self._paint_by_key.get(key)
         return self._class_by_look[paint.fill, paint.ink] if paint else ""
 
@@ -75,13 +78,17 @@ class Marks:
 
     def says(self) -> list[list[Any]]:
         """By number: name, letter, colour, and a sentence for each simulation."""
-        by_key = [{row["key"]: row for row in all_containers(simulation)} for simulation in self.simulations]
+        by_key = [
+            {row["key"]: sentence(row) for row in all_containers(simulation)}
+            | {row["key"]: block_sentence(row, simulation) for row in blocks(simulation)}
+            for simulation in self.simulations
+        ]
         return [
             [
                 showable(key),
                 self.letter(key),
                 self.colour(key),
-                [showable(sentence(rows.get(key))) for rows in by_key],
+                [showable(told.get(key, sentence(None))) for told in by_key],
             ]
             for key in self._number_by_key
         ]
@@ -98,6 +105,31 @@ def all_containers(simulation: Row) -> list[Row]:
         for row in step["containers"]:
             rows.setdefault(row["key"], row)
     return list(rows.values())
+
+
+def pod_key(row: Row) -> str:
+    """The pod of a container."""
+    return f"{row['namespace']}/{row['pod']}"
+
+
+def blocks(simulation: Row) -> list[Row]:
+    """The pods that own CPUs as a whole."""
+    return [row for row in simulation["pods"] if row["cpus"]]
+
+
+def block_sentence(pod: Row, simulation: Row) -> str:
+    """The CPUs of a pod as a whole, and which containers have or share them."""
+    sharing = [
+        row["container"]
+        for row in simulation["containers"]
+        if row["is_pod_shared"] and pod_key(row) == pod["key"]
+    ]
+    parts = [f"a pod with CPUs of its own: {pod['cpus']}"]
+    parts += [f"{name} has {cpus} to itself" for name, cpus in pod["slices"].items()]
+    if pod["shared_pool"]:
+        parts.append(f"pod shared pool {pod['shared_pool']}: {', '.join(sharing) or 'no container'}")
+    parts += [f"no container of it runs on {pod['unused']}"] if pod["unused"] else []
+    return "; ".join(parts)
 
 
 def is_refused(row: Row) -> bool:

@@ -24,7 +24,7 @@ _LEAST_COLUMN = 18
 _WIDEST_COLUMN = 96
 _ROW, _TEXT, _LINE, _BAR = 24, 16, 78, 260
 """Pixels of a horizontal bar's line, of a line of text, characters in one, pixels of a whole bar."""
-_PIECES = ("exclusive", "reserved", "shared", "isolated", "offline")
+_PIECES = ("exclusive", "pod-shared", "reserved", "shared", "isolated", "offline")
 """Kinds of owners of CPUs from the foot of a column upwards."""
 
 
@@ -228,7 +228,8 @@ def allocatable(simulation: Row) -> int:
 def by_numa_node(simulations: Sequence[Row], marks: Marks) -> Plot:
     """A column for each NUMA node, cut into the CPUs of each container."""
     caption = (
-        "Each piece is the exclusive CPUs of one container on that node; grey is shared, hatched reserved."
+        "Each piece is the CPUs of one container, or those that the containers of one pod share, on that node; "
+        "grey is shared, hatched reserved."
     )
     drawings = [
         _columns(simulation, number, f"CPUs {letter}".rstrip(), marks)
@@ -256,7 +257,8 @@ def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
             below += len(cpus)
             joins = str(marks.number(key)) if key else f"p{number}" if pool & bits.from_ids(cpus) else None
             colour = marks.colour(key)
-            words = f"NUMA {node['id']}: {key or kind}, {count_of(len(cpus), 'CPU')}"
+            whose = f"{key}, shared in the pod" if kind == "pod-shared" else key or kind
+            words = f"NUMA {node['id']}: {whose}, {count_of(len(cpus), 'CPU')}"
             shapes.append(bar(left, y, width, tall, f"piece {kind} {colour}".rstrip(), words, joins))
             if key and tall >= 11 and width >= 12:
                 place = left + width / 2, y + tall / 2 + 4
@@ -267,12 +269,12 @@ def _columns(simulation: Row, number: int, unit: str, marks: Marks) -> Drawing:
 
 
 def _pieces(node: Row, simulation: Row) -> list[tuple[tuple[str, str], list[int]]]:
-    """The CPUs of a node by kind and container of their owner: containers in order, then reserved and shared ones."""
+    """The CPUs of a node by kind and owner: containers in order, pods, then reserved and shared ones."""
     pieces: dict[tuple[str, str], list[int]] = {}
     owners = {owner["cpu"]: owner for owner in simulation["owners"]}
     for cpu in node["cpus"]:
-        owner = owners.get(cpu, {"kind": "shared", "container": ""})
-        pieces.setdefault((owner["kind"], owner["container"]), []).append(cpu)
+        owner = owners.get(cpu, {"kind": "shared", "container": "", "pod": ""})
+        pieces.setdefault((owner["kind"], owner["container"] or owner["pod"]), []).append(cpu)
     return sorted(pieces.items(), key=lambda piece: _PIECES.index(piece[0][0]))
 
 

@@ -7,7 +7,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.cli.output import count_of, memory_text
-from nri_plugin.cli.simulate.report_marks import LEVELS, Marks, Row, is_refused, missing_levels, names
+from nri_plugin.cli.simulate.report_marks import (
+    LEVELS,
+    Marks,
+    Row,
+    is_refused,
+    missing_levels,
+    names,
+    pod_key,
+)
 from nri_plugin.model import bits
 
 NONE = "-"
@@ -34,7 +42,7 @@ class ReportRow:
 
     Attributes:
         cells: as many as there are columns.
-        joins: the number of the container that the row is about.
+        joins: the number of the container or pod that the row is about.
         also: the name of the shared pool that the container runs in.
     """
 
@@ -116,9 +124,10 @@ class SimulationTables:
     def _placement(self, found: Row, *, has_devices: bool) -> ReportRow:
         key, exclusive = found["key"], found["exclusive"]
         joins = self._marks.number(key)
-        look = f"swatch {self._marks.colour(key)}" if self._marks.letter(key) else ""
+        # A container that shares the CPUs of its pod has the letter of the pod.
+        pool = self._marks.number(pod_key(found)) if found["is_pod_shared"] else None
         return row(
-            ReportCell(self._marks.letter(key) or "·", joins if exclusive else -1, look),
+            self._mark(pod_key(found) if found["is_pod_shared"] else key),
             name(key),
             number(exclusive) if exclusive else ReportCell(NONE, 0),
             cpu_list(found["cpus"]),
@@ -129,13 +138,23 @@ class SimulationTables:
             *["; ".join(f"{name}: {', '.join(ids)}" for name, ids in found["devices"].items()) or NONE]
             * has_devices,
             joins=joins,
-            also=None if exclusive or found["is_pod_shared"] else f"p{self._number}",
+            also=None if exclusive else f"p{self._number}" if pool is None else str(pool),
+        )
+
+    def _mark(self, key: str) -> ReportCell:
+        """The letter of a container or pod; `·` where it has no CPUs."""
+        letter = self._marks.letter(key)
+        return ReportCell(
+            letter or "·",
+            self._marks.number(key) if letter else -1,
+            f"swatch {self._marks.colour(key)}" if letter else "",
         )
 
     def pods(self) -> ReportTable:
         """The pods that have CPUs or memory as a whole."""
         rows = [
             row(
+                self._mark(found["key"]),
                 name(found["key"]),
                 cpu_list(found["cpus"]),
                 "; ".join(f"{name}: {cpus}" for name, cpus in found["slices"].items()) or NONE,
@@ -143,10 +162,11 @@ class SimulationTables:
                 cpu_list(found["unused"]),
                 cpu_list(found["mems"], "any"),
                 number(found["memory_bytes"], memory_text(found["memory_bytes"])),
+                joins=self._marks.number(found["key"]),
             )
             for found in self._simulation["pods"]
         ]
-        columns = ["Pod", "CPUs", "Slices", "Pod shared pool", "Unused", "Memory on", "Memory"]
+        columns = ["", "Pod", "CPUs", "Slices", "Pod shared pool", "Unused", "Memory on", "Memory"]
         return self._table("Pods", columns, rows)
 
     def refusals(self) -> ReportTable:

@@ -181,6 +181,11 @@ class Player:
         topology = self.stage.topology
         return whole_core_count(self._odd_counts, count, len(topology.online) // len(topology.cores))
 
+    def pod_with_resources(self, key: str) -> str:
+        """The pod of a container, where it has resources of its own (`spec.resources`); empty otherwise."""
+        pod, _ = self._specs[key]
+        return pod.key if pod.whole is not None else ""
+
     def qos(self, key: str) -> QOSClass:
         """The container's class."""
         return self._specs[key][0].qos
@@ -221,25 +226,30 @@ class Player:
         self._not_admitted.discard(pod.key)
         self.stage.facts.tell(pod, step.facts)
         self.stage.runtime.run_pod(pod)
-        if all(self._create(pod, spec, notes) for spec in self._ended_first(pod)):
+        if all(self._create(pod, spec, notes) for spec in self._ended_first(pod, notes)):
             for spec in pod.containers:
                 key = f"{pod.key}/{spec.name}"
                 if self._create(pod, spec, notes):
-                    notes.arrived.append(key)
-                    if not self.stage.agent_pid:
-                        self._disturbed.add(key)
+                    self._arrived(key, notes)
                     if step.start:
                         self.stage.runtime.start(key)
 
-    def _ended_first(self, pod: PodSpec) -> Iterator[ContainerSpec]:
+    def _ended_first(self, pod: PodSpec, notes: Notes) -> Iterator[ContainerSpec]:
         """Yield each init container to be created, then start it and, unless it is a sidecar, end it."""
         for spec in pod.init_containers:
             yield spec
             key = f"{pod.key}/{spec.name}"
             if key not in self.refusals:
                 self.stage.runtime.start(key)
-                if not spec.is_sidecar:
+                if spec.is_sidecar:
+                    self._arrived(key, notes)
+                else:
                     self.stage.runtime.stop(key)
+
+    def _arrived(self, key: str, notes: Notes) -> None:
+        notes.arrived.append(key)
+        if not self.stage.agent_pid:
+            self._disturbed.add(key)
 
     def _create(self, pod: PodSpec, spec: ContainerSpec, notes: Notes) -> bool:
         """Create a container with its devices; returns whether it was created."""

@@ -197,3 +197,32 @@ def test_piped_for_a_narrow_terminal_no_line_is_wider_and_none_is_coloured() -> 
     assert [line for line in done.stdout.splitlines() if len(line) > 60 and "/node/machine" not in line] == []
     assert "\x1b" not in done.stdout
     assert "+ shop/db/db 1-2,33-34 4 own NUMA 0 L3 0 mem 0" in done.stdout
+
+
+WHOLE_POD = """\
+machine: demo
+config:
+  reservedSystemCPUs: "0"
+  topologyManagerPolicy: restricted
+  topologyManagerScope: pod
+  featureGates: {PodLevelResourceManagers: true}
+steps:
+  - run: a/train
+    facts: known
+    resources: {cpu: 4, memory: 1Gi}
+    initContainers:
+      mesh: {restartPolicy: Always}
+      log: {restartPolicy: Always}
+    containers:
+      work: {cpu: 2, memory: 64Mi}
+"""
+
+
+def test_the_block_of_a_pod_is_drawn_once_with_who_shares_in_it(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(WHOLE_POD)
+    told = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml")).stdout
+    assert re.search(r"\+ a/train/mesh +2,34 +2 in pod +Guaranteed", told)
+    assert re.search(r"\+ a/train/log +2,34 +2 in pod +Guaranteed", told)
+    assert "[=· AA BB ··]" in told
+    assert "B a/train: 2,34 (2 cpus), pod shared pool, of the pod's CPUs 1-2,33-34: mesh," in told
+    assert "· shared pool: 0,3-32,35-63 (60 cpus)" in told
