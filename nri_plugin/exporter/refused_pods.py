@@ -5,12 +5,13 @@ version that was read, so a pod that changes meanwhile stays. The kubelet ends a
 releases its devices, and the scheduler no longer counts its requests.
 
 A brake keeps a controller from creating pods for this node without end. `Brake` decides for pods of one owner and shape:
-after each failed pod the next one waits twice as long. A change that could change the answer ends the wait
-(`NodeChanges`): another node, another configuration, or the end of another pod. Pods that were refused themselves are no
-other pods, because their end returns only what they took.
+after each failed pod the next one waits twice as long. A change after which the node has something that it did not have
+when such pods were refused (`Room`) brings one pod its turn earlier. Jobs that come and go give back what was there
+before, and end no wait. Pods that were refused themselves are counted as gone, because their end returns only what they
+took.
 
-Invariant: while nothing changes, pods of one owner and shape are failed at pauses that never shrink, at most
-`MOST_IN_WINDOW` in any `WINDOW_S`.
+Invariant: pods of one owner and shape are failed at most `MOST_IN_WINDOW` times in any `WINDOW_S`, whatever changes. While
+nothing changes, the pauses between them never shrink.
 
 Source: kubelet v1.36, rejectPod, and podWorkers.UpdatePod, which ends pods with the phase Failed.
 Differs: the kubelet fails each pod at once, as often as its controller creates one (kubernetes issue 84869), and before
@@ -20,14 +21,17 @@ Differs: the kubelet fails each pod at once, as often as its controller creates 
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nri_plugin.agent.status_client import AgentStatus, RefusalRow
+from nri_plugin.core.hint_providers import memory_state_of
 from nri_plugin.kube.api_client import PODS, KubeClient, Object
 from nri_plugin.kube.pod_demand import pod_demand
 from nri_plugin.kube.pod_facts import MIRROR
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import pod_of
 
 PodName = tuple[str, str]
@@ -45,8 +49,37 @@ WINDOW_S, MOST_IN_WINDOW = 600.0, 10
 MOST_GROUPS = 1024
 """Groups with a pause of their own; a node has fewer pods. Others share one."""
 
+MOST_ROOMS = 4
+"""Rooms of a group that are compared, the latest: jobs come and go on a few sets of CPUs."""
+
 MOST_PODS = 4096
 """Refused pods that are remembered, the latest; more than a node can create in ten minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a node has for further pods.
+
+    Attributes:
+        node: machine, options and reserved CPUs.
+        available: CPUs that may become exclusive.
+        allocated: bytes by NUMA node and resource, where memory is allocated.
+        freed_devices: pods with devices that have ended, counted since the exporter began.
+    """
+
+    node: tuple[object, ...] = ()
+    available: CPUSet = NO_CPUS
+    allocated: Mapping[tuple[int, str], int] = field(default_factory=dict)
+    freed_devices: int = 0
+
+    def has_more_than(self, other: "Room", *, with_devices: bool) -> bool:
+        """Whether a pod that found no place in the other room may find one here; `with_devices`: it asks for some."""
+        return (
+            self.node != other.node
+            or not self.available <= other.available
+            or any(self.allocated.get(place, 0) < size for place, size in other.allocated.items())
+            or (with_devices and self.freed_devices > other.freed_devices)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +89,12 @@ class Group:
     Attributes:
         owner: the uid of the controller; the namespace for pods without a controller.
         shape: `PodDemand.shape`, as a hash.
+        with_devices: they ask for devices.
     """
 
     owner: str
     shape: int
+    with_devices: bool = False
 
 
 OTHERS = Group("", 0)
@@ -73,12 +108,31 @@ class Pause:
     Attributes:
         until_s: its end.
         length_s: its length.
-        generation: the `NodeChanges.generation` in which it is valid.
+        failed_at_s: the times of the failed pods, at most `MOST_IN_WINDOW`, the latest last.
+        rooms: in which pods were refused, at most `MOST_ROOMS`, the latest last.
     """
 
     until_s: float
     length_s: float
-    generation: int
+    failed_at_s: tuple[float, ...]
+    rooms: tuple[Room, ...]
+
+    @property
+    def bound_until_s(self) -> float:
+        """The time before which no change brings the next pod its turn."""
+        return self.failed_at_s[0] + WINDOW_S if len(self.failed_at_s) == MOST_IN_WINDOW else 0.0
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether the group counts as new. Forgetting a short pause sooner would let more pods fail in a window."""
+        return now_s >= self.until_s + max(self.length_s, WINDOW_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """How long a pod waits; `is_bound`: no change ends it sooner."""
+
+    until_s: float
+    is_bound: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,46 +145,45 @@ class Brake:
 
     pauses: Mapping[Group, Pause] = field(default_factory=dict)
 
-    def waits_until(self, group: Group, generation: int, now_s: float) -> float | None:
-        """Return when a pod of the group may be failed; None for now."""
-        pause = self.pauses.get(self._key(group))
-        if pause is None or pause.generation != generation or now_s >= pause.until_s:
+    def wait(self, group: Group, room: Room, now_s: float) -> Wait | None:
+        """Return how long a pod of the group waits that was refused in this room; None for not at all."""
+        pause = self._pause(group)
+        if pause is None:
             return None
-        return pause.until_s
+        is_same = any(not room.has_more_than(one, with_devices=group.with_devices) for one in pause.rooms)
+        until_s = max(pause.until_s if is_same else 0.0, pause.bound_until_s)
+        return Wait(until_s, is_bound=pause.bound_until_s >= until_s) if now_s < until_s else None
 
-    def failed(self, group: Group, generation: int, now_s: float) -> "Brake":
-        """Return the brake after a pod of the group was failed."""
-        kept = {key: pause for key, pause in self.pauses.items() if not _is_over(pause, now_s)}
-        fresh = Brake(kept)
-        key = fresh._key(group)
-        before = kept.get(key)
-        if before is None or before.generation != generation:
-            length_s = FIRST_PAUSE_S
-        else:
-            length_s = min(2.0 * before.length_s, LONGEST_PAUSE_S)
-        return Brake({**kept, key: Pause(now_s + length_s, length_s, generation)})
+    def failed(self, group: Group, room: Room, now_s: float) -> "Brake":
+        """Return the brake after a pod of the group was failed that had been refused in this room."""
+        fresh = Brake({key: pause for key, pause in self.pauses.items() if not pause.is_over(now_s)})
+        before = fresh._pause(group)
+        length_s = FIRST_PAUSE_S if before is None else min(2.0 * before.length_s, LONGEST_PAUSE_S)
+        failed_at_s = (*(before.failed_at_s if before else ()), now_s)[-MOST_IN_WINDOW:]
+        # A room that has no more than this one tells nothing that this one does not tell.
+        rooms = [
+            one
+            for one in (before.rooms if before else ())
+            if one.has_more_than(room, with_devices=group.with_devices)
+        ]
+        pause = Pause(now_s + length_s, length_s, failed_at_s, (*rooms, room)[-MOST_ROOMS:])
+        return Brake({**fresh.pauses, fresh._key(group): pause})
+
+    def _pause(self, group: Group) -> Pause | None:
+        """The pause of the group; that of the others also holds for a group that gets a place of its own only now."""
+        return self.pauses.get(group) or self.pauses.get(OTHERS)
 
     def _key(self, group: Group) -> Group:
         has_room = len(self.pauses) - (OTHERS in self.pauses) < MOST_GROUPS
         return group if group in self.pauses or has_room else OTHERS
 
 
-def _is_over(pause: Pause, now_s: float) -> bool:
-    """Whether the group counts as new. Forgetting a short pause sooner would let more pods fail in a window."""
-    return now_s >= pause.until_s + max(pause.length_s, WINDOW_S)
-
-
-class NodeChanges:
-    """Counts changes after which a refused pod may fit.
-
-    Attributes:
-        generation: grows with each change.
-    """
+class NodeRoom:
+    """Follows what the node has for further pods, from status to status."""
 
     def __init__(self) -> None:
-        self.generation = 0
-        self._node: tuple[object, ...] = ()
-        self._holders: frozenset[str] = frozenset()
+        self._room = Room()
+        self._status: AgentStatus | None = None
         self._with_devices: frozenset[str] = frozenset()
         self._refused_at: dict[str, float] = {}
 
@@ -141,7 +194,7 @@ class NodeChanges:
         now_s: float,
         with_devices: frozenset[PodName] = frozenset(),
     ) -> None:
-        """Compare a status with the one before.
+        """Take the next status.
 
         Args:
             status: of the agent.
@@ -149,23 +202,39 @@ class NodeChanges:
             now_s: the time.
             with_devices: the pods that have devices.
         """
-        # A pod that was refused lately and ends returns only what it took.
         lately = {uid: at for uid, at in self._refused_at.items() if now_s < at + WINDOW_S}
         for row in refusals:
             lately.pop(row.pod_uid, None)  # the latest last
             lately[row.pod_uid] = now_s
         self._refused_at = dict(list(lately.items())[-MOST_PODS:])
-        holders = frozenset(map(pod_of, status.state.allocations))
-        pods = status.state.pods
         # A kubelet that restarts lists no devices for a while, so those pods have ended only when the runtime lost them.
-        ended = (self._holders - holders) | (self._with_devices - pods.keys())
-        ended -= self._refused_at.keys()
+        pods = status.state.pods
+        ended = self._with_devices - pods.keys() - self._refused_at.keys()
         named = {uid for uid, pod in pods.items() if (pod.namespace, pod.name) in with_devices}
         self._with_devices = (self._with_devices & pods.keys()) | named
-        # By value: each status has a `Node` of its own.
+        # By value: each status has a `Node` of its own. Equal ones are one object, which the rooms of all groups share.
         node = status.node.topology, status.node.options, status.node.reserved
-        self.generation += bool(self._node) and (bool(ended) or node != self._node)
-        self._node, self._holders = node, holders
+        self._room = replace(
+            self._room,
+            node=self._room.node if node == self._room.node else node,
+            freed_devices=self._room.freed_devices + bool(ended),
+        )
+        self._status = status
+
+    @property
+    def room(self) -> Room:
+        """What the node has by the latest status; pods that were refused lately are counted as gone."""
+        if self._status is not None:
+            node, state = self._status.node, self._status.state
+            # A pod that was refused lately and ends returns only what it took.
+            others = {
+                key: one for key, one in state.allocations.items() if pod_of(key) not in self._refused_at
+            }
+            state = replace(state, allocations=others)
+            allocated = memory_state_of(node, state).allocated
+            self._room = replace(self._room, available=state.available(node), allocated=allocated)
+            self._status = None
+        return self._room
 
 
 # One pod
@@ -193,11 +262,11 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wait:
+class _WaitingPod:
     """A pod that waits, so that its object is not read at each of its refusals."""
 
     until_s: float
-    generation: int
+    group: Group
     outcome: Outcome
 
 
@@ -221,8 +290,8 @@ class RefusedPods:
         self._client, self._node_name, self._clock = client, node_name, clock
         # One difference for all events, so that the event of a pod that goes on waiting stays the same.
         self._epoch_s = wall_clock() - clock()
-        self._brake, self._changes = Brake(), NodeChanges()
-        self._waits: dict[str, _Wait] = {}
+        self._brake, self._node = Brake(), NodeRoom()
+        self._waits: dict[str, _WaitingPod] = {}
 
     def take(
         self,
@@ -230,13 +299,17 @@ class RefusedPods:
         refusals: Iterable[RefusalRow],
         with_devices: frozenset[PodName] = frozenset(),
     ) -> None:
-        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `NodeChanges.take`."""
+        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `NodeRoom.take`."""
         now_s = self._clock()
-        self._changes.take(status, refusals, now_s, with_devices)
+        self._node.take(status, refusals, now_s, with_devices)
+        # Pods of one group wait alike.
+        due = {
+            group
+            for group in {one.group for one in self._waits.values()}
+            if self._brake.wait(group, self._node.room, now_s) is None
+        }
         self._waits = {
-            uid: one
-            for uid, one in self._waits.items()
-            if now_s < one.until_s and one.generation == self._changes.generation
+            uid: one for uid, one in self._waits.items() if now_s < one.until_s and one.group not in due
         }
 
     def fail(self, row: RefusalRow) -> Outcome:
@@ -253,29 +326,29 @@ class RefusedPods:
             return Outcome(LEFT, _left(row, str(error)))
 
     def _fail_in_time(self, pod: Object, row: RefusalRow) -> Outcome:
-        group, now_s, generation = group_of(pod), self._clock(), self._changes.generation
-        until_s = self._brake.waits_until(group, generation, now_s)
-        if until_s is not None:
-            outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + until_s))
+        group, now_s, room = group_of(pod), self._clock(), self._node.room
+        wait = self._brake.wait(group, room, now_s)
+        if wait is not None:
+            outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + wait.until_s, wait))
             if len(self._waits) < MOST_PODS:
-                self._waits[row.pod_uid] = _Wait(until_s, generation, outcome)
+                self._waits[row.pod_uid] = _WaitingPod(wait.until_s, group, outcome)
             return outcome
         patch = rejection(pod, row.reason, row.detail)
         self._client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
         # Only a pod that was failed counts, so that an API server which refuses the write delays no pod.
-        self._brake = self._brake.failed(group, generation, now_s)
+        self._brake = self._brake.failed(group, room, now_s)
         return Outcome(FAILED, _failed(row, owner_words(pod)))
 
 
 def group_of(pod: Object) -> Group:
     """Return the group of a pod that this module has read."""
-    try:
-        shape: object = pod_demand(pod).shape
-    except KubeObjectError:
-        shape = None
+    shape, with_devices = None, True
+    with suppress(KubeObjectError):
+        demand = pod_demand(pod)
+        shape, with_devices = demand.shape, demand.asks_for_devices
     controller = _controller(pod)
     owner = str(controller.get("uid")) if controller else f"namespace {pod['metadata'].get('namespace')}"
-    return Group(owner, hash(shape))
+    return Group(owner, hash(shape), with_devices)
 
 
 def owner_words(pod: Object) -> str:
@@ -353,12 +426,15 @@ def _failed(row: RefusalRow, owner: str) -> str:
     return f"; the pod is set to Failed and has no controller: delete it and create it again ({_delete(row)})"
 
 
-def _waits(row: RefusalRow, owner: str, until_s: float) -> str:
+def _waits(row: RefusalRow, owner: str, until_s: float, wait: Wait) -> str:
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s))
     who = f"pods of {owner} with these requests" if owner else "pods with these requests"
+    why, sooner = "were refused here before", ", or until this node has room that they did not find"
+    if wait.is_bound:
+        why, sooner = f"were set to Failed here {MOST_IN_WINDOW} times in ten minutes", ""
     return (
-        f"; {who} were refused here before, so the pod waits until {until} before it is set to Failed, or until a pod "
-        f"of this node ends; to have it replaced now: {_delete(row)}"
+        f"; {who} {why}, so the pod waits until {until} before it is set to Failed{sooner}; "
+        f"to have it replaced now: {_delete(row)}"
     )
 
 
