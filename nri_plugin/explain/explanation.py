@@ -29,6 +29,7 @@ from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import (
     Allocation,
+    Amounts,
     Phase,
     PodRecord,
     QOSClass,
@@ -68,6 +69,8 @@ class Subject:
         cpu_milli: thousandths of a CPU; None where the runtime could not tell.
         exclusive_cpus: how many CPUs it gets to itself if it is admitted.
         memory: (resource, bytes) that it asks for, allocated or not.
+        pod_cpu_milli: thousandths of a CPU that its pod asks for as a whole (`spec.resources`); 0 for none.
+        pod_memory: (resource, bytes) that its pod asks for as a whole.
     """
 
     namespace: str
@@ -79,6 +82,8 @@ class Subject:
     exclusive_cpus: int
     memory: tuple[tuple[str, int], ...]
     devices: tuple[GivenDevices, ...]
+    pod_cpu_milli: int = 0
+    pod_memory: tuple[tuple[str, int], ...] = ()
 
 
 class WhyKind(StrEnum):
@@ -352,6 +357,8 @@ def _kept_story(question: Question, scope: str) -> Story:
 
 def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:
     asked = {"memory": request.memory_bytes} if request.memory_bytes else {}
+    whole = (pod.facts.pod_resources if pod.facts else None) or Amounts()
+    of_pod = {"memory": whole.memory_request_bytes, **dict(whole.hugepages)}
     return Subject(
         namespace=pod.namespace,
         pod=pod.name,
@@ -365,6 +372,8 @@ def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:
             GivenDevices(one.name, tuple((device.id, str(device.nodes)) for device in one.devices))
             for one in request.devices
         ),
+        pod_cpu_milli=whole.cpu_request_milli,
+        pod_memory=tuple((name, size) for name, size in of_pod.items() if size),
     )
 
 

@@ -25,7 +25,7 @@ from nri_plugin.cli.explain.source import (
     known_containers,
 )
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
-from nri_plugin.cli.explain.what_if import WhatIf, changed, event_of
+from nri_plugin.cli.explain.what_if import WhatIf, changed, doubts, event_of
 from nri_plugin.cli.output import columns, echo, format_option
 from nri_plugin.cli.state.rows import block_of, is_over, is_placed_singly, kept_by_ended, waiting
 from nri_plugin.cli.state.source import NO_RUNTIME, AgentNow, agent_now
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from nri_plugin.agent.status_client import IncompletePodRow
 
 MOST_NAMED = 8
-REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices")
+REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices", "pod_cpu", "pod_memory", "others")
+POD_PAGES = ("pod_small_pages", "pod_large_pages")
 POLICY_OPTIONS = {
     "policy": REGISTRY["topology_manager_policy"].name,
     "scope": REGISTRY["topology_manager_scope"].name,
@@ -51,7 +52,7 @@ POLICY_OPTIONS = {
 }
 """Options of the command line that stand for one of the configuration."""
 
-WHAT_IF = (*REQUESTS, *POLICY_OPTIONS, "given", "machine")
+WHAT_IF = (*REQUESTS, *POD_PAGES, *POLICY_OPTIONS, "given", "machine")
 """Options that only a what-if has."""
 
 
@@ -210,17 +211,25 @@ def of_what_if(asked: Mapping[str, Any]) -> DecisionExplained:
 
     named = [f"{name}={asked[key]}" for key, name in POLICY_OPTIONS.items() if asked[key]]
     node = changed(found.node, (*named, *asked["given"]))
-    pages = {"2Mi": asked["small_pages"], "1Gi": asked["large_pages"]}
     wanted = WhatIf(
         asked["cpu"],
         asked["memory"],
-        tuple((size, text) for size, text in pages.items() if text),
+        _pages(asked, ""),
         asked["devices"],
         asked["qos"],
         asked["namespace"],
+        asked["pod_cpu"],
+        asked["pod_memory"],
+        _pages(asked, "pod_"),
+        asked["others"],
     )
     told = explain(node, found.state, event_of(wanted, node, found.description))
-    return DecisionExplained(told, found.notes, is_what_if=True)
+    return DecisionExplained(told, (*found.notes, *doubts(wanted, node)), is_what_if=True)
+
+
+def _pages(asked: Mapping[str, Any], prefix: str) -> tuple[tuple[str, str], ...]:
+    pages = (("2Mi", asked[f"{prefix}small_pages"]), ("1Gi", asked[f"{prefix}large_pages"]))
+    return tuple((size, text) for size, text in pages if text)
 
 
 def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
@@ -358,6 +367,10 @@ Examples:
   nri-pin explain --cpu 3 --policy restricted --option full-pcpus-only=true
   nri-pin explain --cpu 16 --device nvidia.com/gpu=2@0,1 --policy single-numa-node
   nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
+  nri-pin explain --cpu 4 --memory 4Gi --with cpu=2,memory=1Gi   a pod of two containers
+  nri-pin explain --pod-cpu 6 --pod-memory 8Gi --cpu 4 --memory 4Gi --with nothing
+                                              a pod of six CPUs: four for one container,
+                                              the rest for its sidecar
   nri-pin explain --state-dir ./state --cpu 12    on the node whose state directory this is, or a copy of it
   nri-pin explain worker -o json
 
@@ -389,6 +402,27 @@ class WrongQuestionError(click.ClickException):
     multiple=True,
     help="... with such devices? NODES are their NUMA nodes, one for all or one for each; "
     "a described machine knows them itself.",
+)
+@click.option(
+    "--pod-cpu",
+    metavar="QUANTITY",
+    default="",
+    help="... in a pod that asks for so many CPUs as a whole (spec.resources)?",
+)
+@click.option("--pod-memory", metavar="QUANTITY", default="", help="... for so much memory as a whole?")
+@click.option(
+    "--pod-hugepages-2Mi", "pod_small_pages", metavar="QUANTITY", default="", help="... of pages of 2 MiB?"
+)
+@click.option(
+    "--pod-hugepages-1Gi", "pod_large_pages", metavar="QUANTITY", default="", help="... of pages of 1 GiB?"
+)
+@click.option(
+    "--with",
+    "others",
+    metavar="AMOUNTS",
+    multiple=True,
+    help="... beside such another container of its pod, cpu=500m,memory=64Mi or nothing? "
+    "Give it once for each; the pod is then admitted as a whole.",
 )
 @click.option(
     "--qos",

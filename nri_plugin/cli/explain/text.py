@@ -393,7 +393,10 @@ def asked(subject: Subject) -> str:
         parts.append(f"{subject.cpu_milli}m of CPU")
     parts += [f"{format_bytes(size)} of {name}" for name, size in subject.memory]
     parts += [f"{len(one.devices)} {one.resource} ({_devices(one.devices)})" for one in subject.devices]
-    return f"{', '.join(parts) or 'nothing'}; the pod is {subject.qos}"
+    whole = [f"{subject.pod_cpu_milli / 1000:.10g} CPUs"] if subject.pod_cpu_milli else []
+    whole += [f"{format_bytes(size)} of {name}" for name, size in subject.pod_memory]
+    own = f" and asks for {', '.join(whole)} as a whole (spec.resources)" if whole else ""
+    return f"{', '.join(parts) or 'nothing'}; the pod is {subject.qos}{own}"
 
 
 def _devices(devices: tuple[tuple[str, str], ...]) -> str:

@@ -10,21 +10,25 @@ from typing import Any
 from nri_plugin.config import option_checks
 from nri_plugin.config.checks import NONE_RESERVED
 from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, OPTION_KEYS, written_value
-from nri_plugin.config.yaml_tree import Place
+from nri_plugin.config.yaml_tree import Place, flag
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import Affects, Option
 from nri_plugin.model.options import (
     OPTION_BY_NAME,
+    REGISTRY,
     CPUManagerPolicy,
     MemoryManagerPolicy,
     Node,
     Options,
     ReservedMemory,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
 )
 from nri_plugin.model.quantity import format_bytes, parse_bytes, parse_cpu_milli
 from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass
 from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.simulator.machine.description import Description
@@ -44,13 +48,16 @@ _PARENTS = {
 
 HUGE_PAGES = "hugepages-"
 OPTION = "--option"
+WITH = "--with"
 RESERVED_CPUS = "reservedSystemCPUs"
 ASKED: Mapping[str, Option] = {
     name: one
     for name, one in OPTION_BY_NAME.items()
-    if one.affects is not Affects.KERNEL and not one.is_derived
+    if one.affects is not Affects.KERNEL and (not one.is_derived or one.own_gate)
 }
-"""Options that may change an answer, by name in the configuration."""
+"""Options that may change an answer, by name in the configuration; one that is a feature gate by `featureGates.NAME`."""
+
+NOTHING, CPU, MEMORY = "nothing", "cpu", "memory"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,10 @@ class WhatIf:
         devices: `RESOURCE=COUNT`, or `RESOURCE=COUNT@NODE,NODE` where they are.
         qos: the pod's class.
         namespace: of the pod.
+        pod_cpu: CPUs of the pod as a whole (`spec.resources`).
+        pod_memory: bytes of the pod as a whole.
+        pod_hugepages: pages of the pod as a whole.
+        others: other containers of the pod: `NAME=QUANTITY,...` or `nothing`.
     """
 
     cpu: str = ""
@@ -72,6 +83,15 @@ class WhatIf:
     devices: tuple[str, ...] = ()
     qos: str = "Guaranteed"
     namespace: str = "default"
+    pod_cpu: str = ""
+    pod_memory: str = ""
+    pod_hugepages: tuple[tuple[str, str], ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def has_pod_resources(self) -> bool:
+        """Whether the pod asks for anything as a whole."""
+        return bool(self.pod_cpu or self.pod_memory or self.pod_hugepages)
 
 
 def changed(node: Node, given: Iterable[str]) -> Node:
@@ -109,18 +129,48 @@ def event_of(wanted: WhatIf, node: Node, description: Description | None = None)
     Raises:
         ConfigError: an amount that is none, or a device that is not there or nowhere.
     """
-    resources = _resources(wanted)
+    own = _amounts("", wanted.cpu, wanted.memory, wanted.hugepages)
+    others = [_other(text) for text in wanted.others]
+    whole = None
+    if wanted.has_pod_resources:
+        whole = _amounts("pod-", wanted.pod_cpu, wanted.pod_memory, wanted.pod_hugepages)
+        _refuse_too_little(whole, (own, *others))
     pod = Pod(
         id=UID,
         name="what-if",
         uid=UID,
         namespace=wanted.namespace,
         cgroup_parent=_PARENTS[wanted.qos],
-        resources=resources,
+        resources=_said(whole or _sum((own, *others))),
     )
-    container = Container(id=UID, name="container", pod_id=UID, resources=resources)
+    container = Container(id=UID, name="container", pod_id=UID, resources=_said(own))
     devices = tuple(_device(text, node, description) for text in wanted.devices)
-    return InformedCreate(CreateContainer(pod, container), devices=devices)
+    if whole is None and not others:
+        return InformedCreate(CreateContainer(pod, container), devices=devices)
+    names = (container.name, *(f"other-{number}" for number in range(1, len(others) + 1)))
+    parts = zip(names, (own, *others), strict=True)
+    facts = PodFacts(
+        UID, QOSClass(wanted.qos), tuple(ContainerFacts(name, amounts=one) for name, one in parts), whole
+    )
+    return InformedCreate(CreateContainer(pod, container), devices=devices, pod_devices=devices, facts=facts)
+
+
+def doubts(wanted: WhatIf, node: Node) -> Iterator[str]:
+    """Notes on a pod that asks for something as a whole: why it may get less than the reader expects."""
+    options = node.options
+    if not wanted.has_pod_resources:
+        return
+    if not options.pod_level_managers:
+        gate = f"featureGates.{REGISTRY['pod_level_managers'].gate}"
+        yield f"{gate} is off: no pod has CPUs or memory as a whole; try {OPTION} {gate}=true"
+    elif options.topology_manager_scope is not TopologyManagerScope.POD:
+        yield "under topologyManagerScope container no pod has CPUs or memory as a whole; try --scope pod"
+    elif options.topology_manager_policy is TopologyManagerPolicy.NONE:
+        yield "under topologyManagerPolicy none no pod has CPUs or memory as a whole; try --policy best-effort"
+    if wanted.qos == QOSClass.GUARANTEED and not (wanted.pod_cpu and wanted.pod_memory):
+        yield "Kubernetes calls such a pod Guaranteed only with both CPUs and memory: --pod-cpu and --pod-memory"
+    if wanted.cpu and not wanted.memory:
+        yield "only a container that asks for memory, too, has CPUs of its pod to itself: add --memory"
 
 
 def _option(name: str, text: str) -> dict[str, Any]:
@@ -129,6 +179,8 @@ def _option(name: str, text: str) -> dict[str, Any]:
     if option is None:
         known = ", ".join(sorted((*ASKED, RESERVED_CPUS), key=str.lower))
         raise ConfigError(OPTION, f"{name} is no option of placement; known are {known}")
+    if option.is_derived:
+        return {option.attribute: flag(written_value(place, text))}
     if option.manager is None:
         return {option.attribute: OPTION_KEYS[name].read(written_value(place, text))}
     try:
@@ -189,15 +241,69 @@ def resources_of(milli: int, memory_bytes: int, pages: Iterable[tuple[str, int]]
     )
 
 
-def _resources(wanted: WhatIf) -> Resources:
-    milli = _amount("--cpu", wanted.cpu, parse_cpu_milli, MOST_CPUS * 1000, f"{MOST_CPUS} CPUs")
-    pages = [(f"{HUGE_PAGES}{size}", _pages(size, text)) for size, text in wanted.hugepages]
-    return resources_of(milli, _bytes("--memory", wanted.memory), pages)
+def _said(amounts: Amounts) -> Resources:
+    return resources_of(amounts.cpu_request_milli, amounts.memory_limit_bytes, amounts.hugepages)
 
 
-def _pages(size: str, text: str) -> int:
+def _amounts(prefix: str, cpu: str, memory: str, pages: Iterable[tuple[str, str]]) -> Amounts:
+    """Requests that equal limits. The options are called as the amounts, with a prefix."""
+    milli, size = _cpus_of(f"--{prefix}cpu", cpu), _bytes(f"--{prefix}memory", memory)
+    found = ((f"{HUGE_PAGES}{one}", _pages(f"--{prefix}{HUGE_PAGES}{one}", one, text)) for one, text in pages)
+    return Amounts(milli, milli, size, size, tuple(found))
+
+
+def _other(text: str) -> Amounts:
+    """Another container of the pod: `cpu=500m,memory=64Mi`, or `nothing`."""
+    given: dict[str, str] = {}
+    for pair in text.split(",") if text != NOTHING else ():
+        name, equals, value = (part.strip() for part in pair.partition("="))
+        if name not in {CPU, MEMORY} or not equals or not value:
+            raise ConfigError(
+                WITH, f"expected amounts such as cpu=500m,memory=64Mi, or {NOTHING}; found {text}"
+            )
+        given[name] = value
+    milli, size = _cpus_of(WITH, given.get(CPU, "")), _bytes(WITH, given.get(MEMORY, ""))
+    return Amounts(milli, milli, size, size)
+
+
+def _sum(parts: Iterable[Amounts]) -> Amounts:
+    milli = size = 0
+    pages: dict[str, int] = {}
+    for one in parts:
+        milli += one.cpu_request_milli
+        size += one.memory_limit_bytes
+        for name, amount in one.hugepages:
+            pages[name] = pages.get(name, 0) + amount
+    return Amounts(milli, milli, size, size, tuple(pages.items()))
+
+
+def _refuse_too_little(whole: Amounts, parts: Iterable[Amounts]) -> None:
+    """Source: Kubernetes API validation, requests of containers add up to no more than those of their pod."""
+    total, pages = _sum(parts), dict(whole.hugepages)
+    for option, asked, needed, words in (
+        ("cpu", whole.cpu_request_milli, total.cpu_request_milli, _in_cpus),
+        ("memory", whole.memory_limit_bytes, total.memory_limit_bytes, format_bytes),
+        *((name, pages.get(name, 0), size, format_bytes) for name, size in total.hugepages),
+    ):
+        if 0 < asked < needed:
+            raise ConfigError(
+                f"--pod-{option}",
+                f"{words(asked)} is less than its containers ask for, so the API server accepts no such pod; "
+                f"ask for {words(needed)} or more",
+            )
+
+
+def _in_cpus(milli: int) -> str:
+    return f"{milli / 1000:.10g}"
+
+
+def _cpus_of(option: str, text: str) -> int:
+    return _amount(option, text, parse_cpu_milli, MOST_CPUS * 1000, f"{MOST_CPUS} CPUs")
+
+
+def _pages(option: str, size: str, text: str) -> int:
     """Bytes in whole pages, as the API server has it."""
-    option, page = f"--hugepages-{size}", parse_bytes(size)
+    page = parse_bytes(size)
     amount = _bytes(option, text)
     if amount % page:
         below, above = (format_bytes(amount // page * page + more) for more in (0, page))

@@ -59,7 +59,42 @@ def test_a_what_if_that_would_be_refused_tells_scripts() -> None:
     assert refused.output.startswith("what if: refused, TopologyAffinityError")
 
 
-@pytest.mark.parametrize("words", [(), ("a", "--cpu", "2")])
+POD_SCOPE = (
+    *("--machine", "demo", "--scope", "pod", "--policy", "restricted", "--memory-policy", "Static"),
+    *("--option", "featureGates.PodLevelResourceManagers=true"),
+)
+IN_A_POD = ("--pod-memory", "8Gi", "--cpu", "4", "--memory", "4Gi", "--with", "nothing")
+
+
+def test_a_pod_with_resources_of_its_own_can_be_asked_about() -> None:
+    answer = ask(*POD_SCOPE, "--pod-cpu", "6", *IN_A_POD, width="120")
+    assert answer.exit_code == 0
+    text = " ".join(answer.output.split())
+    assert text.startswith("what if: exclusive CPUs 1-2,33-34, memory bound to NUMA node 0")
+    assert "the pod is Guaranteed and asks for 6 CPUs, 8Gi of memory as a whole (spec.resources)" in text
+    assert "its containers have: container (CPUs 1-2,33-34), other-1 (pod shared pool 3,35)" in text
+    full = ask(*POD_SCOPE, "--pod-cpu", "4", *IN_A_POD, "-o", "json")
+    assert full.exit_code == 1
+    told = json.loads(full.output)
+    assert (told["subject"]["pod_cpu_milli"], told["subject"]["pod_memory"]) == (4000, [["memory", 8 << 30]])
+    assert "EmptyPodSharedPoolError" in full.output
+
+
+def test_a_pod_of_several_containers_is_asked_about_as_a_whole() -> None:
+    words = ("--machine", "demo", "--policy", "single-numa-node", "--cpu", "4", "--with", "cpu=64")
+    answer = ask(*words)
+    assert answer.exit_code == 1
+    assert "of container other-1, which does not fit beside those before it" in answer.output
+
+
+def test_what_a_pod_as_a_whole_needs_is_noted() -> None:
+    answer = ask("--machine", "demo", "--pod-cpu", "6", "--pod-memory", "1Gi", width="120")
+    assert "try --option featureGates.PodLevelResourceManagers=true" in " ".join(answer.output.split())
+
+
+@pytest.mark.parametrize(
+    "words", [(), ("a", "--cpu", "2"), ("a", "--with", "nothing"), ("a", "--pod-cpu", "2")]
+)
 def test_either_a_container_or_a_what_if_is_asked(words: tuple[str, ...]) -> None:
     answer = ask(*words)
     assert answer.exit_code == 2

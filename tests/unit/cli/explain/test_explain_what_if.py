@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from nri_plugin.cli.explain.what_if import ASKED, WhatIf, changed, event_of
+from nri_plugin.cli.explain.what_if import ASKED, WhatIf, changed, doubts, event_of
 from nri_plugin.config.keys import words_of
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.engine import creation_context
@@ -19,14 +19,18 @@ from nri_plugin.model.options import (
     ReservedMemory,
     SMTOddCounts,
     TopologyManagerPolicy,
+    TopologyManagerScope,
     UncoreCacheFit,
     options_of,
 )
 from nri_plugin.model.sets import NodeMask, NUMANodeID
-from nri_plugin.model.state import State
+from nri_plugin.model.state import Amounts, State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load
 from tests.builders import GIB, machine, node
+from tests.whole_pods import pod_scope
+
+WHOLE: dict[str, object] = {"pod_cpu": "6", "pod_memory": "8Gi"}
 
 
 def request_of(**words: object) -> ContainerRequest:
@@ -62,6 +66,98 @@ def test_amounts_that_no_machine_could_give_are_refused(wish: dict[str, object],
 def test_memory_and_huge_pages_arrive_by_their_names() -> None:
     asked = request_of(cpu="2", memory="4Gi", hugepages=(("2Mi", "1Gi"),))
     assert asked.memory_by_resource == {"memory": 4 * GIB, "hugepages-2Mi": GIB}
+
+
+def test_a_container_alone_brings_no_facts() -> None:
+    assert event_of(WhatIf(cpu="2"), node()).facts is None
+
+
+def test_a_pod_as_a_whole_arrives_with_its_containers_and_its_total() -> None:
+    wanted = WhatIf(
+        cpu="4",
+        memory="4Gi",
+        pod_cpu="6",
+        pod_memory="8Gi",
+        pod_hugepages=(("1Gi", "2Gi"),),
+        others=("nothing", "cpu=500m, memory=64Mi"),
+    )
+    event = event_of(wanted, node())
+    assert event.facts is not None
+    pages = (("hugepages-1Gi", 2 * GIB),)
+    assert event.facts.pod_resources == Amounts(6000, 6000, 8 * GIB, 8 * GIB, pages)
+    assert [(one.name, one.amounts) for one in event.facts.containers] == [
+        ("container", Amounts(4000, 4000, 4 * GIB, 4 * GIB)),
+        ("other-1", Amounts()),
+        ("other-2", Amounts(500, 500, 64 << 20, 64 << 20)),
+    ]
+    total = event.event.pod.resources
+    assert total is not None
+    assert (total.cpu_quota_us, total.memory_limit_bytes) == (600_000, 8 * GIB)
+
+
+def test_the_total_of_a_pod_without_resources_of_its_own_is_that_of_its_containers() -> None:
+    pages = (("2Mi", "4Mi"),)
+    event = event_of(WhatIf(cpu="4", memory="1Gi", hugepages=pages, others=("cpu=2,memory=1Gi",)), node())
+    total = event.event.pod.resources
+    assert total is not None
+    assert (total.cpu_quota_us, total.memory_limit_bytes) == (600_000, 2 * GIB)
+    assert total.hugepage_limits == (("2MB", 4 << 20),)
+    assert event.facts is not None
+    assert event.facts.pod_resources is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        (
+            {"others": ("gpu=1",)},
+            "--with: expected amounts such as cpu=500m,memory=64Mi, or nothing; found gpu=1",
+        ),
+        ({"others": ("cpu",)}, "found cpu"),
+        ({"others": ("cpu=",)}, "found cpu="),
+        ({"others": ("",)}, "expected amounts"),
+        ({"others": ("cpu=x",)}, "--with: "),
+        ({"pod_cpu": "x"}, "--pod-cpu: "),
+        ({"pod_hugepages": (("2Mi", "3M"),)}, "--pod-hugepages-2Mi: 3M is no whole number of pages"),
+        (
+            {"pod_cpu": "3", "cpu": "2.5", "others": ("cpu=1",)},
+            "--pod-cpu: 3 is less than its containers ask for, .*; ask for 3.5 or more",
+        ),
+        (
+            {"pod_memory": "1Gi", "others": ("memory=2Gi",)},
+            "--pod-memory: 1Gi is less .* ask for 2Gi or more",
+        ),
+        (
+            {"pod_hugepages": (("2Mi", "2Mi"),), "hugepages": (("2Mi", "4Mi"),)},
+            "--pod-hugepages-2Mi: 2Mi is less .* ask for 4Mi or more",
+        ),
+    ],
+)
+def test_pods_that_cannot_be_are_refused_with_what_to_write(wish: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        request_of(**wish)
+
+
+@pytest.mark.parametrize(
+    ("wish", "options", "words"),
+    [
+        ({"cpu": "2"}, {"pod_level_managers": False}, []),
+        (WHOLE, {"pod_level_managers": False}, ["featureGates.PodLevelResourceManagers is off"]),
+        (WHOLE, {"topology_manager_scope": TopologyManagerScope.CONTAINER}, ["try --scope pod"]),
+        (WHOLE, {"topology_manager_policy": TopologyManagerPolicy.NONE}, ["try --policy best-effort"]),
+        (WHOLE, {}, []),
+        ({"pod_cpu": "6"}, {}, ["only with both CPUs and memory"]),
+        ({"pod_cpu": "6", "qos": "Burstable"}, {}, []),
+        ({**WHOLE, "cpu": "2"}, {}, ["add --memory"]),
+    ],
+)
+def test_a_pod_that_may_get_less_than_expected_is_told_why(
+    wish: dict[str, object], options: dict[str, object], words: list[str]
+) -> None:
+    on = pod_scope(**options)
+    notes = list(doubts(WhatIf(**wish), on))  # type: ignore[arg-type]
+    assert len(notes) == len(words)
+    assert all(word in note for word, note in zip(words, notes, strict=True))
 
 
 @pytest.mark.parametrize("qos", ["Guaranteed", "Burstable", "BestEffort"])
@@ -191,6 +287,8 @@ def test_each_value_of_each_option_is_taken_when_and_only_when_the_configuration
         text = (
             f"{name}: {value}\n" if option.manager is None else f"{option.manager.key}: {{{name}: {value}}}\n"
         )
+        if option.is_derived:
+            text = f"featureGates: {{{option.gate}: {value}}}\n"
         text += "reservedSystemCPUs: 0-1\n" if name != "reservedSystemCPUs" else ""
         text += f"featureGates: {{{option.gate}: true}}\n" if option.manager else ""
         if option.manager is TOPOLOGY_MANAGER:
