@@ -38,7 +38,7 @@ from nri_plugin.policy.memory_state import MEMORY
 NAMED_PODS = 4
 """Pods that have to end together; the others are counted."""
 
-_PLAIN = {
+_WHY = {
     WhyKind.POLICY_NONE: "shared: cpuManagerPolicy none gives no container exclusive CPUs",
     WhyKind.POD_LEVEL: "shared: its pod sets resources for the pod as a whole (spec.resources)",
     WhyKind.POD_WITHOUT_BLOCK: (
@@ -53,9 +53,6 @@ _PLAIN = {
         f"devices: not counted, it has more than {bounds.DEVICES}, or more than {bounds.DEVICE_RESOURCES} "
         "resources of them"
     ),
-}
-
-_OF_POD = {
     WhyKind.SLICE: (
         "exclusive: a slice of CPUs {cpus}, which its pod has by resources of its own (spec.resources); its CPU and memory "
         "requests equal its limits, and its CPUs are whole"
@@ -64,13 +61,33 @@ _OF_POD = {
         "pod shared pool: CPUs {cpus} are its pod's (spec.resources), and it runs on those that no container of the pod "
         "owns; no other pod runs there"
     ),
+    WhyKind.NEVER_REFUSED: (
+        "namespace {namespace} is in neverRefuse: it runs in the shared pool, marked unplaced"
+    ),
+    WhyKind.ANNOTATION: (
+        f"exclusive: annotation {EXCLUSIVE_CPUS} asks for {{asked}}, and is heard in {{namespace}}{{more}}"
+    ),
+    WhyKind.WHOLE_CPUS: "exclusive: the pod is {qos} and {asked} is a whole number of CPUs{more}",
+    WhyKind.INHERITED_CPUS: (
+        "exclusive: CPUs {cpus} pass on to it from a container of its pod that has ended"
+    ),
+    WhyKind.NOT_GUARANTEED: "shared: the pod is {qos}; only whole CPUs of Guaranteed pods are exclusive",
+    WhyKind.FRACTION: "shared: {milli}m is no whole number of CPUs",
+    WhyKind.WITH_ITS_POD: "placed with its pod as a whole, at {when}",
+    WhyKind.MEMORY_BOUND: "memory: allocated on {nodes}, and bound to {it}",
 }
+"""Why it is exclusive, shared or bound; the fields are those of `_why`."""
 
 _LEADS = {
     DecidedBy.PREFERRED: "all prefer it, not so the other",
     DecidedBy.ANNOTATION: "the pod's annotation asks for it",
     DecidedBy.NUMBER: "as good, and lower in number",
+    DecidedBy.NARROWER: "narrower: {nodes}, not {theirs}",
+    DecidedBy.NEARER_WIDTH: "nearer to what the widest request takes: {nodes}, not {theirs}",
+    DecidedBy.DISTANCE: "closer together: distances add up to {ours}, not {theirs}",
+    DecidedBy.TIE_BREAK: "topologyTieBreak {rule}",
 }
+"""Why the merged hint beats the next best; the fields are those of `lead_text`."""
 
 
 def as_dict(told: Explanation) -> dict[str, Any]:
@@ -119,36 +136,22 @@ def whys(told: Explanation) -> list[str]:
 
 
 def _why(subject: Subject, why: Why) -> str:
-    if why.kind in _PLAIN:
-        return _PLAIN[why.kind]
-    if why.kind in _OF_POD:
-        return _OF_POD[why.kind].format(cpus=why.ids)
-    if why.kind is WhyKind.WITH_ITS_POD:
-        when = (
-            "this creation, the first of the pod"
-            if why.is_now
-            else "the creation of the pod's first container"
-        )
-        return f"placed with its pod as a whole, at {when}"
-    qos = f"{subject.qos} (by the pod's object)" if why.is_qos_by_facts else subject.qos
     count, asked = subject.exclusive_cpus, why.asked
-    more = f"; {asked} became {count} to fill the last core (smtOddCounts round-up)" if count != asked else ""
-    match why.kind:
-        case WhyKind.NEVER_REFUSED:
-            return f"namespace {subject.namespace} is in neverRefuse: it runs in the shared pool, marked unplaced"
-        case WhyKind.ANNOTATION:
-            heard = f"is heard in {subject.namespace}{more}"
-            return f"exclusive: annotation {EXCLUSIVE_CPUS} asks for {asked}, and {heard}"
-        case WhyKind.WHOLE_CPUS:
-            return f"exclusive: the pod is {qos} and {asked} is a whole number of CPUs{more}"
-        case WhyKind.INHERITED_CPUS:
-            return f"exclusive: CPUs {why.ids} pass on to it from a container of its pod that has ended"
-        case WhyKind.NOT_GUARANTEED:
-            return f"shared: the pod is {qos}; only whole CPUs of Guaranteed pods are exclusive"
-        case WhyKind.FRACTION:
-            return f"shared: {subject.cpu_milli}m is no whole number of CPUs"
-    it = "it" if why.ids.isdigit() else "them"
-    return f"memory: allocated on {numa(why.ids)}, and bound to {it}"
+    return _WHY[why.kind].format(
+        namespace=subject.namespace,
+        qos=f"{subject.qos} (by the pod's object)" if why.is_qos_by_facts else subject.qos,
+        milli=subject.cpu_milli,
+        cpus=why.ids,
+        nodes=numa(why.ids),
+        it="it" if why.ids.isdigit() else "them",
+        asked=asked,
+        more=f"; {asked} became {count} to fill the last core (smtOddCounts round-up)"
+        if count != asked
+        else "",
+        when="this creation, the first of the pod"
+        if why.is_now
+        else "the creation of the pod's first container",
+    )
 
 
 def rule_text(resource: str, rule: ExplainedRule) -> str:
@@ -175,16 +178,8 @@ def is_memory(resource: str) -> bool:
 
 def lead_text(lead: Lead) -> str:
     """Why the merged hint beats the next best."""
-    match lead.by:
-        case DecidedBy.NARROWER:
-            return f"narrower: {number(lead.ours, 'NUMA node')}, not {lead.theirs}"
-        case DecidedBy.NEARER_WIDTH:
-            return f"nearer to what the widest request takes: {number(lead.ours, 'NUMA node')}, not {lead.theirs}"
-        case DecidedBy.DISTANCE:
-            return f"closer together: distances add up to {lead.ours}, not {lead.theirs}"
-        case DecidedBy.TIE_BREAK:
-            return f"topologyTieBreak {lead.rule}"
-    return _LEADS[lead.by]
+    nodes = number(lead.ours, "NUMA node")
+    return _LEADS[lead.by].format(nodes=nodes, ours=lead.ours, theirs=lead.theirs, rule=lead.rule)
 
 
 def fit_text(fit: Fit) -> str:
