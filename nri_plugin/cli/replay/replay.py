@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import combinations
 from typing import Any
 
 import click
@@ -34,8 +35,8 @@ LEVELS = ("numa_node", "socket", "uncore_cache", "whole_cores")
 PLACED_OTHERWISE = "placed otherwise"
 REFUSED = "refused instead of admitted"
 ADMITTED = "admitted instead of refused"
-SHARED = "shared instead of exclusive"
-EXCLUSIVE = "exclusive instead of shared"
+SHARINGS = ("shared", "pod shared", "exclusive")
+"""How a container has its CPUs, the worst first: in the shared pool, in that of its pod, alone."""
 RESIZE_REFUSED = "resize refused instead of done"
 RESIZE_DONE = "resize done instead of refused"
 
@@ -47,7 +48,8 @@ class ReplayVerdict:
     Attributes:
         refused: the reason word; empty when it was admitted.
         text: the refusal in full.
-        cpus: its exclusive CPUs; empty where it shares the pool.
+        cpus: its exclusive CPUs, or the pod shared pool; empty where it shares the pool of the node.
+        is_pod_shared: `cpus` are the pod shared pool.
         mems: the memory nodes it is bound to.
         aligned: the levels at which its exclusive CPUs are aligned.
     """
@@ -57,6 +59,14 @@ class ReplayVerdict:
     cpus: str = ""
     mems: str = ""
     aligned: tuple[str, ...] = ()
+    is_pod_shared: bool = False
+
+    @property
+    def sharing(self) -> str:
+        """One of `SHARINGS`."""
+        if not self.cpus:
+            return "shared"
+        return "pod shared" if self.is_pod_shared else "exclusive"
 
 
 @dataclass(slots=True)
@@ -107,15 +117,16 @@ class Tally:
     def as_dict(self) -> dict[str, Any]:
         """The JSON form."""
         found = list(self.verdicts.values())
-        exclusive = [one for one in found if one.cpus]
+        sharings = Counter(one.sharing for one in found if not one.refused)
         return {
             "containers": len(found),
             "refused": sum(1 for one in found if one.refused),
             "refused_by_reason": dict(Counter(one.refused for one in found if one.refused)),
             "refused_tries": self.refused_tries,
-            "exclusive": len(exclusive),
-            "shared": sum(1 for one in found if not one.refused and not one.cpus),
-            "aligned": {level: sum(1 for one in exclusive if level in one.aligned) for level in LEVELS},
+            "exclusive": sharings["exclusive"],
+            "pod_shared": sharings["pod shared"],
+            "shared": sharings["shared"],
+            "aligned": {level: sum(1 for one in found if level in one.aligned) for level in LEVELS},
             "peak_exclusive_cpus": self.peak_cpus,
             "peak_at": None if self.peak_at is None else self.peak_at.isoformat(),
         }
@@ -194,8 +205,8 @@ def kind_of(recorded: ReplayVerdict, replayed: ReplayVerdict) -> str:
         return REFUSED if replayed.refused else ADMITTED
     if replayed.refused:
         return ""
-    if bool(recorded.cpus) != bool(replayed.cpus):
-        return EXCLUSIVE if replayed.cpus else SHARED
+    if recorded.sharing != replayed.sharing:
+        return f"{replayed.sharing} instead of {recorded.sharing}"
     return "" if (recorded.cpus, recorded.mems) == (replayed.cpus, replayed.mems) else PLACED_OTHERWISE
 
 
@@ -236,11 +247,13 @@ def _held(node: Node, state: State, key: str) -> ReplayVerdict:
     held = state.allocations.get(key)
     if held is None:
         return ReplayVerdict()
-    aligned = asdict(footprint(node.topology, held.cpus, held.mems).aligned)
+    is_own = bool(held.cpus) and not held.is_pod_shared
+    aligned = asdict(footprint(node.topology, held.cpus, held.mems).aligned) if is_own else {}
     return ReplayVerdict(
         cpus=str(held.cpus),
         mems=str(held.mems),
-        aligned=tuple(level for level in LEVELS if held.cpus and aligned[level]),
+        aligned=tuple(level for level in LEVELS if aligned.get(level)),
+        is_pod_shared=held.is_pod_shared,
     )
 
 
@@ -249,13 +262,14 @@ NO_VALUE = "-"
 MOST_ROWS = 40
 """Rows of differences; with -o json there are all."""
 
+_PAIRS = tuple(combinations(SHARINGS, 2))
 WORDS = {
     REFUSED: "refused",
     RESIZE_REFUSED: "no resize",
-    SHARED: "shared",
+    **{f"{worse} instead of {better}": worse for worse, better in _PAIRS},
     ADMITTED: "admitted",
     RESIZE_DONE: "resized",
-    EXCLUSIVE: "exclusive",
+    **{f"{better} instead of {worse}": better for worse, better in _PAIRS},
     PLACED_OTHERWISE: "elsewhere",
 }
 """The differences, the worst first, and how the table has them."""
@@ -268,6 +282,7 @@ SUMS = (
     ("socket", "    one socket"),
     ("uncore_cache", "    one uncore cache"),
     ("whole_cores", "    whole cores"),
+    ("pod_shared", "  pod shared pool"),
     ("shared", "  shared pool"),
     ("peak_exclusive_cpus", "exclusive CPUs at peak"),
     ("refused_tries", "refused tries"),
@@ -356,7 +371,8 @@ def _got(verdict: ReplayVerdict) -> str:
     if verdict.refused:
         return verdict.refused.removesuffix("Error")
     mems = f" mems {verdict.mems}" if verdict.mems else ""
-    return (verdict.cpus or "shared pool") + mems
+    of_pod = " in pod" if verdict.is_pod_shared else ""
+    return (verdict.cpus or "shared pool") + of_pod + mems
 
 
 def _more(count: int) -> Iterator[str]:

@@ -121,7 +121,9 @@ def _option_words(value: object) -> str:
         return ", ".join(
             f"{one.resource} {format_bytes(one.size_bytes)} on NUMA node {one.node}" for one in value
         )
-    return ",".join(sorted(map(str, value))) or "-" if isinstance(value, frozenset | tuple) else str(value)
+    if isinstance(value, frozenset | tuple):
+        return ",".join(sorted(map(str, value))) or "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:

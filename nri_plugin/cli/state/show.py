@@ -279,6 +279,9 @@ def show_text(
         pods[len(cells)] = pod_line(found.state, members[0])
         cells += [_cells(row) for row in members]
     lines = _with_pods(cells, pods, width)
+    shown = {row.record.pod_uid for row in rows}
+    bare = [uid for uid in pod_uids(found.state, rows, wanted) if uid not in shown]
+    lines += _folded_all(block_lines(found.state, bare), width, 2)
     lines += _folded_all(notes(found.state, rows, wanted, now), width, 2)
     return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
 
@@ -293,7 +296,9 @@ def show_wide(
 ) -> str:
     """One line for each container, of any length."""
     lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
-    lines += block_lines(found.state, rows, wanted) + notes(found.state, rows, wanted, now)
+    lines += block_lines(found.state, pod_uids(found.state, rows, wanted)) + notes(
+        found.state, rows, wanted, now
+    )
     return "\n".join([*lines, "", *facts(source, checkpoint, found)])
 
 
@@ -308,9 +313,8 @@ def pod_line(state: State, row: StateRow) -> str:
     return "  ".join(parts)
 
 
-def block_lines(state: State, rows: Sequence[StateRow], wanted: Wanted) -> list[str]:
-    """What pods own as wholes, a line each."""
-    uids = pod_uids(state, rows, wanted)
+def block_lines(state: State, uids: Sequence[str]) -> list[str]:
+    """What these pods own as wholes, a line each."""
     blocks = ((uid, block) for uid in uids if (block := block_of(state, uid)) is not None)
     return [f"pod: {named(state.pods, allocation_key(uid, ''))}: {block.text}" for uid, block in blocks]
 

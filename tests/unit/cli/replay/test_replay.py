@@ -1,6 +1,7 @@
 """`nri-pin replay`: what it prints, what it counts, how it ends."""
 
 import json
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,11 +10,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from nri_plugin.cli.replay.replay import command
+from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.model.state import State
+from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.state import Kind, State
 from nri_plugin.recording.file import head_lines, line_of, outcome_of
 from nri_plugin.wire.nri.events import CreateContainer, RunPodSandbox, StartContainer, UpdateContainer
 from tests.builders import GIB, container, cpu_resources, machine, node, pod
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 BEGIN = datetime(2026, 1, 31, 8, tzinfo=UTC)
 NODE = node(machine())
@@ -62,8 +66,8 @@ reservedMemory: [{numaNode: 0, limits: {memory: 100Mi}}]
 """
     lines = replay(day, "--config", other(day, text)).output.splitlines()
     told = dict(line.split(": ", 1) for line in (line.strip() for line in lines) if " -> " in line)
-    assert told["prefer-align-cpus-by-uncorecache"] == "False -> True"
-    assert told["featureGates.DisableCPUQuotaWithExclusiveCPUs"] == "True -> False"
+    assert told["prefer-align-cpus-by-uncorecache"] == "false -> true"
+    assert told["featureGates.DisableCPUQuotaWithExclusiveCPUs"] == "true -> false"
     assert told["reservedMemory"] == "- -> memory 100Mi on NUMA node 0"
 
 
@@ -101,7 +105,7 @@ def test_what_is_decided_otherwise_is_shown_and_fails(
 def test_another_configuration_is_no_failure(day: Path) -> None:
     result = replay(day, "--config", other(day))
     assert result.return_value == 0
-    assert "full-pcpus-only: False -> True" in result.output
+    assert "full-pcpus-only: false -> true" in result.output
     assert "default/odd/c   2         SMTAlignment  refused" in result.output
     assert "default/even/c  4-5       2-3           elsewhere" in result.output
     assert "2 differences: 1 refused instead of admitted, 1 placed otherwise" in result.output
@@ -220,3 +224,44 @@ def test_what_is_no_recording_is_wrong_usage_and_says_what_is(tmp_path: Path) ->
     for name in ("text", "absent"):
         result = CliRunner().invoke(command, [str(tmp_path / name)])
         assert (result.exit_code, "run --record" in result.output) == (2, True), result.output
+
+
+@pytest.fixture
+def day_of_a_pod(tmp_path: Path) -> Path:
+    """A pod that owns CPUs as a whole: `app` has some of them, two others share the rest."""
+    on = pod_scope(memory_manager_policy=MemoryManagerPolicy.NONE)
+    parts = part("mesh", 0.5, Kind.SIDECAR), part("app", 4), part("log", 0.5)
+    life = PodLife(on, *parts, resources=whole(6))
+    state, pieces = State(), [head_lines(on, State(), BEGIN)]
+    for name in ("mesh", "app", "log"):
+        event = InformedCreate(CreateContainer(life.of, life.message(name)), facts=life.facts)
+        decision = decide(on, state, event)
+        pieces.append(line_of(event, BEGIN, "", outcome_of(decision, "")))
+        state = decision.state
+    path = tmp_path / "day.jsonl"
+    path.write_bytes(b"".join(pieces))
+    return path
+
+
+def test_containers_that_share_the_cpus_of_their_pod_are_not_counted_as_exclusive(day_of_a_pod: Path) -> None:
+    text = """\
+reservedSystemCPUs: "0-1"
+topologyManagerPolicy: best-effort
+topologyManagerScope: %s
+featureGates: {PodLevelResourceManagers: true}
+"""
+    told = json.loads(
+        replay(day_of_a_pod, "--config", other(day_of_a_pod, text % "pod"), "-o", "json").output
+    )
+    counts = {key: told["recorded"][key] for key in ("exclusive", "pod_shared", "shared", "aligned")}
+    assert counts == {
+        "exclusive": 1,
+        "pod_shared": 2,
+        "shared": 0,
+        "aligned": {"numa_node": 1, "socket": 1, "uncore_cache": 1, "whole_cores": 1},
+    }
+    assert told["replayed"] == told["recorded"]
+    result = replay(day_of_a_pod, "--config", other(day_of_a_pod, text % "container"))
+    assert "2 differences: 2 shared instead of pod shared" in result.output
+    assert re.search(r"default/p1/mesh +6-7 in pod +shared pool +shared", result.output)
+    assert re.search(r"  pod shared pool +2 +0", result.output)

@@ -135,6 +135,9 @@ def test_programs_get_all_of_a_block(tmp_path: Path) -> None:
 
 def test_a_block_without_containers_is_told_too(tmp_path: Path) -> None:
     bare = replace(BLOCK, containers={})
+    line = "pod: shop/db: CPUs 2-7 (6) are the pod's, pod shared pool 6-7, memory on NUMA 0"
+    assert line in " ".join(show(tmp_path, bare).output.split())
+    assert line not in " ".join(show(tmp_path, BLOCK).output.split())
     assert [one["block"]["cpus"] for one in told(tmp_path, bare)["pods"]] == ["2-7"]
 
 
