@@ -15,7 +15,7 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import cut
 from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, rows_of
 from nri_plugin.cli.state.show import show_text
-from nri_plugin.cli.state.source import seen
+from nri_plugin.cli.state.source import agent_now, seen
 from nri_plugin.cli.topology.machine_view import CPUOwner
 from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
@@ -138,7 +138,8 @@ class TextReport:
             return f"  no {FILE_NAME}"
         found = seen(checkpoint, root=str(node.places.machine))
         width = min(self._width, PAGE) - 2
-        text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width)
+        now = agent_now(str(node.places.state))
+        text = show_text(FILE_NAME, checkpoint, found, rows_of(found), Wanted(), width, now)
         return textwrap.indent(text.rstrip(), "  ")
 
     def _remark(self, outcome: StepOutcome, player: Player) -> None:

@@ -226,3 +226,20 @@ def test_the_block_of_a_pod_is_drawn_once_with_who_shares_in_it(tmp_path: Path) 
     assert "[=· AA BB ··]" in told
     assert "B a/train: 2,34 (2 cpus), pod shared pool, of the pod's CPUs 1-2,33-34: mesh," in told
     assert "· shared pool: 0,3-32,35-63 (60 cpus)" in told
+
+
+def test_a_pod_that_runs_in_part_is_told_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        """\
+machine: demo
+config: {reservedSystemCPUs: "0", topologyManagerPolicy: single-numa-node}
+steps:
+  - run: a/part
+    containers:
+      first: {cpu: 10, memory: 1Gi}
+      second: {cpu: 17, memory: 1Gi}
+"""
+    )
+    told = " ".join(nri_pin("demo", "--scenario", str(tmp_path / "x.yaml")).stdout.split())
+    refused = "a/part: incomplete: refused: second (TopologyAffinityError)"
+    assert f"{refused}; other containers of the pod: first (CPUs 1-5,33-37)" in told
