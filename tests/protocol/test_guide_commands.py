@@ -52,7 +52,7 @@ DIFFERS = (
     "state diff ",
     "explain --cpu 16 --device",
     "explain --cpu 3 --policy",
-    "explain --machine demo",
+    "explain --machine demo --cpu",
     "explain --machine gb200-34-numa",
 )
 """Lines whose answer is exit code 1: a difference, or a refusal."""
