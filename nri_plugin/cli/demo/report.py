@@ -13,7 +13,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import cut
-from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, rows_of
+from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, kept_by_ended, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import agent_now, seen
 from nri_plugin.cli.topology.machine_view import CPUOwner
@@ -160,7 +160,7 @@ class TextReport:
         columns = _cpu_columns(placement.effective)
         if not player.wants_own(placement.key):
             pod = player.pod_with_resources(placement.key)
-            where = "in pod" if pod and pod in _blocks(player.stage) else "shared"
+            where = "in pod" if pod and pod in _blocks(_saved(player.stage)) else "shared"
             return f"{key} {columns} {where}  {player.qos(placement.key)}"
         text = f"{key} {columns} own     {_seat(placement, player)}"
         return self._styled(text, "green")
@@ -350,19 +350,27 @@ def _cpu_columns(cpus: CPUSet) -> str:
     return f"{cut(str(cpus), CPUS_WIDTH, '...'):<{CPUS_WIDTH}} {len(cpus):>3}"
 
 
-def _blocks(node: ScenarioNode) -> dict[str, PodBlock]:
-    """The pods that own CPUs as a whole, by their names, as the checkpoint has them."""
+def _saved(node: ScenarioNode) -> State:
+    """The state in the checkpoint."""
     checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
-    state = checkpoint.state if checkpoint else State()
+    return checkpoint.state if checkpoint else State()
+
+
+def _blocks(state: State) -> dict[str, PodBlock]:
+    """The pods that own CPUs as a whole, by their names."""
     blocks = (block_of(state, pod_of(key)) for key in state.allocations if is_whole_pod(key))
     return {named(state.pods, allocation_key(one.uid, "")): one for one in blocks if one and one.shared_pool}
 
 
 def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
-    """Owners of CPUs, from the cgroups; a pod that owns CPUs as a whole has those that its containers share."""
+    """Owners of CPUs, from the cgroups.
+
+    The checkpoint alone knows which CPUs a pod owns as a whole, and which an ended init container keeps.
+    """
     running = {key: each for key, each in node.runtime.placements().items() if each.effective}
     owners = [CPUOwner(key, each.effective) for key, each in running.items() if player.wants_own(key)]
-    for pod, block in _blocks(node).items():
+    state = _saved(node)
+    for pod, block in _blocks(state).items():
         sharing = [
             key for key in running if player.pod_with_resources(key) == pod and not player.wants_own(key)
         ]
@@ -370,6 +378,8 @@ def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
         note = f"pod shared pool, of the pod's CPUs {block.allocation.cpus}"
         names = tuple(key.rpartition("/")[2] for key in sharing)
         owners.append(CPUOwner(pod, cpus or block.shared_pool, note=note, members=names))
+    for key, cpus in kept_by_ended(state).items():
+        owners.append(CPUOwner(named(state.pods, key), cpus, note="ended, kept until its pod ends"))
     taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
     owners.append(CPUOwner("shared pool", node.topology.online - taken, "shared"))
     if node.reserved:

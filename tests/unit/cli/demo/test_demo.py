@@ -228,6 +228,23 @@ def test_the_block_of_a_pod_is_drawn_once_with_who_shares_in_it(tmp_path: Path) 
     assert "· shared pool: 0,3-32,35-63 (60 cpus)" in told
 
 
+def test_the_cpus_that_an_ended_init_container_keeps_are_not_drawn_as_shared(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        """\
+machine: demo
+config: {reservedSystemCPUs: "0"}
+steps:
+  - run: a/build
+    facts: known
+    initContainers: {fetch: {cpu: 6, memory: 1Gi}}
+    containers: {work: {cpu: 2, memory: 64Mi}}
+"""
+    )
+    told = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml")).stdout
+    assert "B a/build/fetch: 2-3,34-35 (4 cpus), ended, kept until its pod ends" in told
+    assert "· shared pool: 0,4-32,36-63 (58 cpus)" in told
+
+
 def test_a_pod_that_runs_in_part_is_told_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text(
         """\
