@@ -11,6 +11,7 @@ from typing import Any
 
 from nri_plugin.cli.output import count_of
 from nri_plugin.cli.topology.palette import Paint, paint_of
+from nri_plugin.model import bits
 
 _UNSHOWABLE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
@@ -38,8 +39,8 @@ class Marks:
     """Numbers, letters and colours of all containers of one report, the same in every simulation of it.
 
     Args:
-        simulations: as JSON; containers with exclusive CPUs, then pods with CPUs, get letters in the order in which they
-            appear.
+        simulations: as JSON; containers with exclusive CPUs, then pods with CPUs, then ended containers that keep some,
+            get letters in the order in which they appear.
     """
 
     def __init__(self, simulations: Sequence[Row]) -> None:
@@ -51,7 +52,8 @@ class Marks:
         own = [
             row["key"] for simulation in simulations for row in simulation["containers"] if row["exclusive"]
         ]
-        owners = dict.fromkeys([*own, *pods])
+        kept = [key for simulation in simulations for key in kept_by_ended(simulation)]
+        owners = dict.fromkeys([*own, *pods, *kept])
         self._paint_by_key: dict[str, Paint] = {key: paint_of(place) for place, key in enumerate(owners)}
         looks = dict.fromkeys((paint.fill, paint.ink) for paint in self._paint_by_key.values())
         self._class_by_look = {look: f"k{number}" for number, look in enumerate(looks)}
@@ -80,6 +82,10 @@ class Marks:
         """By number: name, letter, colour, and a sentence for each simulation."""
         by_key = [
             {row["key"]: sentence(row) for row in all_containers(simulation)}
+            | {
+                key: f"ended, keeps CPUs {cpus} until its pod ends"
+                for key, cpus in kept_by_ended(simulation).items()
+            }
             | {row["key"]: block_sentence(row, simulation) for row in blocks(simulation)}
             for simulation in self.simulations
         ]
@@ -115,6 +121,16 @@ def pod_key(row: Row) -> str:
 def blocks(simulation: Row) -> list[Row]:
     """The pods that own CPUs as a whole."""
     return [row for row in simulation["pods"] if row["cpus"]]
+
+
+def kept_by_ended(simulation: Row) -> dict[str, str]:
+    """The CPUs of containers that do not run at the end, such as init containers, as kernel lists."""
+    runs = {row["key"] for row in simulation["containers"]}
+    cpus: dict[str, int] = {}
+    for owner in simulation["owners"]:
+        if owner["container"] and owner["container"] not in runs:
+            cpus[owner["container"]] = cpus.get(owner["container"], 0) | 1 << owner["cpu"]
+    return {key: bits.format_list(mask) for key, mask in cpus.items()}
 
 
 def block_sentence(pod: Row, simulation: Row) -> str:

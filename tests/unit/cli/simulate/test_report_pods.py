@@ -37,10 +37,25 @@ spec:
 """
 
 
+INIT = """
+apiVersion: v1
+kind: Pod
+metadata: {name: build, namespace: ml}
+spec:
+  initContainers:
+  - {name: fetch, resources: {limits: {cpu: 6, memory: 128Mi}}}
+  containers:
+  - {name: work, resources: {limits: {cpu: 2, memory: 512Mi}}}
+"""
+
+
 @pytest.fixture(scope="module")
 def simulation(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    folder: Path = tmp_path_factory.mktemp("pods")
-    (folder / "pods.yaml").write_text(POD)
+    return simulated(tmp_path_factory.mktemp("pods"), POD)
+
+
+def simulated(folder: Path, pods: str) -> Mapping[str, Any]:
+    (folder / "pods.yaml").write_text(pods)
     (folder / "config.yaml").write_text(CONFIG)
     where = read_machine("demo")
     plan = read_plan(str(folder / "pods.yaml"))
@@ -84,3 +99,11 @@ def test_a_column_has_one_piece_for_what_a_pod_shares(simulation: Mapping[str, A
         "NUMA 0: ml/p0/work, 2 CPUs",
         "NUMA 0: ml/p0, shared in the pod, 3 CPUs",
     ]
+
+
+def test_the_cpus_that_an_ended_init_container_keeps_have_its_letter(tmp_path: Path) -> None:
+    simulation = simulated(tmp_path, INIT)
+    chips = dict(re.findall(r'data-cpu="(\d+)"[^>]*label="[^"]*ml/[^"]*"[^>]*><b>(.?)', render([simulation])))
+    assert chips == {"1": "A", "33": "A", "2": "B", "3": "B", "34": "B", "35": "B"}
+    says = {key: sentences for key, _, _, sentences in Marks([simulation]).says()}
+    assert says["ml/build/fetch"] == ["ended, keeps CPUs 2-3,34-35 until its pod ends"]
