@@ -5,7 +5,6 @@ from dataclasses import replace
 from itertools import groupby
 
 from nri_plugin.cli.output import count_of, folded, folded_rows, table
-from nri_plugin.model import bits
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.alignment import CPUAlignment
@@ -117,6 +116,11 @@ def _rows(one: Simulation) -> Iterator[list[str]]:
         if (pod := blocks.pop(f"{row.namespace}/{row.pod}", None)) is not None:
             yield _pod_row(one, pod)
         yield _row(one, row, row.key)
+    runs = {row.key for row in one.containers}
+    kept = [owner for owner in one.owners if owner.container and owner.container not in runs]
+    for key in dict.fromkeys(owner.container for owner in kept):
+        cpus = CPUSet.from_ids(owner.cpu for owner in kept if owner.container == key)
+        yield _held_row(one, f"{key} (ended)", cpus)
     shared = [row for row in one.containers if not (row.exclusive or row.mems or row.is_pod_shared)]
     made = {step.target: step.workload or step.shape for step in one.steps if step.shape}
     for _, group in groupby(
@@ -133,18 +137,22 @@ def _family(row: SimulatedContainer, made: dict[str, str]) -> str:
 
 def _pod_row(one: Simulation, pod: SimulatedPod) -> list[str]:
     """The CPUs and memory nodes of a pod as a whole."""
-    cpus = set(bits.iterate(bits.parse_list(pod.cpus)))
+    unused = f", {pod.unused} unused" if pod.unused else ""
+    return _held_row(one, f"{pod.key} (pod)", CPUSet.parse(pod.cpus), unused, pod.mems)
+
+
+def _held_row(one: Simulation, name: str, cpus: CPUSet, unused: str = "", mems: str = "") -> list[str]:
+    """CPUs that no container that runs has, and where they lie."""
 
     def places(groups: Sequence[CPUGroup | SimulatedNUMANode]) -> str:
-        return str(CPUSet.from_ids(group.id for group in groups if not cpus.isdisjoint(group.cpus)))
+        return str(CPUSet.from_ids(group.id for group in groups if not set(cpus).isdisjoint(group.cpus)))
 
-    unused = f", {pod.unused} unused" if pod.unused else ""
     return [
-        f"{pod.key} (pod)",
-        f"{len(cpus)}: {pod.cpus}{unused}" if cpus else "",
+        name,
+        f"{len(cpus)}: {cpus}{unused}" if cpus else "",
         places(one.machine.numa_nodes),
         places(one.machine.caches) if one.machine.caches_known else "",
-        pod.mems,
+        mems,
         "",
         "",
     ]

@@ -211,3 +211,15 @@ def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path
     (tmp_path / "two.txt").write_text(MACHINE.replace("l3:1 core:4", "l3:2 core:2"))
     _, two, _ = run("two.txt", "pods.yaml")
     assert "BROKEN UP" in two
+
+
+def test_the_cpus_that_an_ended_init_container_keeps_have_a_row(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "build.yaml").write_text(
+        "- {pod: build, initContainers: {fetch: {cpu: 4, memory: 1Gi}}, containers: {work: {cpu: 2, memory: 1Gi}}}\n"
+    )
+    _, out, _ = run("two.txt", "build.yaml")
+    rows = [line.split() for line in out.splitlines() if line.startswith("default/build/")]
+    assert rows == [
+        ["default/build/work", "2:", "1,9", "0", "0", "all"],
+        ["default/build/fetch", "(ended)", "2:", "2,10", "0", "0"],
+    ]
