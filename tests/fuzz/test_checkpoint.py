@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.file import CheckpointFile, Origin, read_checkpoint
-from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.checkpoint.format import JOURNAL_VERSION, Encoder, decode, last_checksum
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import State
 from tests.property.checkpoint_states import states
@@ -51,6 +51,21 @@ def test_bytes_are_decoded_or_refused(data: bytes) -> None:
 @example(b'"generation":1e999')
 def test_bytes_with_a_true_checksum_are_decoded_or_refused(rest: bytes) -> None:
     decode_or_refuse(headed(rest))
+
+
+@given(
+    st.binary(max_size=300)
+    | st.from_regex(rb'"removed":\{"(pods|containers)":\[[0-9"]{0,3}\]\}', fullmatch=True)
+)
+@example(b'"removed":{"pods":["x"]}')
+@example(b'"pods":[{"uid":"u","sandbox_id":"s","qos":"Guaranteed","affinity":"3-1"}]')
+@example(b'"allocations":[' + b"[" * 100_000)
+def test_records_with_a_true_checksum_are_decoded_or_refused(rest: bytes) -> None:
+    document = b"".join(Encoder().encode(State(), 1, None, JOURNAL_VERSION))
+    line = b'{"generation":2,' + rest.replace(b"\n", b"")
+    decode_or_refuse(
+        document + line + b',"checksum":"crc32:%08x"}\n' % zlib.crc32(line, last_checksum(document))
+    )
 
 
 json_values = st.recursive(

@@ -34,6 +34,29 @@ def test_full_file_system_refuses_the_save_and_keeps_the_former_state(tiny: Path
 
 
 @pytest.mark.root
+def test_full_file_system_takes_appends_to_its_end_and_goes_on_where_there_is_room_again(tiny: Path) -> None:
+    file = CheckpointFile(str(tiny / "nri-pin"))
+    file.append(SMALL)
+    filler = tiny / "filler"
+    filler.write_bytes(bytes(12 << 10))
+    state, failures = SMALL, 0
+    while failures < 3:
+        after = state.with_allocation(f"p/{'c' * 90}{len(state.allocations)}", Allocation(CPUSet.of(3)))
+        try:
+            file.append(after)
+            state = after
+        except CheckpointError:
+            failures += 1
+        found = CheckpointFile(str(tiny / "nri-pin")).load()
+        assert (found.state, found.origin, found.is_cut) == (state, Origin.CURRENT, False)
+    assert len(state.allocations) > 10
+    filler.unlink()
+    file.append(after)
+    file.finish()  # closes the file, or it could not be unmounted
+    assert CheckpointFile(str(tiny / "nri-pin")).load().state == after
+
+
+@pytest.mark.root
 def test_read_only_file_system_refuses_the_save_and_loads(tiny: Path) -> None:
     file = CheckpointFile(str(tiny / "nri-pin"))
     file.save(SMALL)

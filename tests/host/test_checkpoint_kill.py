@@ -16,9 +16,9 @@ SAVER = Path(__file__).with_name("checkpoint_saver.py")
 REPOSITORY = Path(__file__).parents[2]
 
 
-def kill_after(directory: Path, saves: int, *, durable: bool) -> int:
+def kill_after(directory: Path, saves: int, *, durable: bool, way: str = "replace") -> int:
     """Let the saver work until it has reported `saves` saves, kill it; returns the last one it reported."""
-    command = [sys.executable, str(SAVER), str(directory), "durable" if durable else "fast"]
+    command = [sys.executable, str(SAVER), str(directory), "durable" if durable else "fast", way]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as saver:
         assert saver.stdout is not None
@@ -31,12 +31,13 @@ def kill_after(directory: Path, saves: int, *, durable: bool) -> int:
     return int(next((line for line in reversed(rest) if line.isdigit()), last))
 
 
+@pytest.mark.parametrize("way", ["replace", "append"])
 @pytest.mark.parametrize("durable", [False, True], ids=["fast", "durable"])
 def test_checkpoint_loads_after_every_kill_and_holds_every_save_that_returned(
-    tmp_path: Path, durable: bool
+    tmp_path: Path, durable: bool, way: str
 ) -> None:
     for number in range(ROUNDS):
-        reported = kill_after(tmp_path, 1 + 7 * number, durable=durable)
+        reported = kill_after(tmp_path, 1 + 7 * number, durable=durable, way=way)
         found = CheckpointFile(str(tmp_path)).load()
         assert found.origin is Origin.CURRENT, found.reason
         assert found.state is not None

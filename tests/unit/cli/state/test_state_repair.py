@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -283,6 +284,64 @@ def test_a_directory_without_anything_exits_2(site: Site) -> None:
     (site.folder / "state").mkdir()
     result = site.repair()
     assert (result.exit_code, "no generation before it" in result.output) == (2, True)
+
+
+def appended(site: Site) -> list[bytes]:
+    """An agent ended without an orderly stop after three events; returns the parts of its checkpoint."""
+    file = CheckpointFile(str(site.folder / "state"), a_node(), durable=False)
+    parts, size = [], 0
+    for one in (state(), state("2-3", "8-11"), state("2-5", "8-11"), state("2-5", "8-11").released("u2")):
+        file.append(one)
+        parts.append(site.file.read_bytes()[size:])
+        size += len(parts[-1])
+    return parts
+
+
+def test_a_journal_is_shown_verified_and_compared(site: Site) -> None:
+    appended(site)
+    for verb, said in (("show", "shop/db-0"), ("verify", "generation 4, 2 pods, 2 containers, 1 allocation")):
+        done = CliRunner().invoke(command, [verb, "--file", str(site.file)])
+        assert done.exit_code == 0, done.output
+        assert said in " ".join(done.output.split())
+    shutil.copy(site.file, site.folder / "copy.json")
+    done = CliRunner().invoke(command, ["diff", str(site.folder / "copy.json"), str(site.file)])
+    assert (done.exit_code, done.output) == (0, "")
+    done = CliRunner().invoke(command, ["convert", str(site.file), "-", "--to", "checkpoint"])
+    assert json.loads(done.stdout)["version"] == 3
+    assert [row["key"] for row in json.loads(done.stdout)["allocations"]] == ["u1/db"]
+
+
+def test_records_behind_a_damaged_one_are_taken(site: Site) -> None:
+    """Each of them says what it sets; only what the damaged one said is uncertain."""
+    document, web, db, release = appended(site)
+    site.file.write_bytes(document + web.replace(b"8-11", b"8-13") + db + release)
+    shown = " ".join(site.repair().output.split())
+    assert "damaged in record 1 of its journal" in shown
+    assert site.repair("--yes").exit_code == 0
+    assert site.promises() == {"u1/db": "2-5"}
+
+
+def test_what_a_damaged_record_said_needs_a_witness(site: Site) -> None:
+    document, web, db, _ = appended(site)
+    site.file.write_bytes(document + web.replace(b"8-11", b"8-13") + db)
+    done = " ".join(site.repair("--yes").output.split())
+    assert "shop/web-0/web: CPUs 8-13, from the damaged file, which nothing else confirms" in done
+    assert "a sound record has CPUs 8-9" in done
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-9"}
+
+
+def test_a_record_that_was_being_written_is_no_damage(site: Site) -> None:
+    appended(site)
+    cut(site)
+    assert site.repair().output == f"{site.file}: nothing to repair\n"
+    assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
+
+
+def test_an_older_release_reads_what_was_repaired(site: Site) -> None:
+    document, *records = appended(site)
+    site.file.write_bytes(document + b"noise\n" + b"".join(records))
+    assert site.repair("--yes").exit_code == 0
+    assert json.loads(site.file.read_bytes())["version"] == 3
 
 
 def test_as_a_process(site: Site) -> None:
