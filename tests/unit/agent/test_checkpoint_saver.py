@@ -1,12 +1,25 @@
 """What is refused, kept in memory, said and written again while the checkpoint cannot be saved."""
 
+import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import IN_TROUBLE_S, LOOK_PAUSE_S, CheckpointSaver, DirectStore
+from nri_plugin.agent.checkpoint_saver import (
+    IN_TROUBLE_S,
+    LOOK_PAUSE_S,
+    CheckpointSaver,
+    CheckpointStore,
+    CheckpointWriter,
+    DirectStore,
+)
+from nri_plugin.agent.handler import makes_allocations
 from nri_plugin.agent.startup import warn_of_state_directory
-from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
+from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION
+from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import Allocation, State
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri import events as nri
@@ -224,3 +237,99 @@ def test_only_a_mount_whose_directory_was_removed_asks_for_a_restart(
     checkpoint.failures = 0
     saver.look(state_of(1))
     assert saver.stuck() == ""
+
+
+# --- appending
+
+
+def version_of(file: CheckpointFile) -> int:
+    found = read_checkpoint(file.path)
+    assert found is not None
+    return found.version
+
+
+@pytest.mark.parametrize("store_of", [DirectStore, CheckpointWriter])
+def test_events_are_appended_and_an_orderly_end_leaves_no_journal(
+    tmp_path: Path, store_of: Callable[[CheckpointFile], CheckpointStore]
+) -> None:
+    file = CheckpointFile(str(tmp_path), durable=False)
+    log, lines = recording_log()
+    saver = CheckpointSaver(store_of(file), State(), log, directory=str(tmp_path))
+    sizes = []
+    for number in range(3):
+        assert saver.save(state_of(number), 60.0) is None
+        sizes.append(os.stat(file.path).st_size)
+    assert (version_of(file), sizes) == (JOURNAL_VERSION, sorted(sizes))
+    saver.close(state_of(2))
+    assert CheckpointFile(str(tmp_path)).load().state == state_of(2)
+    assert version_of(file) == VERSION
+    assert lines.lines == []
+
+
+@pytest.mark.parametrize("store_of", [DirectStore, CheckpointWriter])
+def test_an_end_that_leaves_a_journal_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store_of: Callable[[CheckpointFile], CheckpointStore]
+) -> None:
+    def fail(_file: CheckpointFile) -> None:
+        raise CheckpointError("state.json", "cannot be saved")
+
+    file = CheckpointFile(str(tmp_path), durable=False)
+    log, lines = recording_log()
+    saver = CheckpointSaver(store_of(file), State(), log, directory=str(tmp_path))
+    saver.save(state_of(1), 60.0)
+    monkeypatch.setattr(CheckpointFile, "finish", fail)
+    saver.close(state_of(1))
+    assert [text for text in lines.texts("WARNING") if text.startswith("the checkpoint keeps its journal")]
+    assert CheckpointFile(str(tmp_path)).load().state == state_of(1)
+
+
+def test_a_long_journal_is_compacted_by_the_clock_and_never_by_an_event(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_plugin.checkpoint.file.LEAST_JOURNAL", 0)
+    file = CheckpointFile(str(tmp_path), durable=False)
+    saver = CheckpointSaver(DirectStore(file), State(), recording_log()[0], directory=str(tmp_path))
+    sizes = []
+    for number in range(20):
+        saver.save(state_of(number), 60.0)
+        sizes.append(os.stat(file.path).st_size)
+    assert sizes == sorted(sizes)
+    saver.look(state_of(19))
+    assert os.stat(file.path).st_size < sizes[-1]
+
+
+def test_a_thread_compacts_its_file_after_the_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nri_plugin.checkpoint.file.LEAST_JOURNAL", 0)
+    file = CheckpointFile(str(tmp_path), durable=False)
+    writer = CheckpointWriter(file)
+    sizes = []
+    for number in range(20):
+        writer.save(state_of(number), 60.0)
+        sizes.append(os.stat(file.path).st_size)
+    writer.close(60.0)
+    assert sizes != sorted(sizes)
+    assert CheckpointFile(str(tmp_path)).load().state == state_of(19)
+
+
+def test_an_event_beside_thousands_of_allocations_costs_the_saver_what_it_changes() -> None:
+    def work(count: int) -> int:
+        state = State(allocations={f"p{number}/c": Allocation(cpus(str(number))) for number in range(count)})
+        after, calls = state.with_allocation("new/c", Allocation(cpus("1"))), 0
+        saver = CheckpointSaver(FakeCheckpoint([]), state, recording_log()[0])
+
+        def see(_frame: object, event: str, _argument: object) -> None:
+            nonlocal calls
+            calls += event in ("call", "c_call")
+
+        sys.setprofile(see)
+        try:
+            assert makes_allocations(state, after)
+            assert list(saver.unsaved(after)) == ["new/c"]
+            assert not saver.is_saved(after)
+            saver.save(after, 1.0)
+        finally:
+            sys.setprofile(None)
+        return calls
+
+    # A leaf of the mapping has up to 16 entries, and each is compared: see `model/persistent.py`.
+    assert work(3000) <= work(30) + 150

@@ -105,6 +105,37 @@ def test_a_damaged_checkpoint_is_said_and_the_state_starts_empty(tmp_path: Path)
     assert fields["rebuilt_from"] == "what the runtime reports"
 
 
+def journaled(folder: Path) -> tuple[State, Path]:
+    """What an agent leaves that is killed after two events: its state before the second, and the file."""
+    file = CheckpointFile(str(folder), durable=False)
+    first = State(allocations={"p/a": Allocation(cpus("2"))})
+    file.append(first)
+    file.append(first.with_allocation("p/b", Allocation(cpus("3"))))
+    return first, Path(file.path)
+
+
+def test_a_damaged_record_is_said_and_the_state_before_it_taken(tmp_path: Path):
+    first, path = journaled(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b'"key":"p/b"', b'"key":"p/B"'))
+    log, lines = recording_log()
+    assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == first
+    fields = lines.fields("the checkpoint cannot be used")
+    assert fields["kept_aside"] == f"{path}.damaged-1"
+    assert fields["rebuilt_from"] == "the records before the damage"
+
+
+def test_a_record_that_was_not_finished_is_said_and_no_damage(tmp_path: Path):
+    first, path = journaled(tmp_path)
+    path.write_bytes(path.read_bytes()[:-10])
+    log, lines = recording_log()
+    assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == first
+    (line,) = lines.lines
+    assert line[:2] == (
+        "INFO",
+        "the last record of the checkpoint was not finished and is left out, its event was not answered",
+    )
+
+
 def test_a_first_start_says_nothing_of_a_checkpoint(tmp_path: Path):
     log, lines = recording_log()
     assert load_state(CheckpointFile(str(tmp_path), durable=False), log) == State()
