@@ -539,7 +539,9 @@ class Life:
         agent = self.agent
         if agent is not None and agent.is_alive and self.random.random() < 0.5:
             state, before = agent.handler.state, self.judge.broken.copy()
-            is_saved = agent.believes_saved and state != State()
+            # A thread looks every 2 s whether its file is still there, which is longer than a life.
+            is_known = not (self.threaded and self.disk.condition)
+            is_saved = is_known and agent.believes_saved and state != State()
             if not self.threaded and self.random.random() < 0.5:
                 self.faults.plan(self.random.choice(IN_A_SAVE))
             injected = self.tally.injected.total()
