@@ -177,7 +177,7 @@ def creation_context(
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
     request = container_request(node.options, pod, event.container)
-    if has_uncounted_devices(known):
+    if not (known.devices or known.pod_devices) or has_uncounted_devices(known):
         return state, pod, request
     return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
 
@@ -200,8 +200,9 @@ def has_uncounted_devices(known: InformedCreate) -> bool:
         or with devices of more than 16 resources, has no device hints. Why: the author of a pod must not
         decide how long the runtime waits. Option: none.
     """
-    is_cut = Cut.DEVICES in known.event.container.cut
-    return is_cut or has_too_many_devices(known.devices, known.pod_devices)
+    if Cut.DEVICES in known.event.container.cut:
+        return True
+    return bool(known.devices or known.pod_devices) and has_too_many_devices(known.devices, known.pod_devices)
 
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:
@@ -390,7 +391,8 @@ def _uid(state: State, pod: Pod) -> str:
 
 
 def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
-    return replace(container_record(pod, container, phase), unplaced=bounds.reason(unplaced))
+    record = container_record(pod, container, phase)
+    return replace(record, unplaced=bounds.reason(unplaced)) if unplaced else record
 
 
 def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:

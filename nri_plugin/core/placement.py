@@ -416,8 +416,10 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
     Raises:
         AdmissionError: there are not enough, or not as the options require.
     """
-    node, request = question.node, question.request
-    proportional = node.options.device_proportional_cpus
+    node, request, options = question.node, question.request, question.node.options
+    rule = _odd_rule(node, request)
+    if rule is not options.smt_odd_counts:
+        options = replace(options, smt_odd_counts=rule)
     return allocate_cpus(
         tables_of(node),
         question.exclusive_cpus,
@@ -425,8 +427,8 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
         hint.affinity,
         reserved=node.reserved,
         reusable=question.reusable,
-        options=replace(node.options, smt_odd_counts=_odd_rule(node, request)),
-        weight_by_node=devices_by_node(request.devices) if proportional else None,
+        options=options,
+        weight_by_node=devices_by_node(request.devices) if options.device_proportional_cpus else None,
         note=note,
     )
 

@@ -281,7 +281,8 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
         InsufficientCPUsError: the machine has fewer CPUs available.
         InsufficientMemoryError: less memory is free on all NUMA nodes together.
     """
-    if pod.facts is not None:
+    # Older runtimes do not tell the total; then there is nothing to compare.
+    if pod.facts is not None or not (pod.cpu_milli or pod.memory_bytes or pod.hugepages):
         return
     is_first = not state.containers_of(pod.uid) and not state.allocations_of(pod.uid)
     if not is_first or pod.namespace in node.options.never_refuse or not exclusive_count(node, request):

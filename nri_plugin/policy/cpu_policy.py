@@ -7,6 +7,7 @@ Source: kubelet v1.36 pkg/kubelet/cm/cpumanager/policy_static.go.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
 
 from nri_plugin.model import bits
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
@@ -24,9 +25,9 @@ from nri_plugin.policy.hints import (
     Need,
     Provider,
     by_numa_node,
-    masks_in_order,
+    hints_in_order,
     smallest_size,
-    sums_by_mask,
+    sums_in_order,
 )
 from nri_plugin.policy.search.mask_order import Distances
 
@@ -149,12 +150,13 @@ def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_
     fewest_sockets = _fewest_sockets(tables, narrowest) if align_by_socket else 0
     why = _why(count, free_by_node, total_by_node)
     if len(tables.nodes) <= LISTED_NODES:
-        sums = sums_by_mask(free_by_node)
-        hints = tuple(
-            Hint(mask, size == narrowest or (fewest_sockets > 0 and _sockets(tables, mask) == fewest_sockets))
-            for mask, size in masks_in_order(tuple(free_by_node))
-            if sums[mask] >= count and required & ~mask == 0
-        )
+        known = hints_in_order(tuple(free_by_node), narrowest)
+        # Up to 255 masks: what a loop would do for each is done in one call for all.
+        hints = tuple(compress(known, map(count.__le__, sums_in_order(free_by_node))))
+        if required:
+            hints = tuple([one for one in hints if one.nodes is not None and required & ~one.nodes == 0])
+        if fewest_sockets:
+            hints = tuple([_preferred_by_sockets(tables, one, fewest_sockets) for one in hints])
         return HintSet("cpu", hints, why=why)
     if sum(free_by_node.values()) < count:
         return HintSet("cpu", (), why=why)
@@ -167,6 +169,12 @@ def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_
         fewest_sockets=fewest_sockets,
     )
     return HintSet("cpu", (), rule, why)
+
+
+def _preferred_by_sockets(tables: CPUTables, hint: Hint, fewest: int) -> Hint:
+    """The hint, preferred too where its nodes are on the fewest sockets."""
+    is_preferred = hint.preferred or _sockets(tables, hint.nodes or 0) == fewest
+    return Hint(hint.nodes, is_preferred)
 
 
 def _fewest_sockets(tables: CPUTables, nodes: int) -> int:

@@ -5,7 +5,7 @@ ids. There are at most 255 hints. Each further node would double the list, so a 
 `HintRule` instead: the amount on each node and the amount needed, by which any mask can be judged.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations
@@ -121,17 +121,23 @@ class HintSet:
             return frozenset({True})
         if not self.hints and self.rule is None:
             return frozenset({False})
+        if None not in self._listed:
+            return frozenset()
         return frozenset(preferred for nodes, preferred in self.hints if nodes is None)
 
     @cached_property
     def preferred(self) -> frozenset[int]:
         """Listed masks that are preferred."""
-        return frozenset(n for n, preferred in self.hints or () if preferred and n is not None)
+        return frozenset([n for n, preferred in self.hints or () if preferred and n is not None])
 
     @cached_property
     def masks(self) -> frozenset[int]:
         """All listed masks."""
-        return frozenset(n for n, _ in self.hints or () if n is not None)
+        return frozenset([n for n in self._listed if n is not None])
+
+    @cached_property
+    def _listed(self) -> Mapping[int | None, bool]:
+        return dict(self.hints or ())
 
     def names(self, mask: int) -> bool:
         """Whether `mask` is one of the preferred hints."""
@@ -156,6 +162,26 @@ def masks_in_order(nodes: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         for size in range(1, len(nodes) + 1)
         for members in combinations(nodes, size)
     )
+
+
+@lru_cache(maxsize=64)
+def hints_in_order(nodes: tuple[int, ...], preferred_size: int) -> tuple[Hint, ...]:
+    """A hint for each mask in that order; those of `preferred_size` nodes are preferred."""
+    return tuple(Hint(mask, size == preferred_size) for mask, size in masks_in_order(nodes))
+
+
+def sums_in_order(by_node: Mapping[int, int]) -> Iterable[int]:
+    """The total of each mask in that order; for few nodes only."""
+    sums = [0]
+    for amount in by_node.values():
+        sums += [total + amount for total in sums]
+    return map(sums.__getitem__, _subsets_in_order(len(by_node)))
+
+
+@lru_cache(maxsize=LISTED_NODES)
+def _subsets_in_order(count: int) -> tuple[int, ...]:
+    """The masks of so many positions in that order: the places of their sums."""
+    return tuple(mask for mask, _ in masks_in_order(tuple(range(count))))
 
 
 def sums_by_mask(by_node: Mapping[int, int]) -> dict[int, int]:
