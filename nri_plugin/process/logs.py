@@ -17,6 +17,7 @@ import stat
 import sys
 import time
 from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -273,8 +274,13 @@ def fields_of(record: logging.LogRecord) -> Mapping[str, object]:
 
 def timestamp(record: logging.LogRecord) -> str:
     """Return the record's time in UTC, with milliseconds."""
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    return f"{_seconds(int(record.created))}.{int(record.msecs):03d}Z"
+
+
+@lru_cache(maxsize=2)
+def _seconds(since_1970: int) -> str:
+    """The time without its fraction; lines come in bursts, so most have the same."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since_1970))
 
 
 def quoted(value: object) -> str:
@@ -321,6 +327,8 @@ def to_stderr(level: str, form: str = "text") -> logging.Logger:
 
 def _directed(handler: logging.Handler, level: str, form: str) -> logging.Logger:
     logging.raiseExceptions = False  # a full disk under the log must not reach the containers' path
+    # No line shows them, and looking them up takes a system call and as long as the rest of a record.
+    logging.logThreads = logging.logMultiprocessing = logging.logProcesses = False
     logger = logging.getLogger(LOGGER_NAME)
     handler.setFormatter(JSONFormatter() if form == "json" else TextFormatter())
     for old in tuple(logger.handlers):

@@ -358,6 +358,10 @@ _EVENTS: Mapping[str, type[Any]] = {
     )
 }
 
+_NAMES: Mapping[type[Any], tuple[str, ...]] = {
+    kind: tuple(one.name for one in fields(kind) if one.name in _PARTS) for kind in _EVENTS.values()
+}
+
 RECORDED = frozenset({*_EVENTS.values(), InformedCreate, UnsavedStart})
 """Events that can change the state or cause writes."""
 
@@ -379,9 +383,12 @@ def _parts(event: Event) -> dict[str, Any]:
         }
     if isinstance(event, UnsavedStart):
         return {**_parts(event.event), "unsaved": event.why}
-    given = {name: getattr(event, name, None) for name in _PARTS}
-    parts = {name: _PARTS[name].row(value) for name, value in given.items() if value is not None}
-    return {"event": type(event).__name__, **parts}
+    parts: dict[str, Any] = {"event": type(event).__name__}
+    for name in _NAMES[type(event)]:
+        value = getattr(event, name)
+        if value is not None:
+            parts[name] = _PARTS[name].row(value)
+    return parts
 
 
 def event_from(line: RecordedLine) -> Event:
