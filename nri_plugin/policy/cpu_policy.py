@@ -157,7 +157,9 @@ def _hint_set(tables: CPUTables, count: int, free: int, reusable: int, *, align_
             hints = tuple([one for one in hints if one.nodes is not None and required & ~one.nodes == 0])
         if fewest_sockets:
             hints = tuple([_preferred_by_sockets(tables, one, fewest_sockets) for one in hints])
-        return HintSet("cpu", hints, why=why)
+            return HintSet("cpu", hints, why=why)
+        # No mask below the preferred size can fit, so the preferred ones come first.
+        return HintSet.by_size("cpu", hints, why)
     if sum(free_by_node.values()) < count:
         return HintSet("cpu", (), why=why)
     rule = HintRule(

@@ -8,8 +8,9 @@ ids. There are at most 255 hints. Each further node would double the list, so a 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from itertools import combinations
-from typing import NamedTuple
+from itertools import combinations, takewhile
+from operator import itemgetter
+from typing import NamedTuple, Self
 
 from nri_plugin.model import bits
 
@@ -110,6 +111,16 @@ class HintSet:
     why: str = ""
     exact: bool = True
 
+    @classmethod
+    def by_size(cls, resource: str, hints: tuple[Hint, ...], why: str) -> Self:
+        """The set of listed hints of which the preferred ones come first, and none is for anywhere."""
+        made = cls(resource, hints, why=why)
+        if hints:
+            # Known without a look at up to 255 hints.
+            preferred = takewhile(itemgetter(1), hints)
+            made.__dict__.update(anywhere=frozenset(), preferred=frozenset([nodes for nodes, _ in preferred]))
+        return made
+
     @cached_property
     def anywhere(self) -> frozenset[bool]:
         """The `preferred` of its hints that name no nodes.
@@ -121,8 +132,6 @@ class HintSet:
             return frozenset({True})
         if not self.hints and self.rule is None:
             return frozenset({False})
-        if None not in self._listed:
-            return frozenset()
         return frozenset(preferred for nodes, preferred in self.hints if nodes is None)
 
     @cached_property
@@ -133,11 +142,7 @@ class HintSet:
     @cached_property
     def masks(self) -> frozenset[int]:
         """All listed masks."""
-        return frozenset([n for n in self._listed if n is not None])
-
-    @cached_property
-    def _listed(self) -> Mapping[int | None, bool]:
-        return dict(self.hints or ())
+        return frozenset([n for n, _ in self.hints or () if n is not None])
 
     def names(self, mask: int) -> bool:
         """Whether `mask` is one of the preferred hints."""
