@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
-from nri_plugin.agent.assembly import Assembly, collect_garbage_by_the_clock
+from nri_plugin.agent.assembly import Assembly, collect_garbage_between_requests
 from nri_plugin.agent.connection import adopt, connect
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
@@ -157,7 +157,7 @@ def serve(
 
     def serve_runtime() -> None:
         assembly.make_handler()
-        collect_garbage_by_the_clock(loop)
+        collect_garbage_between_requests(loop)
         link.connect()  # last: from here on the runtime waits for every answer
 
     # A successor does not wait for a newer agent to end: the runtime started that one, with another supervisor.
@@ -294,7 +294,7 @@ def serve_given_connection(arguments: Arguments, environment: Mapping[str, str],
     start.link = link
 
     def begin() -> None:
-        collect_garbage_by_the_clock(loop)
+        collect_garbage_between_requests(loop)
         link.connect()
 
     return run(loop, link, Reload(start.load, link, log), log, begin, start, life)

@@ -211,9 +211,13 @@ class RuntimeLink:
 
     def _flush(self, connection: RuntimeConnection) -> None:
         """Send what is queued."""
+        had_unsent = connection.transport.has_unsent
         is_all_out = connection.send()
         # The rest is sent when the socket is writable; meanwhile the agent goes on reading.
-        self._loop.watch(connection.transport.sock, self._readable, None if is_all_out else self._writable)
+        if is_all_out is had_unsent:
+            self._loop.watch(
+                connection.transport.sock, self._readable, None if is_all_out else self._writable
+            )
 
     def _after_answers(self, connection: RuntimeConnection) -> None:
         """Do steps 9 and 10 of the requests that were answered, also where the connection is lost."""

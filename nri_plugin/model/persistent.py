@@ -112,21 +112,11 @@ class PersistentMap(Mapping[Key, Value]):
     # Reading
 
     def __getitem__(self, key: Key) -> Value:
-        bits = hash(key)
-        tree = self.root
-        while type(tree) is _Branch:
-            tree = tree.children[bits & _MASK]
-            bits >>= _BITS
-        return cast("Value", cast("_Leaf", tree).entries[key][1])
+        return _leaf_of(self.root, key).entries[key][1]  # type: ignore[no-any-return]
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or else `default`."""
-        bits = hash(key)
-        tree = self.root
-        while type(tree) is _Branch:
-            tree = tree.children[bits & _MASK]
-            bits >>= _BITS
-        entry = cast("_Leaf", tree).entries.get(key)
+        entry = _leaf_of(self.root, key).entries.get(key)
         return default if entry is None else entry[1]
 
     def __contains__(self, key: object) -> bool:
@@ -248,7 +238,7 @@ class PersistentMap(Mapping[Key, Value]):
 
 def persistent(mapping: Mapping[Key, Value]) -> PersistentMap[Key, Value]:
     """The mapping with its own type: a state names its mappings by what its callers may give."""
-    return cast("PersistentMap[Key, Value]", mapping)
+    return mapping  # type: ignore[return-value]
 
 
 def _number(entry: tuple[int, Any, Any]) -> int:
@@ -256,11 +246,12 @@ def _number(entry: tuple[int, Any, Any]) -> int:
 
 
 def _leaf_of(tree: _Tree, key: object) -> _Leaf:
-    bits = hash(key)
-    while type(tree) is _Branch:
-        tree = tree.children[bits & _MASK]
-        bits >>= _BITS
-    return cast("_Leaf", tree)
+    if type(tree) is _Branch:
+        bits = hash(key)
+        while type(tree) is _Branch:
+            tree = tree.children[bits & _MASK]
+            bits >>= _BITS
+    return tree  # type: ignore[return-value]
 
 
 def _entries(tree: _Tree) -> Iterator[tuple[Any, tuple[int, Any]]]:

@@ -364,6 +364,9 @@ def pod_of(key: str) -> str:
     return key.rpartition("/")[0]
 
 
+_PERSISTENT = (PersistentMap, PersistentMap, PersistentMap)
+
+
 @dataclass(frozen=True)
 class State:
     """Everything that is stored between two events.
@@ -382,6 +385,8 @@ class State:
 
     def __post_init__(self) -> None:
         # Most states are made from an earlier one, whose mappings are persistent already.
+        if (type(self.pods), type(self.containers), type(self.allocations)) == _PERSISTENT:
+            return
         for name, group in _GROUPS.items():
             given = getattr(self, name)
             if type(given) is not PersistentMap:
@@ -429,6 +434,13 @@ class State:
             are left. Why: the kernel does not balance processes on isolated CPUs. Option: `isolatedCPUs:
             ignore`.
         """
+        # A decision, its check and its writes ask for the pool of the same node six times.
+        known: tuple[Node, CPUSet] | None = self.__dict__.get("_pool")
+        if known is None or known[0] is not node:
+            known = self.__dict__["_pool"] = (node, self._shared_pool(node))
+        return known[1]
+
+    def _shared_pool(self, node: Node) -> CPUSet:
         pool = node.topology.online - self.exclusive
         pool = pool - node.isolated or pool
         if node.options.strict_cpu_reservation:

@@ -99,6 +99,7 @@ class CPUTables:
         cpus_per_socket: average rounded down, the kubelet's idea of a whole socket.
         cpus_per_cache: average rounded down.
         nodes_per_socket: average rounded down; 0 where there are more sockets than NUMA nodes.
+        smallest_unit: CPUs of the smallest NUMA node or socket.
     """
 
     online: int
@@ -116,6 +117,7 @@ class CPUTables:
     cpus_per_socket: int
     cpus_per_cache: int
     nodes_per_socket: int
+    smallest_unit: int
 
     def siblings_of(self, cpus: int) -> int:
         """All threads of all cores that have a thread in `cpus`."""
@@ -175,6 +177,7 @@ def cpu_tables(topology: Topology) -> CPUTables:
         cpus_per_socket=_average(total, len(sockets)),
         cpus_per_cache=_average(total, len(caches)),
         nodes_per_socket=_average(len(nodes), len(sockets)),
+        smallest_unit=min((unit.bit_count() for unit in (*node_sets, *sockets)), default=0),
     )
 
 
@@ -245,6 +248,16 @@ def lowest_bits(mask: int, count: int) -> int:
     return mask ^ rest
 
 
+def _fullest_first_of(units: Iterable[int], free: int) -> list[int]:
+    return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
+
+
+def _nested(outer: Iterable[int], inner_of: Mapping[int, tuple[int, ...]], free: int) -> Iterator[int]:
+    for unit in outer:
+        there = unit & free
+        yield from _fullest_first_of([inner for inner in inner_of[unit] if inner & there], free)
+
+
 class _Taker:
     """A choice in progress: `need` CPUs are still to be taken from `free`."""
 
@@ -273,6 +286,8 @@ class _Taker:
         sockets and cores.
         """
         for unit in units:
+            if not self.need:
+                return
             size = unit.bit_count()
             if size <= self.need and unit & ~self.free == 0 and average in (None, size):
                 self.take(unit, stage)
@@ -280,14 +295,14 @@ class _Taker:
     # Orders: fewest free CPUs first, then lowest id, because groups ascend by id and sorting is stable.
 
     def fullest_first(self, units: Iterable[int]) -> list[int]:
-        free = self.free
-        return sorted([unit for unit in units if unit & free], key=lambda unit: (unit & free).bit_count())
+        return _fullest_first_of(units, self.free)
 
     def nested(self, outer: Iterable[int], inner_of: Mapping[int, tuple[int, ...]]) -> Iterator[int]:
-        """The inner units with a free CPU in each outer unit; one that reaches beyond it counts as a whole."""
-        for unit in outer:
-            there = unit & self.free
-            yield from self.fullest_first(inner for inner in inner_of[unit] if inner & there)
+        """The inner units with a free CPU in each outer unit; one that reaches beyond it counts as a whole.
+
+        The order is that of the moment of this call, also where a later part of it is asked for after units were taken.
+        """
+        return _nested(outer, inner_of, self.free)
 
     def nodes(self) -> list[int]:
         tables = self.tables
@@ -304,14 +319,16 @@ class _Taker:
     def caches(self) -> list[int]:
         return list(self.nested(self.nodes(), self.tables.caches_in))
 
-    def cores(self) -> list[int]:
+    def cores(self) -> Iterator[int]:
         outer = self.sockets() if self.tables.nodes_first else self.nodes()
-        return list(self.nested(outer, self.tables.cores_in))
+        return self.nested(outer, self.tables.cores_in)
 
     # Stages: each makes its order once, when it begins.
 
     def take_whole_nodes_and_sockets(self) -> None:
         average = self.tables.cpus_per_socket
+        if self.need < self.tables.smallest_unit:
+            return
         if self.tables.nodes_first:
             self.take_each_whole(self.nodes(), AssignmentStage.WHOLE_NODE)
             self.take_each_whole(self.sockets(), AssignmentStage.WHOLE_SOCKET, average)

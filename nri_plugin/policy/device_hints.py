@@ -73,13 +73,15 @@ def device_totals(places: Iterable[tuple[NodeMask, int]]) -> tuple[tuple[NodeMas
     return tuple(sorted(counts.items(), key=lambda item: (len(item[0]), tuple(item[0]))))
 
 
-def device_hint_sets(nodes: Sequence[int], resources: Iterable[DeviceResource]) -> Provider:
+def device_hint_sets(nodes: Sequence[int], resources: Sequence[DeviceResource]) -> Provider:
     """The hint sets for a container's devices; resources of which no device has a known place have none.
 
     Args:
         nodes: all NUMA nodes of the machine, ascending.
         resources: devices of the container, in the order of the kubelet's providers.
     """
+    if not resources:
+        return None
     of_machine = NodeMask.from_ids(nodes)
     hint_sets = [_hint_set(of_machine, resource) for resource in resources if resource.devices]
     return tuple(hint_set for hint_set in hint_sets if hint_set is not None) or None

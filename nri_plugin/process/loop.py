@@ -46,6 +46,7 @@ class Loop:
         self._selector = selectors.DefaultSelector()
         self._posted: deque[Action] = deque()
         self._timers: dict[str, tuple[float, Action]] = {}
+        self._after_turn: Action | None = None
         self._exit_code: int | None = None
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -85,6 +86,10 @@ class Loop:
 
         self.set_timer(name, self.clock() + pause_s, again)
 
+    def after_each_turn(self, action: Action) -> None:
+        """Run `action` at the end of every turn, when the events and timers of the turn have been served."""
+        self._after_turn = action
+
     def post(self, action: Action) -> None:
         """Run `action` soon in the loop's thread; safe in any thread and in signal handlers."""
         self._posted.append(action)
@@ -115,14 +120,21 @@ class Loop:
 
     def run_once(self) -> None:
         """Wait for the next event, then run everything that is due."""
-        for key, mask in self._selector.select(self._timeout()):
+        ready = self._selector.select(self._timeout())
+        for key, mask in ready:
             on_readable, on_writable = key.data
             if mask & selectors.EVENT_WRITE and on_writable:
                 on_writable()
-            if mask & selectors.EVENT_READ and self._watches(key):
+            # Mostly one source is ready, and nothing ran that could have dropped it.
+            if mask & selectors.EVENT_READ and (
+                (mask == selectors.EVENT_READ and len(ready) == 1) or self._watches(key)
+            ):
                 on_readable()
-        self._run_posted()
+        if self._posted:
+            self._run_posted()
         self._run_due_timers()
+        if self._after_turn is not None:
+            self._after_turn()
 
     def close(self) -> None:
         """Close the descriptors."""

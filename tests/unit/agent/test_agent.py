@@ -2,6 +2,7 @@ import gc
 import logging
 import socket
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -107,27 +108,63 @@ def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPa
     assert order == ["pages", "connect"]
 
 
-def test_garbage_is_collected_by_the_clock_and_again():
+class Cycle:
+    """A value that only a garbage collection ends."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture
+def collecting() -> Iterator[tuple[Loop, Clock]]:
+    """A loop between whose requests garbage is collected."""
     clock = Clock()
     loop = Loop(clock)
-    collections: list[str] = []
+    assembly.collect_garbage_between_requests(loop)
+    yield loop, clock
+    loop.close()
+    gc.unfreeze()
+    gc.enable()
 
-    def note(phase: str, _info: object) -> None:
-        collections.append(phase)
 
-    try:
-        assembly.collect_garbage_by_the_clock(loop)
-        assert not gc.isenabled()
-        gc.callbacks.append(note)
-        for _ in range(2):
-            clock.now += assembly.COLLECT_PAUSE_S
-            loop.run_once()
-    finally:
-        gc.callbacks.remove(note)
-        gc.unfreeze()
-        gc.enable()
-        loop.close()
-    assert collections.count("stop") == 2
+def test_garbage_does_not_pile_up_where_requests_never_pause(collecting: tuple[Loop, Clock]):
+    loop, _ = collecting
+    assert not gc.isenabled()
+    cycles: list[weakref.ref[Cycle]] = []
+    most = 0
+    for _ in range(40):
+        loop.post(lambda: cycles.extend(weakref.ref(Cycle()) for _ in range(500)))
+        loop.run_once()
+        most = max(most, sum(one() is not None for one in cycles))
+    assert most <= assembly.MOST_YOUNG
+    assert len(cycles) > 3 * assembly.MOST_YOUNG
+
+
+def test_nothing_is_collected_while_a_request_is_handled(collecting: tuple[Loop, Clock]):
+    loop, _ = collecting
+    alive: list[int] = []
+
+    def request() -> None:
+        cycles = [weakref.ref(Cycle()) for _ in range(3 * assembly.MOST_YOUNG)]
+        alive.append(sum(one() is not None for one in cycles))
+
+    loop.post(request)
+    loop.run_once()
+    assert alive == [3 * assembly.MOST_YOUNG]
+
+
+@pytest.mark.parametrize("pause_s", [assembly.COLLECT_PAUSE_S, assembly.COLLECT_ALL_PAUSE_S])
+def test_a_few_cycles_are_collected_by_the_clock(collecting: tuple[Loop, Clock], pause_s: float):
+    loop, clock = collecting
+    cycle = Cycle()
+    one = weakref.ref(cycle)
+    if pause_s == assembly.COLLECT_ALL_PAUSE_S:
+        gc.freeze()  # it was alive at a collection
+    del cycle
+    for _ in range(2):
+        clock.now += pause_s
+        loop.run_once()
+    assert one() is None
 
 
 def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
