@@ -372,6 +372,8 @@ class PodFactsLookup:
             return InformedCreate(event, facts=known.facts) if known.facts else event
         # 3: sysfs; None where the container has more devices than are located.
         devices = self._located(event) if known.devices is None else known.devices
+        if devices == () and known is NOTHING:
+            return InformedCreate(event)
         # 4: hints of too many devices would take too long; their pod's author chose the number.
         if devices is None or has_too_many_devices(devices, known.pod_devices):
             event = without_devices(event)

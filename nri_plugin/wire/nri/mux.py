@@ -84,13 +84,23 @@ class MuxReader:
         return pieces
 
     def _take_header(self, view: memoryview) -> memoryview:
+        # Mostly it is whole.
+        if not self._header and len(view) >= HEADER_BYTES:
+            self._connection_id, self._left = HEADER.unpack_from(view)
+            self._check_length()
+            return view[HEADER_BYTES:]
         missing = HEADER_BYTES - len(self._header)
         self._header += view[:missing]
         if len(self._header) == HEADER_BYTES:
             self._connection_id, self._left = HEADER.unpack(self._header)
             self._header.clear()
-            # The trunk cannot be resynchronized: after a wrong length there is no telling where a header begins.
-            if self._left > self._max_payload:
-                msg = f"peer announced a mux frame of {self._left} bytes, at most {self._max_payload} can be meant"
-                raise RemoteProtocolError(msg)
+            self._check_length()
         return view[missing:]
+
+    def _check_length(self) -> None:
+        # The trunk cannot be resynchronized: after a wrong length there is no telling where a header begins.
+        if self._left > self._max_payload:
+            msg = (
+                f"peer announced a mux frame of {self._left} bytes, at most {self._max_payload} can be meant"
+            )
+            raise RemoteProtocolError(msg)

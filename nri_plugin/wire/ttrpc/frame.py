@@ -107,7 +107,8 @@ class FrameReader:
 
     def _next_frame(self) -> Frame | OversizeFrame | None:
         # The rest of an oversize frame comes first; nothing behind it can be read before it has passed.
-        self._drop_skipped()
+        if self._skip:
+            self._drop_skipped()
         # A header may arrive in pieces: the NRI multiplexer and the Go peer's buffer cut the stream anywhere.
         if len(self._buffer) < HEADER_BYTES:
             return None
@@ -136,10 +137,9 @@ class FrameReader:
         return OversizeFrame(stream_id, message_type, length)
 
     def _drop_skipped(self) -> None:
-        if self._skip:
-            dropped = min(self._skip, len(self._buffer))
-            del self._buffer[:dropped]
-            self._skip -= dropped
+        dropped = min(self._skip, len(self._buffer))
+        del self._buffer[:dropped]
+        self._skip -= dropped
 
 
 # Envelopes
@@ -231,8 +231,10 @@ def decode_request(data: bytes) -> RequestEnvelope:
     Raises:
         RemoteProtocolError: it is no Request message.
     """
-    message = pb.Request()
-    _parse(message, data, "request")
+    try:
+        message = pb.Request.FromString(data)
+    except DecodeError as err:
+        raise _undecodable("request", data, err) from err
     metadata = tuple((entry.key, entry.value) for entry in message.metadata) if message.metadata else ()
     return RequestEnvelope(message.service, message.method, message.payload, message.timeout_nano, metadata)
 
@@ -255,8 +257,10 @@ def decode_response(data: bytes) -> ResponseEnvelope:
     Raises:
         RemoteProtocolError: it is no Response message.
     """
-    message = pb.Response()
-    _parse(message, data, "response")
+    try:
+        message = pb.Response.FromString(data)
+    except DecodeError as err:
+        raise _undecodable("response", data, err) from err
     # Go sends no status for success, other peers may send one with code 0: both have a payload. With an error Go throws
     # the payload away, so an error never comes with a result.
     wire = message.status
@@ -266,8 +270,5 @@ def decode_response(data: bytes) -> ResponseEnvelope:
     return ResponseEnvelope(RPCStatus(wire.code, wire.message, details), message.payload)
 
 
-def _parse(message: pb.Request | pb.Response, data: bytes, what: str) -> None:
-    try:
-        message.ParseFromString(data)
-    except DecodeError as err:
-        raise RemoteProtocolError(f"{what} of {len(data)} bytes cannot be decoded: {err}") from err
+def _undecodable(what: str, data: bytes, err: DecodeError) -> RemoteProtocolError:
+    return RemoteProtocolError(f"{what} of {len(data)} bytes cannot be decoded: {err}")

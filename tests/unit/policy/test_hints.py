@@ -1,6 +1,16 @@
 """Hint sets and their hints."""
 
-from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need, masks_in_order, smallest_size, sums_by_mask
+from nri_plugin.policy.hints import (
+    Hint,
+    HintRule,
+    HintSet,
+    Need,
+    hints_in_order,
+    masks_in_order,
+    smallest_size,
+    sums_by_mask,
+    sums_in_order,
+)
 
 
 def test_masks_come_by_size_then_by_ascending_nodes():
@@ -11,6 +21,25 @@ def test_masks_come_by_size_then_by_ascending_nodes():
 
 def test_sums_are_those_of_each_set_of_nodes():
     assert sums_by_mask({0: 3, 2: 4}) == {0: 0, 0b001: 3, 0b100: 4, 0b101: 7}
+
+
+def test_sums_in_order_are_those_of_the_masks_in_order():
+    by_node = {0: 3, 2: 4, 5: 9, 6: 1}
+    sums = sums_by_mask(by_node)
+    assert list(sums_in_order(by_node)) == [sums[mask] for mask, _ in masks_in_order(tuple(by_node))]
+
+
+def test_hints_in_order_prefer_one_size():
+    found = [(hint.nodes, hint.preferred) for hint in hints_in_order((0, 2, 3), 2)]
+    assert found == [(mask, size == 2) for mask, size in masks_in_order((0, 2, 3))]
+
+
+def test_a_set_by_size_knows_what_a_look_at_each_hint_would_tell():
+    by_size = hints_in_order((0, 1, 3), 2)
+    for hints in (by_size[3:], by_size[4:], by_size[6:], ()):
+        made, plain = HintSet.by_size("r", hints, "why"), HintSet("r", hints, why="why")
+        assert made == plain
+        assert (made.anywhere, made.preferred, made.masks) == (plain.anywhere, plain.preferred, plain.masks)
 
 
 def test_the_smallest_size_takes_the_largest_nodes():
