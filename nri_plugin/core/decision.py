@@ -59,6 +59,7 @@ of the runtime's message, and the rest is inferred.
 
 from dataclasses import dataclass
 
+from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import CgroupRef, PodFacts, State
@@ -136,6 +137,7 @@ class UnsavedStart:
     why: str
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class CpusetWrite:
     """Set `cpuset.cpus` of one cgroup.
@@ -173,6 +175,7 @@ class EffectiveCheck:
     container_id: str
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The result of one event.

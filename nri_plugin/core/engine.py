@@ -146,12 +146,14 @@ def _informed_create(
         # It runs although it was refused as a whole: its containers get what fits.
         pod = replace(pod, regime=Regime.CLAIMS)
     # 5. The container's own cpuset and memory nodes travel in the response. They follow from the allocations.
-    record = placed.remembered_by(_record(pod, container, Phase.CREATING, str(overruled or "")))
-    cpus = state.desired_cpus(node, record) if pins(node, state) else NO_CPUS
+    cpus = state.desired_cpus_of(node, request.key) if pins(node, state) else NO_CPUS
     mems = allocation.mems if allocation else NO_NODES
+    record = container_record(
+        pod, container, Phase.CREATING, unplaced=bounds.reason(str(overruled or "")), stored=(cpus, mems)
+    )
+    record = placed.remembered_by(record)
     quota = NO_QUOTA if replies_quota(node, state, record) else None
     resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if cpus or mems else None
-    record = replace(record, stored_cpus=cpus, stored_mems=mems)
     # 6. The other containers: the response carries those that only the runtime can update, the rest are cgroup writes.
     state, updates = pending_updates(node, state.with_pod(pod).with_container(record), except_id=record.id)
     steps = ("devices-not-counted", *placed.steps) if has_uncounted_devices(known) else placed.steps
@@ -346,7 +348,7 @@ def _unsaved_start(node: Node, state: State, unsaved: UnsavedStart) -> Decision:
     """Handle the event as for a known container that runs in the shared pool."""
     event = unsaved.event
     pod = _lived_in(node, state, event.pod)
-    record = _record(pod, event.container, Phase.CREATING, unsaved.why)
+    record = container_record(pod, event.container, Phase.CREATING, unplaced=bounds.reason(unsaved.why))
     return decide(node, state.with_pod(pod).with_container(record), event)
 
 
@@ -358,7 +360,7 @@ def _found(
     if record is not None:
         return state, record, ()
     known = _lived_in(node, state, pod)
-    record = _record(known, container, phase)
+    record = container_record(known, container, phase)
     state, steps = adopt(node, state.with_pod(known).with_container(record), record, container)
     return state, state.containers[record.id], ("discovered", *steps)
 
@@ -388,11 +390,6 @@ def _uid(state: State, pod: Pod) -> str:
         return pod.uid
     known = state.pod_of_sandbox(pod.id)
     return known.uid if known else pod.id
-
-
-def _record(pod: PodRecord, container: Container, phase: Phase, unplaced: str = "") -> ContainerRecord:
-    record = container_record(pod, container, phase)
-    return replace(record, unplaced=bounds.reason(unplaced)) if unplaced else record
 
 
 def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:

@@ -35,6 +35,7 @@ from typing import TypeVar
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
+from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     IsolatedWish,
@@ -77,6 +78,7 @@ MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class ContainerRequest:
     """The request of one container.
@@ -422,7 +424,13 @@ def remembered(pod: PodRecord) -> PodRecord:
 
 
 def container_record(
-    pod: PodRecord, container: Container, phase: Phase, known: ContainerRecord | None = None
+    pod: PodRecord,
+    container: Container,
+    phase: Phase,
+    known: ContainerRecord | None = None,
+    *,
+    unplaced: str = "",
+    stored: tuple[CPUSet, NodeMask] | None = None,
 ) -> ContainerRecord:
     """The record of a container, from the runtime's message.
 
@@ -431,18 +439,21 @@ def container_record(
         container: the message.
         phase: by the event.
         known: an earlier record, for the fields that the message does not tell.
+        unplaced: why it runs without a place, where there is no earlier record.
+        stored: the CPUs and memory nodes that the runtime will store; None for those in the message.
     """
+    cpus, mems = stored or (stored_cpus(container.resources), stored_mems(container.resources))
     return ContainerRecord(
         id=container.id,
         pod_uid=pod.uid,
         name=container.name,
         phase=phase,
         cgroup=CgroupRef(pod.cgroup_parent, container.cgroups_path),
-        stored_cpus=stored_cpus(container.resources),
-        stored_mems=stored_mems(container.resources),
+        stored_cpus=cpus,
+        stored_mems=mems,
         # A lifted quota no longer tells the limit.
         limit_milli=limit_milli(container.resources) or (known.limit_milli if known else 0),
-        unplaced=known.unplaced if known else "",
+        unplaced=known.unplaced if known else unplaced,
         affinity=known.affinity if known else None,
         affinity_preferred=known.affinity_preferred if known else True,
     )

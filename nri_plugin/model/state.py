@@ -15,6 +15,7 @@ from itertools import chain
 from operator import or_
 from typing import Any, TypeVar
 
+from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import Node
 from nri_plugin.model.persistent import Change, PersistentMap, Sum, persistent
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
@@ -183,6 +184,7 @@ class Resize:
     after: Size
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """The CPUs and memory of one container of one pod; ends with the pod.
@@ -247,6 +249,7 @@ class Regime(StrEnum):
     """The pod owns its resources as a whole, and its containers share them."""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class PodRecord:
     """A pod that exists.
@@ -292,6 +295,7 @@ class PodRecord:
     regime: Regime | None = None
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class ContainerRecord:
     """A container that exists in the runtime.
@@ -465,7 +469,11 @@ class State:
 
     def desired_cpus(self, node: Node, container: ContainerRecord) -> CPUSet:
         """The cpuset the container's cgroup should hold: CPUs of its own, or else the shared pool."""
-        return self.own_cpus(node, container.key) or self.shared_pool(node)
+        return self.desired_cpus_of(node, container.key)
+
+    def desired_cpus_of(self, node: Node, key: str) -> CPUSet:
+        """The same of the container whose allocation has that key."""
+        return self.own_cpus(node, key) or self.shared_pool(node)
 
     def own_cpus(self, node: Node, key: str) -> CPUSet:
         """The CPUs of an allocation that are online, because cgroup v1 accepts no others; none for the shared pool.
@@ -554,18 +562,29 @@ class State:
             if record.cgroup.path and slice_above(record.cgroup.path) in slices:
                 yield one
 
+    def _with(self, pods: Mapping[str, PodRecord], containers: Mapping[str, ContainerRecord]) -> "State":
+        """This state with these records and the same allocations; what follows from allocations alone is known already."""
+        if pods is self.pods and containers is self.containers:
+            return self
+        made = State(pods, containers, self.allocations)
+        known = self.__dict__
+        for name in ("exclusive", "_pool"):
+            if name in known:
+                made.__dict__[name] = known[name]
+        return made
+
     def with_pod(self, pod: PodRecord) -> "State":
         """This state with `pod` added or replaced."""
-        return State(persistent(self.pods).with_item(pod.uid, pod), self.containers, self.allocations)
+        return self._with(persistent(self.pods).with_item(pod.uid, pod), self.containers)
 
     def with_container(self, record: ContainerRecord) -> "State":
         """This state with `record` added or replaced."""
         containers = persistent(self.containers).with_item(record.id, record)
-        return State(self.pods, containers, self.allocations)
+        return self._with(self.pods, containers)
 
     def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
         """This state with `records`, by id, added or replaced."""
-        return State(self.pods, persistent(self.containers).with_items(records), self.allocations)
+        return self._with(self.pods, persistent(self.containers).with_items(records))
 
     def with_allocation(self, key: str, allocation: Allocation) -> "State":
         """This state with the allocation added or replaced."""
@@ -574,11 +593,12 @@ class State:
 
     def without_container(self, container_id: str) -> "State":
         """This state without the container's record; its allocation stays."""
-        return State(self.pods, persistent(self.containers).without(container_id), self.allocations)
+        return self._with(self.pods, persistent(self.containers).without(container_id))
 
     def without_allocation(self, key: str) -> "State":
         """This state without that allocation."""
-        return State(self.pods, self.containers, persistent(self.allocations).without(key))
+        kept = persistent(self.allocations).without(key)
+        return self if kept is self.allocations else State(self.pods, self.containers, kept)
 
     def released(self, pod_uid: str) -> "State":
         """This state without the pod's allocations."""

@@ -14,6 +14,7 @@ from enum import IntEnum, IntFlag
 from types import MappingProxyType
 
 from nri_plugin.model.bounds import Cut
+from nri_plugin.model.frozen import made_quickly
 from nri_plugin.wire.nri import spec
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
@@ -64,6 +65,7 @@ class DeviceRule:
     access: str = ""
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Resources:
     """LinuxResources: in an adjustment or update fields that are not set change nothing.
@@ -120,6 +122,7 @@ class PodDetails:
     resources: Resources | None = None
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Pod:
     """A pod sandbox. `resources` is the sum of the pod's containers as the kubelet sent it.
@@ -175,6 +178,7 @@ class ContainerDetails:
     rdt: spec.RDT | None = None
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Container:
     """A container as the runtime describes it at that moment.

@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.model.frozen import made_quickly
 from nri_plugin.wire.ttrpc.frame import (
     MAX_RECEIVE_BYTES,
     MAX_SEND_BYTES,
@@ -47,6 +48,7 @@ from nri_plugin.wire.ttrpc.frame import (
 # Events
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Call:
     """A request that waits for its answer.
