@@ -1,9 +1,9 @@
 import pytest
 
-from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WriteError
+from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WaitingWrites, WriteError
 from nri_plugin.core.decision import CpusetWrite
-from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.errors import HostError, InvariantError
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.agent_fakes import FakeCgroups
 from tests.builders import cpus, node
 
@@ -80,3 +80,121 @@ def test_outcomes_are_counted_as_they_were(cgroups: FakeCgroups):
     effects = CpusetWriter(cgroups)
     effects.apply(CheckedWrites(WRITES))
     assert effects.outcomes == {"unchanged": 1, "written": 1, "missing": 1}
+
+
+SLICE = "/kubepods/burstable"
+BELOW = [f"{SLICE}/podu/{number}" for number in range(5)]
+
+
+def below_a_slice() -> State:
+    """Five containers that run in the shared pool below the Burstable slice."""
+    records = [
+        ContainerRecord(path[-1], "u", path[-1], Phase.RUNNING, CgroupRef(f"{SLICE}/podu", path))
+        for path in BELOW
+    ]
+    pods = {"u": PodRecord("u", "s", cgroup_parent=f"{SLICE}/podu")}
+    return State(pods=pods, containers={one.id: one for one in records})
+
+
+def with_exclusive(state: State, text: str) -> State:
+    return state.with_allocation("x/c", Allocation(cpus=cpus(text)))
+
+
+SQUEEZED = with_exclusive(below_a_slice(), "2-3")
+BOUND = CpusetWrite(CgroupRef(SLICE), cpus("0-1,4-15"), compare=False, bounds=True)
+
+
+def test_where_a_slice_bounds_them_no_file_below_is_written(cgroups: FakeCgroups):
+    assert CpusetWriter(cgroups).apply(CheckedWrites((BOUND,), SQUEEZED)) == []
+    assert list(cgroups.values) == [SLICE]
+
+
+@pytest.mark.parametrize("trouble", ["failing", "missing"])
+def test_in_place_of_a_slice_that_takes_no_value_the_files_below_are_written(
+    cgroups: FakeCgroups, trouble: str
+):
+    setattr(cgroups, trouble, {SLICE})
+    writer = CpusetWriter(cgroups)
+    errors = writer.apply(CheckedWrites((BOUND,), SQUEEZED))
+    assert cgroups.values == dict.fromkeys(BELOW, cpus("0-1,4-15"))
+    is_failing = trouble == "failing"
+    assert [error.path for error in errors] == [SLICE] * is_failing
+    assert list(writer.unwritten) == [BOUND] * is_failing, "the sweep repairs it"
+    found = CpusetWriter(cgroups).attempt(CheckedWrites((BOUND,), SQUEEZED))
+    assert [error.path for error in found] == [SLICE] * is_failing
+
+
+def test_if_one_of_these_files_fails_too_all_is_put_back(cgroups: FakeCgroups):
+    cgroups.failing = {SLICE, BELOW[2]}
+    with pytest.raises(WriteError, match=BELOW[2]) as caught:
+        CpusetWriter(cgroups).apply(CheckedWrites((BOUND,), SQUEEZED))
+    cgroups.failing = set()
+    assert list(CpusetWriter(cgroups).undo(NODE, below_a_slice(), caught.value.done)) == []
+    assert cgroups.values == dict.fromkeys([SLICE, *BELOW[:3]], cpus("0-15"))
+
+
+@pytest.mark.parametrize(
+    ("held", "then"),
+    [("0-15", "0-7"), ("4-9", "4-7"), ("8-9", "0-7"), ("", "0-7"), ("2-3", "2-3")],
+    ids=["wider", "overlapping", "disjoint", "never set", "narrower"],
+)
+def test_a_write_that_only_narrows_leaves_out_what_the_cgroup_does_not_hold(
+    cgroups: FakeCgroups, held: str, then: str
+):
+    cgroups.values = {"/a": cpus(held)}
+    CpusetWriter(cgroups).apply(CheckedWrites((CpusetWrite(A, cpus("0-7"), narrows=True),)))
+    assert cgroups.values == {"/a": cpus(then)}
+
+
+def taken(waiting: WaitingWrites, state: State, most: int = 2) -> list[list[str]]:
+    """All portions, by the cgroups in them."""
+    portions = []
+    while waiting:
+        writes = waiting.take(NODE, state, most).writes
+        portions.append([f"{write.target.path or write.target.parent}={write.cpus}" for write in writes])
+    return portions
+
+
+def test_files_come_in_portions_and_slices_when_no_file_waits_any_more():
+    waiting = WaitingWrites()
+    assert not waiting
+    waiting.follow(NODE, below_a_slice(), SQUEEZED)
+    *portions, last = taken(waiting, SQUEEZED)
+    assert [len(one) for one in portions] == [2, 2, 1]
+    assert {text for one in portions for text in one} == {f"{path}=0-1,4-15" for path in BELOW}
+    assert last == [f"{SLICE}=0-1,4-15", "/kubepods/besteffort=0-1,4-15"]
+
+
+def test_a_pool_that_changes_while_files_wait_is_written_to_all_of_them_before_the_slices():
+    waiting, later = WaitingWrites(), with_exclusive(below_a_slice(), "2-5")
+    waiting.follow(NODE, below_a_slice(), SQUEEZED)
+    waiting.take(NODE, SQUEEZED, 3)
+    waiting.follow(NODE, SQUEEZED, later)
+    rest, again, last = taken(waiting, later, 9)
+    assert len(rest) == 2
+    assert set(rest) < set(again) == {f"{path}=0-1,6-15" for path in BELOW}
+    assert last[0] == f"{SLICE}=0-1,6-15"
+
+
+def test_a_state_with_the_same_pool_lets_nothing_wait():
+    waiting = WaitingWrites()
+    waiting.follow(NODE, SQUEEZED, SQUEEZED)
+    waiting.follow(NODE, SQUEEZED, SQUEEZED.with_allocation("y/c", Allocation()))
+    assert not waiting
+
+
+def test_only_after_synchronize_is_a_file_compared_before_it_is_written():
+    for is_unknown in (True, False):
+        waiting = WaitingWrites()
+        waiting.follow(NODE, below_a_slice(), SQUEEZED, is_unknown=is_unknown)
+        assert {write.compare for write in waiting.take(NODE, SQUEEZED).writes} == {is_unknown}
+
+
+def test_a_portion_that_the_validator_refuses_is_left_out_and_the_rest_follows(monkeypatch):
+    waiting = WaitingWrites()
+    waiting.follow(NODE, below_a_slice(), SQUEEZED)
+    monkeypatch.setattr(State, "desired_cpus", lambda *_: cpus("2"))
+    with pytest.raises(InvariantError, match="exclusive to others"):
+        waiting.take(NODE, SQUEEZED)
+    monkeypatch.undo()
+    assert taken(waiting, SQUEEZED) == [[f"{SLICE}=0-1,4-15", "/kubepods/besteffort=0-1,4-15"]]

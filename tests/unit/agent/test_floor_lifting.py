@@ -6,7 +6,7 @@ from nri_plugin.agent.cpusets import lift_floor, open_slices
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, PodRecord, State
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from tests.agent_fakes import recording_log
 from tests.builders import node
 
@@ -24,10 +24,10 @@ class Tree:
         self.cpus = {f"/kubepods/{name}": CPUSet.parse(text) for name, text in cpus.items()}
 
     def read_cpus(self, ref):
-        return self.cpus.get(ref.parent)
+        return self.cpus.get(ref.path or ref.parent)
 
     def write_cpus(self, ref, cpus):
-        self.cpus[ref.parent] = cpus
+        self.cpus[ref.path or ref.parent] = cpus
 
 
 def lifted(tree, of, state=STATE):
@@ -73,3 +73,38 @@ def test_a_slice_that_cannot_be_written_is_said():
 
     _, lines = lifted(Broken(burstable="0-1,4-15"), node(pool_floor=False))
     assert any("pool floor not lifted" in text for text in lines.texts("WARNING"))
+
+
+BELOW = f"{BURSTABLE}/podw/id"
+WAITING = replace(
+    STATE,
+    containers={
+        "id": ContainerRecord("id", "w", "c", Phase.RUNNING, CgroupRef(f"{BURSTABLE}/podw", BELOW)),
+    },
+)
+
+
+def test_files_that_only_the_slice_bounds_are_written_before_it_is_opened():
+    """An agent was killed while they waited."""
+    tree = Tree(burstable="0-1,4-15", besteffort="0-1,4-15")
+    tree.cpus[BELOW] = CPUSet.parse("0-15")
+    cpus, _ = lifted(tree, node(pool_floor=False), WAITING)
+    assert cpus == {BURSTABLE: "0-15", BEST_EFFORT: "0-15", BELOW: "0-1,4-15"}
+
+
+def test_a_slice_above_a_file_that_cannot_be_written_stays_closed():
+    class Broken(Tree):
+        def write_cpus(self, ref, cpus):
+            if ref.path:
+                raise HostError(ref.path, "read-only")
+            super().write_cpus(ref, cpus)
+
+    cpus, lines = lifted(Broken(burstable="0-1,4-15", besteffort="0-1,4-15"), node(pool_floor=False), WAITING)
+    assert cpus == {BURSTABLE: "0-1,4-15", BEST_EFFORT: "0-15"}
+    assert lines.texts("WARNING") == ["pool floor not lifted"]
+
+
+def test_where_nothing_is_exclusive_no_container_is_written():
+    state = replace(WAITING, allocations={})
+    cpus, _ = lifted(Tree(burstable="1-15"), node(pool_floor=False), state)
+    assert cpus == {BURSTABLE: "0-15"}

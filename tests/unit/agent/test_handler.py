@@ -2,12 +2,14 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.agent.cpusets import PORTION
+from nri_plugin.agent.handler import LONGEST_WAIT_S
 from nri_plugin.agent.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, State
+from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
@@ -549,3 +551,79 @@ def test_a_cgroup_that_cannot_be_written_is_tried_once_at_each_event(narrow: Ben
     for _ in range(3):
         narrow.ask(nri.PostStartContainer(EXCLUSIVE_POD, container(EXCLUSIVE_POD, cpu=2)))
     assert len([line for line in narrow.journal if line.endswith("failed")]) == 3
+
+
+POOLED = [f"/kubepods/burstable/podpool/{number}" for number in range(40)]
+
+
+def with_waiting_files() -> Bench:
+    """An exclusive container was created beside forty shared ones below a slice."""
+    records = {
+        path: ContainerRecord(path, "pool", path[-2:], Phase.RUNNING, CgroupRef(path[:-3].rstrip("/"), path))
+        for path in POOLED
+    }
+    pool = PodRecord("pool", "sb-pool", cgroup_parent="/kubepods/burstable/podpool")
+    bench = Bench(node(), State(pods={"pool": pool}, containers=records))
+    bench.ask(create_exclusive(bench))
+    return bench
+
+
+def test_files_that_a_slice_bounds_are_written_after_the_answer_in_portions():
+    bench = with_waiting_files()
+    assert bench.journal == [
+        "save",
+        "write /kubepods/burstable=0-1,4-15",
+        "write /kubepods/besteffort=0-1,4-15",
+        "answer",
+    ]
+    assert bench.handler.is_waiting
+    bench.forget()
+    assert bench.handler.write_waiting()
+    assert len(bench.journal) == PORTION
+    assert bench.handler.write_waiting()
+    assert sorted(bench.journal) == sorted(f"write {path}=0-1,4-15" for path in POOLED)
+    assert not bench.handler.write_waiting()
+    assert not bench.handler.write_waiting()
+    assert not bench.handler.is_waiting
+
+
+def test_an_agent_that_ends_writes_what_waits():
+    bench = with_waiting_files()
+    bench.handler.close()
+    assert {bench.cgroups.values[path] for path in POOLED} == {cpus("0-1,4-15")}
+
+
+def test_a_file_that_cannot_be_written_late_is_said_and_keeps_no_other_waiting():
+    bench = with_waiting_files()
+    bench.cgroups.failing = {POOLED[3]}
+    while bench.handler.write_waiting():
+        pass
+    assert bench.lines.texts("ERROR") == ["cpuset not written"]
+    assert set(POOLED) - bench.cgroups.values.keys() == {POOLED[3]}
+
+
+def test_a_late_portion_that_the_validator_refuses_is_said(monkeypatch: pytest.MonkeyPatch):
+    bench = with_waiting_files()
+    monkeypatch.setattr(State, "desired_cpus", lambda *_: cpus("2"))
+    assert bench.handler.write_waiting()
+    assert bench.lines.texts("ERROR") == ["cpusets not written after the answer"]
+
+
+def test_a_wait_that_lasts_too_long_hides_no_drift():
+    bench = with_waiting_files()
+    assert not bench.handler.is_settled
+    bench.clock.now += LONGEST_WAIT_S + 1
+    assert bench.handler.is_settled
+    while bench.handler.write_waiting():
+        pass
+    assert bench.handler.is_settled
+
+
+def test_a_slice_that_takes_no_value_is_said_and_refuses_nobody():
+    bench = Bench(node())
+    bench.cgroups.failing = {"/kubepods/burstable"}
+    run(bench, SHARED_POD, container(SHARED_POD, cpu=0.5))
+    bench.forget()
+    assert bench.ask(create_exclusive(bench)).refusal == ""
+    assert "slice not written, its containers are" in bench.lines.texts("ERROR")
+    assert bench.cgroups.values[container(SHARED_POD).cgroups_path] == cpus("0-1,4-15")

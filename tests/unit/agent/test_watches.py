@@ -11,7 +11,7 @@ from nri_plugin.agent import watches
 from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
 from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
 from nri_plugin.agent.status_socket import StatusFeed
-from nri_plugin.agent.watches import LOOK_PAUSE_S, reconcile_kernel_settings, watch_drift
+from nri_plugin.agent.watches import LOOK_PAUSE_S, LateWriter, reconcile_kernel_settings, watch_drift
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError
@@ -240,3 +240,33 @@ def test_without_inotify_quotas_are_kept_by_the_sweep(
     assert v2.after(SWEEP_PAUSE_S) == ["max 100000", "max 100000"]
     assert v2.noticed == ["sweep"]
     v2.loop.close()
+
+
+def test_what_waits_is_written_a_portion_in_each_turn_of_the_loop() -> None:
+    parts, written = ["first", "second"], []
+
+    class Handler:
+        is_waiting = True
+
+        def write_waiting(self) -> bool:
+            written.append(parts.pop(0))
+            return bool(parts)
+
+    handler, clock = Handler(), SimpleNamespace(now=0.0)
+    loop = Loop(lambda: clock.now)
+    late = LateWriter(handler, loop)  # type: ignore[arg-type]
+    handler.is_waiting = False
+    late(SimpleNamespace())  # type: ignore[arg-type]
+    handler.is_waiting = True
+    loop.post(lambda: None)
+    loop.run_once()
+    assert written == [], "nothing waited"
+    late(SimpleNamespace())  # type: ignore[arg-type]
+    loop.run_once()
+    assert written == ["first"]
+    loop.run_once()
+    assert written == ["first", "second"]
+    loop.post(lambda: None)
+    loop.run_once()
+    assert written == ["first", "second"]
+    loop.close()

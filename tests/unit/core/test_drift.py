@@ -4,7 +4,16 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.core.drift import Cause, CpusetsObserved, MachineChanged, Observed, Target, drifts, targets
+from nri_plugin.core.drift import (
+    Cause,
+    CpusetsObserved,
+    MachineChanged,
+    Observed,
+    Target,
+    drifts,
+    may_be_read,
+    targets,
+)
 from nri_plugin.core.engine import decide
 from nri_plugin.core.resize import size_of
 from nri_plugin.model.options import Effect, Node, Options
@@ -171,3 +180,20 @@ def test_a_container_that_its_pod_keeps_where_it_should_be_has_not_drifted() -> 
     floor = next(iter(target for target in targets(NODE, STATE) if not target.container_id))
     pool = STATE.shared_pool(NODE)
     assert drifts(NODE, STATE, [Observed(floor, CPUSet(), pool)])
+
+
+def test_while_files_wait_a_slice_may_be_narrow_and_the_files_below_it_are_not_judged() -> None:
+    slices = [target for target in targets(NODE, STATE) if not target.container_id]
+    wide, narrow = CPUSet.parse("0-7"), CPUSet.parse("0-1")
+    waiting = [seen("shared", "0-7", "0-3,6-7"), seen("shared", "0-1")]
+    waiting += [Observed(one, narrow, narrow) for one in slices]
+    assert drifts(NODE, STATE, waiting, is_settled=False) == ()
+    assert len(drifts(NODE, STATE, waiting)) == 4
+    foreign = [*(Observed(one, wide, wide) for one in slices), seen("own", "4")]
+    assert len(drifts(NODE, STATE, foreign, is_settled=False)) == 3
+    gone = [Observed(one, None, None) for one in slices]
+    assert len(drifts(NODE, STATE, gone, is_settled=False)) == 2
+
+
+def test_while_files_wait_only_cgroups_that_no_slice_bounds_are_read() -> None:
+    assert {target.container_id for target in may_be_read(NODE, STATE, targets(NODE, STATE))} == {"own", ""}

@@ -14,6 +14,7 @@ from nri_plugin.model.state import (
     named,
     owner_of,
     pod_of,
+    slice_above,
 )
 from nri_plugin.model.violations import may_share, violations
 from tests.builders import cpus, machine, node, nodes
@@ -141,3 +142,55 @@ def test_containers_of_one_pod_may_share_what_its_pod_owns() -> None:
     state = State(allocations=held)
     pairs = [("u/", "u/db"), ("u/db", "u/web"), ("u/db", "v/db"), ("u/", "v/db")]
     assert [may_share(state, *pair) for pair in pairs] == [True, False, False, False]
+
+
+BURSTABLE, BEST_EFFORT = "kubepods-burstable", "kubepods-besteffort"
+
+
+@pytest.mark.parametrize(
+    ("name", "above"),
+    [
+        ("/kubepods/burstable/podu/id", "/kubepods/burstable"),
+        ("/kubepods/besteffort/podu", "/kubepods/besteffort"),
+        ("/outer/kubepods/burstable/podu/id", "/outer/kubepods/burstable"),
+        ("/kubepods/burstable/podu/a:b:c", "/kubepods/burstable"),
+        (f"{BURSTABLE}-podu.slice:cri-containerd:id", f"{BURSTABLE}.slice"),
+        (f"{BEST_EFFORT}-podu.slice", f"{BEST_EFFORT}.slice"),
+        (f"/kubepods.slice/{BURSTABLE}.slice/{BURSTABLE}-podu.slice:crio:id", f"{BURSTABLE}.slice"),
+        (f"kubelet-{BURSTABLE}-podu.slice:crio:id", f"kubelet-{BURSTABLE}.slice"),
+    ],
+)
+def test_the_slice_above_a_cgroup_follows_from_its_name(name: str, above: str) -> None:
+    assert slice_above(name) == CgroupRef(above)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "/kubepods/podu/id",
+        "/kubepods/burstable",
+        "/kubepods/burstable/../podu/id",
+        "/kubepods/burstable/./id",
+        "kubepods-podu.slice:cri-containerd:id",
+        "kubepods-burstable.slice",
+        "system.slice:cri-containerd:id",
+        f"/docker/x/kubepods.slice/{BURSTABLE}-podu.slice:cri-containerd:id",
+        ":cri-containerd:id",
+    ],
+)
+def test_no_slice_bounds_a_cgroup_whose_name_does_not_prove_it(name: str) -> None:
+    assert slice_above(name) is None
+
+
+def test_containers_with_a_cgroup_are_found_by_the_slice_above_them() -> None:
+    paths = {"a": "/kubepods/burstable/podu/a", "b": "/kubepods/podu/b", "c": "", "d": "/kubepods/podu/d"}
+    records = {
+        key: ContainerRecord(key, "u", key, Phase.RUNNING, CgroupRef("/kubepods/podu", path))
+        for key, path in paths.items()
+    }
+    state, slices = State(containers=records), [CgroupRef("/kubepods/burstable")]
+    assert state.slices_above == {None, *slices}
+    assert list(state.ids_below(slices)) == ["a"]
+    assert [one.id for one in state.outside(slices)] == ["b", "d"]
+    assert [one.id for one in state.outside([])] == ["a", "b", "d"]
