@@ -383,7 +383,12 @@ class _Collector:
             if agent and not self.view.is_copy
             else None,
             culprits=tuple(filter(None, (self.kubelet.culprit, *self.rivals))),
+            has_floor=self._has_floor(),
         )
+
+    def _has_floor(self) -> bool:
+        config = self.config.config
+        return config is not None and config.options.pool_floor
 
     def _asks_partitions(self) -> bool:
         """Whether any container should have one: by the configuration, or by its annotation."""

@@ -183,6 +183,7 @@ class CgroupEvidence:
         asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
         may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
         culprits: programs on this node that are known to pin.
+        has_floor: whether the configuration puts the shared pool on the QoS slices.
     """
 
     tree: Tree | Hidden | str
@@ -194,6 +195,7 @@ class CgroupEvidence:
     asks_partitions: bool = False
     may_partition: bool | None = None
     culprits: tuple[str, ...] = ()
+    has_floor: bool = False
 
 
 def judge_cgroups(seen: CgroupEvidence) -> Iterator[Finding]:
@@ -208,6 +210,7 @@ def judge_cgroups(seen: CgroupEvidence) -> Iterator[Finding]:
         yield from named("cgroup-driver", _driver(seen, tree))
         yield from named("cpuset-delegation", _delegation(tree))
         yield from named("cpuset-width", _width(seen, tree))
+        yield from named("pool-floor", _floor(seen, tree))
         yield from named("partitions", _partitions(seen, tree))
         yield from named("isolation", _cgroup_isolation(seen, tree))
         yield from named("foreign-cpusets", _pinned(seen, tree))
@@ -294,6 +297,30 @@ def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Fi
         "widen it, and find the setting that narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )
+
+
+def _floor(seen: CgroupEvidence, tree: Tree) -> Finding | None:
+    """Whether the slices keep containers that are created while no agent runs off exclusive CPUs."""
+    if not (seen.is_ours and seen.has_floor and seen.allowed) or tree.version == 1:
+        return None
+    slices = [group for group in tree.groups if group.path.endswith(QOS_ENDINGS) and _is_slice(group)]
+    reached = [group for group in slices if group.effective and group.effective & seen.allowed]
+    if reached:
+        names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.effective}" for group in reached)
+        return advice(
+            f"no floor on {names}: a container that is created below it while no agent runs may run on exclusive CPUs "
+            f"{seen.allowed}",
+            "see that the agent runs; it writes the floor with the next pod, and within seconds where a pod exists",
+        )
+    paths = [group.path for group in tree.groups]
+    empty = [one.path for one in slices if not any(path.startswith(f"{one.path}/") for path in paths)]
+    if tree.top == "kubepods.slice" and empty:
+        names = " and ".join(path.rpartition("/")[2] for path in empty)
+        return fine(
+            f"on all QoS slices; systemd clears it for {names} with the first pod there, which runs on all CPUs if no agent "
+            "runs then"
+        )
+    return fine("on all QoS slices")
 
 
 def _pinned(seen: CgroupEvidence, tree: Tree) -> Finding | None:

@@ -174,3 +174,29 @@ def test_the_mark_of_mended_cpus_asks_for_a_boot(asks: bool, verdict: Verdict) -
     assert answer.verdict is verdict
     assert answer.says.startswith("/sys/fs/cgroup/nri-pin-mended: ")
     assert answer.do.startswith("boot the node anew")
+
+
+BURSTABLE, BEST_EFFORT = (f"kubepods.slice/kubepods-{word}.slice" for word in ("burstable", "besteffort"))
+OURS = {"allowed": CPUSet.parse("6-7"), "is_ours": True, "has_floor": True}
+
+
+def test_a_slice_without_its_floor_is_named() -> None:
+    answer = found(tree(group(BURSTABLE, "0-7"), group(BEST_EFFORT, "0-5")), **OURS)["pool-floor"]
+    assert answer.verdict is Verdict.ADVICE
+    assert answer.says.startswith("no floor on kubepods-burstable.slice on 0-7: a container")
+    assert answer.says.endswith("exclusive CPUs 6-7")
+
+
+def test_the_gap_that_systemd_leaves_in_a_floor_is_named() -> None:
+    pod = group(f"{BURSTABLE}/kubepods-burstable-podx.slice", "0-5")
+    answer = found(tree(group(BURSTABLE, "0-5"), pod, group(BEST_EFFORT, "0-5")), **OURS)["pool-floor"]
+    assert answer.verdict is Verdict.OK
+    assert "systemd clears it for kubepods-besteffort.slice with the first pod there" in answer.says
+    other = Tree(2, "/sys/fs/cgroup", "kubepods", (group("kubepods/burstable", "0-5"),))
+    assert found(other, **OURS)["pool-floor"].says == "on all QoS slices"
+
+
+@pytest.mark.parametrize("less", [{"has_floor": False}, {"is_ours": False}, {"allowed": CPUSet()}])
+def test_without_a_floor_or_exclusive_cpus_nothing_is_said_of_it(less: dict[str, object]) -> None:
+    assert "pool-floor" not in found(tree(group(BURSTABLE)), **OURS | less)
+    assert "pool-floor" not in found(tree(group(BURSTABLE), version=1), **OURS)
