@@ -4,7 +4,7 @@
 * A sweep finds the rest: effective sets that shrank with a parent, removed files, cgroups without a watch.
 * `Pacing` backs off where another writer undoes every repair.
 
-A report or a sweep puts cgroups into a queue. The queue is worked off in slices of a millisecond or two; the loop answers
+A report or a sweep puts cgroups into a queue. The queue is worked off in slices of half a millisecond; the loop answers
 the runtime between two slices.
 """
 
@@ -162,8 +162,8 @@ SWEEP_PAUSE_S = 5.0
 FIRST_SWEEP_S = 1.0
 """Seconds from the start to the first sweep. A running runtime has sent Synchronize by then, and its writes are done."""
 
-SLICE = 32
-"""Cgroups that are read without a break: a millisecond or two."""
+SLICE = 8
+"""Cgroups that are read without a break: half a millisecond."""
 
 CONFIRM_S = 0.2
 """Seconds after which a doubtful drift must still be there. A change in two steps looks like drift between them."""

@@ -69,7 +69,7 @@ Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEv
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
 
 LONGEST_WAIT_S = 10.0
-"""Ten thousand files that wait take less than a second."""
+"""The longest time between two portions of waiting writes; the loop begins one in each of its turns."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
 """Events that may be the first of a container that was created while the agent was away."""
@@ -454,6 +454,7 @@ class Handler:
         """Write the next of the cgroups that may wait; return whether more are left."""
         if not self.is_waiting:
             return False
+        self._waiting_since = self._clock()
         try:
             for error in self.cpusets.attempt(self._waiting.take(self.node, self.state, most)):
                 say(self._log, logging.ERROR, "cpuset not written", event="after the answer", err=error)
@@ -465,7 +466,8 @@ class Handler:
     def is_settled(self) -> bool:
         """Return whether every cgroup should hold the desired value by now.
 
-        A wait that lasts too long is not believed, so that drift is found in any case.
+        Each portion brings the cgroups that wait nearer to their turn. Where none is written for too long, the wait is not
+        believed, so that drift is found in any case.
         """
         return not self.is_waiting or self._clock() - self._waiting_since > LONGEST_WAIT_S
 
