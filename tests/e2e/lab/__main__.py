@@ -16,10 +16,11 @@ from tests.cpuset_table import cases
 
 from .arguments import parser, report_folder
 from .boots import boots, perform_boots
-from .cells import Cell
+from .cells import Cell, Listener
 from .code_state import code_state
 from .figures import ROOTS, measure, measured
 from .lab_files import machine_names, machine_text, scenario_named, scenario_names
+from .prepare import inside
 from .qemu_machine import guest_machine
 from .ready import Lab
 from .report import write_report
@@ -34,6 +35,15 @@ from .terminal import attach
 from .writing import make_folder, write_whole
 
 _NAMES = [column.name for column in COLUMNS]
+FLOOR = "four-nodes"
+"""The machine of `floor`."""
+FLOOR_SCENARIOS = (
+    "a new container meets nobody whenever the agent is killed",
+    "an answer waits for the slices alone",
+    "a slice is written beside many threads",
+)
+PYTHON = "/opt/nri-pin/bin/python3"
+"""The one that has the product."""
 
 
 def main(words: list[str]) -> int:
@@ -157,6 +167,26 @@ def _measure(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _floor(arguments: argparse.Namespace) -> int:
+    """Play `inside/pool_floor.py` on a guest's kernel."""
+    place = arguments.work / "runs" / f"floor-{FLOOR}"
+    only = "the guest's kernel and the agent, without a container runtime"
+    cells = {name: Cell(FLOOR, name, "none", limitation=only) for name in FLOOR_SCENARIOS}
+    make_folder(place)
+    listener = Listener(cells, place / "output.log")
+    with (
+        _ready(arguments.work, [COLUMNS[0].root]) as lab,
+        booted(guest_machine(*machine_text(FLOOR)), COLUMNS[0], lab, place) as running,
+    ):
+        status = running.run(" ".join(inside("pool_floor", python=PYTHON)), listener.hear)
+    for cell in cells.values():
+        if cell.scenario not in listener.ended:
+            cell.failures.append(f"it did not end, status {status}; see {listener.log}")
+        for what, value in cell.figures.items():
+            print(f"{what}: {value}")  # noqa: T201
+    return _conclude([*cells.values()], None)
+
+
 def _shell(arguments: argparse.Namespace) -> int:
     text, name = machine_text(arguments.machine)
     guest, column = guest_machine(text, name), column_named(arguments.runtime)
@@ -211,6 +241,7 @@ def _conclude(cells: list[Cell], file: Path | None) -> int:
 _COMMANDS = {
     "run": _run,
     "shell": _shell,
+    "floor": _floor,
     "all": _all,
     "report": _report,
     "record": _record,

@@ -19,6 +19,7 @@ _EPILOG = """examples:
   hack/lab shell kep3545-8-nodes
   hack/lab all --missing --guests 2
   hack/lab record four-nodes --to /tmp/recorded
+  hack/lab floor
   hack/lab measure
 """
 _ALL = """Play every scenario on its machine under every runtime and write the report.
@@ -126,6 +127,10 @@ def _add_list(_parser: argparse.ArgumentParser) -> None:
 _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
     "run": ("boot a machine once and play scenarios in it, compared with the embedded runtime", _add_run),
     "shell": ("boot a machine and give its console to this terminal", _add_shell),
+    "floor": (
+        "kill the agent around the writes of the pool floor, and count what an answer waits for",
+        _common,
+    ),
     "all": ("every scenario on its machine under every runtime, and the report", _add_all),
     "report": ("write the report anew from the results that were kept", _add_report),
     "record": ("record what a real kernel shows of machines, as test data", _add_record),

@@ -28,12 +28,12 @@ class Prepared:
     key: str
 
 
-def inside(module: str, *arguments: str) -> list[str]:
+def inside(module: str, *arguments: str, python: str = "/usr/bin/python3") -> list[str]:
     """Command that runs a module of the inner half, in a root or a guest."""
     return [
         "env",
         f"PYTHONPATH=/{LAB}/src:/{LAB}/client",
-        "/usr/bin/python3",
+        python,
         "-m",
         f"e2e.inside.{module}",
         *arguments,
