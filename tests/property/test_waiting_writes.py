@@ -47,6 +47,7 @@ class Trouble:
 
     def __init__(self) -> None:
         self.kill_at = self.refuse_at = -1
+        self.has_refused = False
 
     def at_cgroup(self, name: str) -> None:
         self.kill_at -= 1
@@ -55,6 +56,7 @@ class Trouble:
         if name == "cgroup write":
             self.refuse_at -= 1
             if self.refuse_at == 0:
+                self.has_refused = True  # the file is left to the sweep
                 raise OSError(16, "injected")
 
 
@@ -68,6 +70,7 @@ class JudgedCgroups(TreeCgroups):
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         before = set(self.life.shared_cpus())
         if cgroup_path(ref) in self.life.refusing:
+            self.life.trouble.has_refused = True
             raise HostError(ref.parent, "this slice takes no value")
         outcome = super().write_cpus(ref, cpus, compare=compare)
         assert set(self.life.shared_cpus()) <= before, (ref, cpus)
@@ -122,7 +125,7 @@ class Life(RuleBasedStateMachine):
 
     def begin(self) -> None:
         """A new process and its Synchronize, in which it may be killed again."""
-        self.agent = Agent(self)
+        self.agent, self.trouble.has_refused = Agent(self), False
         truth = self.node.runtime.truth()
         answer = self.agent.ask(events.Synchronize(truth.pods, truth.containers))
         if not self.agent.is_alive:
@@ -221,9 +224,8 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_is_no_drift(self) -> None:
-        handler = self.agent.handler
-        if not handler.cpusets.unwritten and not self.refusing:
-            assert self.drifts(is_settled=handler.is_settled) == ()
+        if not self.trouble.has_refused and not self.refusing:
+            assert self.drifts(is_settled=self.agent.handler.is_settled) == ()
 
     @rule()
     def the_loop_settles_everything(self) -> None:
@@ -231,7 +233,7 @@ class Life(RuleBasedStateMachine):
         with suppress(Killed):
             while handler.write_waiting(2):
                 pass
-            if not handler.cpusets.unwritten and not self.refusing:
+            if not self.trouble.has_refused and not self.refusing:
                 assert self.drifts(is_settled=True) == ()
             return
         self.agent.is_alive = False

@@ -325,17 +325,3 @@ def test_what_is_remembered_of_containers_is_bounded(v2: Tree, monkeypatch: pyte
         ref = CgroupRef("kubepods-pod1.slice", f"kubepods-pod1.slice:cri-containerd:{name}")
         v2.cgroups.write_cpus(ref, CPUSet.of(1))
     assert len(v2.cgroups._undivided) == 1
-
-
-@pytest.mark.parametrize(
-    ("own", "above", "effective"),
-    [("0-3", "", "0-3"), ("0-3", "2-7", "2-3"), ("0-3", "4-7", "4-7"), ("2", "0-3", "2")],
-)
-def test_on_a_stand_in_effective_cpus_follow_from_the_cgroups_above(
-    tree: Tree, own: str, above: str, effective: str
-) -> None:
-    tree.fill(tree.scope, own)
-    tree.fill(tree.scope.parent, "")
-    tree.fill(tree.scope.parent.parent, above)
-    expected = effective if tree.version == 2 else own
-    assert tree.cgroups.observe(REF) == (CPUSet.parse(own), CPUSet.parse(expected))
