@@ -336,9 +336,10 @@ class Options:
 
     pool_floor: bool = option(True, "poolFloor", Affects.KERNEL)
     """cgroup v2: the shared pool is also set on the Burstable and BestEffort slices, so that containers that are created
-    while the agent is away stay off exclusive CPUs. systemd removes the setting from a slice without pods when the first
-    pod comes: the first pod of its class that is created while the agent is away runs on all CPUs until the agent is
-    back.
+    while the agent is away stay off exclusive CPUs, and one write bounds all containers of a class before an exclusive
+    container starts. systemd removes the setting from a slice without pods when the first pod comes. The agent writes it
+    again before it answers for that pod; without an agent, the first pod of its class runs on all CPUs until the agent
+    is back.
     """
 
     reserved_memory: tuple[ReservedMemory, ...] = option((), "reservedMemory", Affects.MEMORY, Level.GA)

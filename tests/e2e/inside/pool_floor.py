@@ -37,8 +37,8 @@ _TRACE = Path("/sys/kernel/tracing")
 _FUTEX = 202
 """Its number on x86-64; threads of the agent wake each other."""
 
-_STEPS = 24
-"""Kills before each of so many steps: a creation beside a few containers has fewer, its late writes included."""
+_STEPS = 12
+"""Kills before each of so many steps: the creation below has one save, three writes, a reply and five late writes."""
 
 _PATIENT = replace(BEHAVIOURS["containerd-2.1"].profile, request_timeout=120.0, registration_timeout=60.0)
 """An emulated guest takes more than two seconds to list thousands of containers."""
@@ -101,7 +101,7 @@ class Played:
         with (_PLACE / "agent.log").open("ab") as log:
             words = [PYTHON, "-c", _AGENT, "run", "--config", f"{_PLACE}/config.yaml"]
             self.agent = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        self._server.settimeout(60)
+        self._server.settimeout(300)
         connection, _ = self._server.accept()
         self.link = PluginLink(connection, _PATIENT)
         self.link.join(lambda: events.Synchronize(tuple(self.pods.values()), tuple(self.containers.values())))
@@ -236,7 +236,7 @@ def _watched(node: Played) -> Iterator[list[str]]:
     def look() -> None:
         while not ended.is_set():
             found.extend(node.overlaps())
-            time.sleep(0.002)
+            time.sleep(0.02)
 
     thread = threading.Thread(target=look)
     thread.start()
