@@ -66,8 +66,24 @@ cgroup_write.write_value = stepping(cgroup_write.write_value)
 file.CheckpointFile.save = stepping(file.CheckpointFile.save)
 connection.RuntimeConnection.send = stepping(connection.RuntimeConnection.send)
 from nri_plugin.__main__ import main
-sys.exit(main())
+import nri_plugin.agent.agent
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for _ in sys.stdin:
+    pid = os.fork()
+    if pid:
+        print(pid, flush=True)
+        continue
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    log = os.open("{_PLACE}/agent.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    try:
+        main()
+    finally:
+        os._exit(1)
 """
+"""One process forks all agents, because in an emulated guest an agent loads its modules for half a minute."""
 
 
 class Played:
@@ -78,7 +94,7 @@ class Played:
         self.containers: dict[str, Container] = {}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.exclusive: dict[str, set[int]] = {}
-        self.agent: subprocess.Popen[bytes] | None = None
+        self.agent = 0  # its process id
         self.link: PluginLink | None = None
         _PLACE.mkdir(parents=True, exist_ok=True)
         for path in ("", "kubepods", "kubepods/burstable", "kubepods/besteffort"):
@@ -90,6 +106,8 @@ class Played:
             "stateDir": f"{_PLACE}/state",
         }
         (_PLACE / "config.yaml").write_text(json.dumps(config))
+        words = [PYTHON, "-c", _AGENT, "run", "--config", f"{_PLACE}/config.yaml"]
+        self._forks = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         self._server = socket.socket(socket.AF_UNIX)
         self._server.bind(f"{_PLACE}/nri.sock")
         self._server.listen(4)
@@ -98,9 +116,11 @@ class Played:
 
     def start(self) -> None:
         """Start an agent and tell it what there is."""
-        with (_PLACE / "agent.log").open("ab") as log:
-            words = [PYTHON, "-c", _AGENT, "run", "--config", f"{_PLACE}/config.yaml"]
-            self.agent = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
+        assert self._forks.stdin is not None
+        assert self._forks.stdout is not None
+        self._forks.stdin.write(b"\n")
+        self._forks.stdin.flush()
+        self.agent = int(self._forks.stdout.readline())
         self._server.settimeout(300)
         connection, _ = self._server.accept()
         self.link = PluginLink(connection, _PATIENT)
@@ -108,12 +128,16 @@ class Played:
 
     def end(self) -> None:
         """End the agent without a word."""
-        if self.agent is not None:
-            self.agent.kill()
-            self.agent.wait()
+        if self.lives():
+            os.kill(self.agent, signal.SIGKILL)
+            wait_for(lambda: not self.lives(), 60, "the agent has ended")
         if self.link is not None:
             self.link.close()
         _ARMED.unlink(missing_ok=True)
+
+    def lives(self) -> bool:
+        """Whether the agent runs."""
+        return self.agent > 0 and Path(f"/proc/{self.agent}").exists()
 
     def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         """The agent's answer; None when it died over it."""
@@ -271,7 +295,7 @@ def a_new_container_meets_nobody_whenever_the_agent_is_killed(facts: Expectation
                 )
                 node.begin(f"{name}-0")
             time.sleep(0.3)
-            killed += node.agent is not None and node.agent.poll() is not None
+            killed += not node.lives()
             _kill_and_come_back(facts, node, f"born{step}", step)
             _ARMED.write_text(str(step))
             node.remove(name)
@@ -357,9 +381,8 @@ def _add_pod(node: Played, name: str, qos: str, containers: int) -> None:
 
 def _calls_of_a_creation(node: Played, name: str) -> int:
     """Count what the kernel's trace of the agent holds between our request and its answer."""
-    assert node.agent is not None
     pod = node.sandbox(name, "")
-    tasks = os.listdir(f"/proc/{node.agent.pid}/task")
+    tasks = os.listdir(f"/proc/{node.agent}/task")
     _put(_TRACE / "set_event_pid", " ".join(tasks))
     _put(_TRACE / "trace", "")
     _put(_TRACE / "events/raw_syscalls/sys_enter/enable", "1")
