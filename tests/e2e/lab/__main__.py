@@ -6,6 +6,7 @@ Exit status: 0 everything held, 1 something did not, 2 wrong usage, 77 this mach
 import argparse
 import contextlib
 import json
+import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -172,6 +173,7 @@ def _floor(arguments: argparse.Namespace) -> int:
     place = arguments.work / "runs" / f"floor-{FLOOR}"
     only = "the guest's kernel and the agent, without a container runtime"
     cells = {name: Cell(FLOOR, name, "none", limitation=only) for name in FLOOR_SCENARIOS}
+    shutil.rmtree(place, ignore_errors=True)
     make_folder(place)
     listener = Listener(cells, place / "output.log")
     with (
