@@ -11,9 +11,11 @@ from typing import TextIO
 from tests.bench import (
     against_go,
     against_peers,
+    cri,
     decisions,
     extender,
     packing,
+    peers_table,
     scale,
     search,
     simulating,
@@ -61,7 +63,8 @@ def _arguments() -> argparse.Namespace:
         choices=[*PARTS, *STUDIES, []],
         help="parts to measure (default: decisions and wire). packing: churn, first fit against best fit. search: the "
         "merge on up to 64 NUMA nodes. simulate: the whole command. start: start times of commands, in starts of the "
-        "bare interpreter. peers: the hook beside a Go plugin that does nothing, asked by the runtime's side of NRI; needs Go. "
+        "bare interpreter. peers: the hook beside Go plugins, one that does nothing and the topology-aware policy of nri-plugins, asked by the "
+        "runtime's side of NRI, and creations by a real containerd; needs Go. "
         "extender: requests of a scheduler for 5,000 nodes, of which 100 change a second",
     )
     parser.add_argument(
@@ -153,19 +156,36 @@ def _extender(file: Path | None, rounds: int) -> None:
 
 
 def _peers(*, quick: bool) -> int:
+    """The hook against Go; the short form has small crowds, few samples and no real runtime."""
     turns, rounds, slow = (1, 80, 10) if quick else (4, 400, 100)
+    notes, found = [], []
     try:
         programs = against_peers.build()
-        found = []
-        for crowd in (against_peers.EMPTY, against_peers.SMALL if quick else against_peers.FULL):
+        peers = [against_peers.NOTHING, against_peers.OURS]
+        missing = against_peers.build_aware(programs, only_kept=quick)
+        if missing:
+            notes.append(f"no topology-aware: {missing}")
+        else:
+            peers.append(against_peers.AWARE)
+        for crowd in against_peers.CROWDS[: 2 if quick else None]:
             _say(sys.stderr, f"\r\033[K{crowd.name}")
-            measured = against_peers.measure(programs, crowd, turns=turns, rounds=rounds, slow=slow)
-            found.append((crowd, measured))
+            asked = (rounds, slow) if crowd.asked else (0, 0)
+            found.append(against_peers.measure(programs, crowd, peers, turns, *asked))
     except against_peers.NoPeersError as error:
         sys.stderr.write(f"{error}\n")
         return 77
+    ratios = []
+    if quick:
+        notes.append("no creations by a real containerd: not in the short form")
+    else:
+        _say(sys.stderr, "\r\033[Ka real containerd")
+        try:
+            ratios = cri.creations()
+        except cri.NoRuntimeError as error:
+            notes.append(f"no creations by a real containerd: {error}")
     _say(sys.stderr, "\r\033[K")
-    _say(sys.stdout, f"{machine()}\n\n{against_peers.table(found)}\n")
+    lines = [machine(), "", peers_table.tables(found, ratios), *([""] if notes else []), *notes]
+    _say(sys.stdout, "\n".join(lines) + "\n")
     return 0
 
 

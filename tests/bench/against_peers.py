@@ -1,7 +1,8 @@
-"""The hook against Go: the same driver, the runtime's side of NRI, asks nri-pin and a Go plugin that does nothing.
+"""The hook against Go: the same driver, the runtime's side of NRI, asks nri-pin and Go plugins, each on a played node.
 
-The plugins take turns (A B B A ...), because a slow moment of the machine lasts longer than one run. The programs are
-built from `tests/bench/peers` with Go and kept below `.cache`.
+The plugins take turns (A B C C B A ...), because a slow moment of the machine lasts longer than one run. The programs
+are built from `tests/bench/peers` with Go and kept below `.cache`. The played machine has 64 CPUs on two NUMA nodes and a
+cgroup v2 tree; all files, the state of the plugins among them, are in memory.
 """
 
 import hashlib
@@ -11,22 +12,34 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.agent import rss_mib, site_in
-from tests.bench.figures import at
+from tests.bench.agent import MEDIUM, in_memory, let_settle, machine_tree, rss_mib, site_in
 
 HERE = Path(__file__).parent / "peers"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench-peers"
-LONGEST_S = 300
+LONGEST_S = 600
 """A run that takes longer hangs."""
 
-NOTHING = "Go plugin that does nothing"
-OURS = "nri-pin"
-SERIES = ("shared", "exclusive", "shared-20ms", "exclusive-20ms")
+AWARE_PROGRAM = "github.com/containers/nri-plugins/cmd/plugins/topology-aware"
+AWARE_CONFIG = """\
+apiVersion: config.nri/v1alpha1
+kind: TopologyAwarePolicy
+metadata:
+  name: default
+spec:
+  pinCPU: true
+  pinMemory: false
+  reservedResources:
+    cpu: cpuset:0-1
+"""
+"""What nri-pin is told, too: memory nodes are not chosen, and two CPUs are reserved."""
+
+LOG_PART = 600
+"""The last characters of a log that tell why it ended."""
 
 
 class NoPeersError(Exception):
@@ -35,15 +48,67 @@ class NoPeersError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """What runs on the node already."""
+    """What runs on the node already; some pods have an exclusive CPU for each container.
+
+    Attributes:
+        asked: whether containers are created beside it, or only Synchronize and memory are measured.
+    """
 
     name: str
     pods: int
-    each: int
+    each: int = 5
+    exclusive: int = 4
+    asked: bool = True
 
 
-EMPTY, FULL = Crowd("empty node", 0, 0), Crowd("600 pods + 3,000 containers", 600, 5)
-SMALL = Crowd("60 pods + 300 containers", 60, 5)
+EMPTY = Crowd("empty node", 0)
+SMALL = Crowd("20 pods + 100 containers", 20)
+FULL = Crowd("600 pods + 3,000 containers", 600)
+HUGE = Crowd("2,000 pods + 10,000 containers", 2000, asked=False)
+CROWDS = (EMPTY, SMALL, FULL, HUGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A plugin.
+
+    Attributes:
+        name: what the tables call it.
+        command: starts it on the files of a node.
+        most: the largest crowd, in pods, that it is asked beside; None for any.
+    """
+
+    name: str
+    command: Callable[[Path, Path], Sequence[str]]
+    most: int | None = None
+
+
+def _noop(programs: Path, base: Path) -> Sequence[str]:
+    return (f"{programs}/noop", f"{base}/nri.sock")
+
+
+def _ours(_: Path, base: Path) -> Sequence[str]:
+    return (sys.executable, "-m", "nri_plugin", "run", "--config", f"{base}/config.yaml")
+
+
+def _aware(programs: Path, base: Path) -> Sequence[str]:
+    (base / "aware.yaml").write_text(AWARE_CONFIG)
+    flags = {
+        "host-root": machine_tree(MEDIUM).name,
+        "config-file": f"{base}/aware.yaml",
+        "nri-socket": f"{base}/nri.sock",
+        "nri-plugin-index": "10",
+        "pid-file": f"{base}/pid",
+        "state-dir": f"{base}/aware",
+        "cgroup-mount": f"{base}/cgroup",
+    }
+    return (f"{programs}/topology-aware", *(f"-{key}={value}" for key, value in flags.items()))
+
+
+NOTHING = Peer("Go, does nothing", _noop)
+OURS = Peer("nri-pin", _ours)
+AWARE = Peer("topology-aware", _aware, most=SMALL.pods)
+"""Its Synchronize takes the square of the containers: a second for 100, 40 s for 600. The runtime drops it after 2 s."""
 
 
 @dataclass(slots=True)
@@ -52,70 +117,141 @@ class Samples:
 
     Attributes:
         us: microseconds by series; `synchronize` has one sample a run.
-        rss_mib: resident memory at the end of each run.
+        updates: of other containers in all answers, by series; a runtime makes each of them.
+        rss_mib: resident memory once Synchronize was answered, one sample a run.
+        peak_mib: the most it was until then.
     """
 
     us: dict[str, list[float]] = field(default_factory=dict)
+    updates: dict[str, int] = field(default_factory=dict)
     rss_mib: list[float] = field(default_factory=list)
+    peak_mib: list[float] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What was measured beside one crowd, by the name of the plugin."""
+
+    crowd: Crowd
+    found: dict[str, Samples]
+
+
+# Programs
 
 
 def build() -> Path:
-    """The folder with the built programs; built when their source has changed.
+    """The folder with the driver and the plugin that does nothing; built when their source has changed.
 
     Raises:
         NoPeersError: Go is missing, or a module cannot be had.
     """
+    return _built("peers", HERE, {"driver": "./driver", "noop": "./noop"}, "1.24")
+
+
+def build_aware(programs: Path, *, only_kept: bool) -> str:
+    """Lay the topology-aware policy of nri-plugins beside the programs; returns why it is not there, else nothing.
+
+    Args:
+        programs: their folder.
+        only_kept: do not build it, which takes minutes and 80 modules.
+    """
+    source = HERE / "topologyaware"
+    kept = CACHE / f"aware-{_stamp(source)}" / "topology-aware"
+    if only_kept and not kept.exists():
+        return "not built yet; hack/bench peers without --quick builds it"
+    try:
+        _built("aware", source, {"topology-aware": AWARE_PROGRAM}, "1.26")
+    except NoPeersError as error:
+        return str(error)
+    (programs / "topology-aware").unlink(missing_ok=True)
+    os.link(kept, programs / "topology-aware")
+    return ""
+
+
+def _built(name: str, source: Path, packages: dict[str, str], version: str) -> Path:
+    folder = CACHE / f"{name}-{_stamp(source)}"
+    if all((folder / program).exists() for program in packages):
+        return folder
     go = shutil.which("go")
     if go is None:
         raise NoPeersError(
-            "hack/bench peers needs Go 1.24 or newer to build the runtime's side of NRI; install golang"
+            f"hack/bench peers needs Go {version} or newer to build the runtime's side of NRI; install golang"
         )
-    sources = sorted(path for path in HERE.rglob("*") if path.is_file())
-    stamp = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
-    folder = CACHE / stamp
-    if not (folder / "driver").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        command = [go, "build", "-buildvcs=false", "-o", f"{folder}/", "./driver", "./noop"]
-        built = subprocess.run(command, cwd=HERE, capture_output=True, text=True, check=False)
+    folder.mkdir(parents=True, exist_ok=True)
+    for program, package in packages.items():
+        command = [go, "build", "-buildvcs=false", "-o", f"{folder}/{program}", package]
+        built = subprocess.run(command, cwd=source, capture_output=True, text=True, check=False)
         if built.returncode:
-            raise NoPeersError(f"go build in {HERE} failed: {built.stderr.strip()[-600:]}")
+            raise NoPeersError(f"go build in {source.name} failed: {built.stderr.strip()[-LOG_PART:]}")
     return folder
 
 
-def measure(programs: Path, crowd: Crowd, *, turns: int, rounds: int, slow: int) -> dict[str, Samples]:
-    """Both plugins beside that crowd, in turns."""
-    found = {NOTHING: Samples(), OURS: Samples()}
+def _stamp(source: Path) -> str:
+    files = sorted(path for path in source.rglob("*") if path.is_file())
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:16]
+
+
+# Runs
+
+
+def measure(
+    programs: Path, crowd: Crowd, peers: Sequence[Peer], turns: int, rounds: int, slow: int
+) -> Beside:
+    """All plugins beside that crowd, as far as they can be asked there, in turns.
+
+    Args:
+        programs: their folder.
+        crowd: what runs already.
+        peers: the plugins.
+        turns: runs of each.
+        rounds: creations of each kind in a run.
+        slow: of each kind at a distance of 20 ms.
+    """
+    able = [peer for peer in peers if peer.most is None or crowd.pods <= peer.most]
+    found = {peer.name: Samples() for peer in able}
     for turn in range(turns):
-        order = (NOTHING, OURS) if turn % 2 == 0 else (OURS, NOTHING)
-        for name in order:
-            _run(programs, name, crowd, rounds, slow, found[name])
-    return found
+        for peer in able if turn % 2 == 0 else reversed(able):
+            _run(programs, peer, crowd, rounds, slow, found[peer.name])
+    return Beside(crowd, found)
 
 
-def _run(programs: Path, name: str, crowd: Crowd, rounds: int, slow: int, into: Samples) -> None:
-    with site_in(_memory()) as base, _driven(programs, base, crowd, rounds, slow) as driver:
-        command = (
-            [str(programs / "noop"), f"{base}/nri.sock"]
-            if name == NOTHING
-            else [sys.executable, "-m", "nri_plugin", "run", "--config", f"{base}/config.yaml"]
-        )
+def _run(programs: Path, peer: Peer, crowd: Crowd, rounds: int, slow: int, into: Samples) -> None:
+    with (
+        site_in(in_memory() or tempfile.gettempdir(), MEDIUM) as base,
+        _driven(programs, base, crowd, rounds, slow) as driver,
+    ):
         environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+        command = peer.command(programs, base)
         with (
             open(base / "log", "wb") as log,
             subprocess.Popen(command, stderr=log, stdout=log, env=environment) as plugin,
         ):
             try:
-                assert driver.stdout is not None
-                for line in driver.stdout:
-                    told = json.loads(line)
-                    if told["name"] == "end":
-                        into.rss_mib.append(rss_mib(plugin.pid))
-                        return
-                    into.us.setdefault(told["name"], []).extend(told["us"])
+                if _heard(driver, plugin.pid, into):
+                    return
             finally:
                 plugin.terminate()
-        said = "".join((base / file).read_text()[-600:] for file in ("driver.log", "log"))
-        raise NoPeersError(f"the driver ended early beside {name}: {said}")
+        said = "".join((base / file).read_text()[-LOG_PART:] for file in ("driver.log", "log"))
+        raise NoPeersError(f"the driver ended early beside {peer.name}: {said}")
+
+
+def _heard(driver: "subprocess.Popen[str]", plugin: int, into: Samples) -> bool:
+    """Keep what the driver says; returns whether it came to its end."""
+    assert driver.stdout is not None
+    assert driver.stdin is not None
+    for line in driver.stdout:
+        told = json.loads(line)
+        if told["name"] == "end":
+            return True
+        into.us.setdefault(told["name"], []).extend(told["us"])
+        into.updates[told["name"]] = into.updates.get(told["name"], 0) + told["updates"]
+        if told["name"] == "synchronize":
+            let_settle(plugin)
+            into.rss_mib.append(rss_mib(plugin))
+            into.peak_mib.append(rss_mib(plugin, "VmHWM"))
+            driver.stdin.write("\n")
+            driver.stdin.flush()
+    return False
 
 
 @contextmanager
@@ -125,10 +261,13 @@ def _driven(
     flags = {
         "socket": f"{base}/nri.sock",
         "cgroups": f"{base}/cgroup",
+        "cpus": MEDIUM.cpus,
         "pods": crowd.pods,
         "each": crowd.each,
+        "exclusive": crowd.exclusive,
         "rounds": rounds,
         "slow": slow,
+        "limit": "60s",  # an answer that comes too late for a runtime is measured, too
     }
     command = [
         "timeout",
@@ -148,45 +287,3 @@ def _driven(
             yield driver
         finally:
             driver.terminate()
-
-
-def _memory() -> str:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
-
-
-def table(by_crowd: Sequence[tuple[Crowd, dict[str, Samples]]]) -> str:
-    """Milliseconds of both and their ratio, p50 and p99, for eyes."""
-    lines = [
-        f"{'':44} {'Go p50':>8} {'p99':>8}   {'ours p50':>8} {'p99':>8} {'ms':>3}   {'p50':>5} {'p99/p50':>8}"
-    ]
-    first: dict[str, float] = {}
-    for crowd, found in by_crowd:
-        for series in ("synchronize", *SERIES):
-            go, ours = (found[name].us.get(series, []) for name in (NOTHING, OURS))
-            if not go or not ours:
-                continue
-            values = [at(go, 0.5), at(go, 0.99), at(ours, 0.5), at(ours, 0.99)]
-            tails = (values[3] / values[2]) / (values[1] / values[0])
-            what = f"{_words(series)}, {crowd.name}"
-            lines.append(
-                f"{what:44} {values[0] / 1e3:8.2f} {values[1] / 1e3:8.2f}   {values[2] / 1e3:8.2f} {values[3] / 1e3:8.2f}     "
-                f"x {values[2] / values[0]:5.1f} {tails:8.2f}"
-            )
-            if series in first:
-                lines.append(
-                    f"{'    against our own on an empty node':44} {'':35}     x {values[2] / first[series]:5.2f}"
-                )
-            else:
-                first[series] = values[2]
-        go_mib, ours_mib = (at(found[name].rss_mib, 0.5) for name in (NOTHING, OURS))
-        lines.append(
-            f"{f'resident memory, {crowd.name}':44} {go_mib:8.1f} {'':8}   {ours_mib:8.1f} {'':8} MiB x {ours_mib / go_mib:5.1f}"
-        )
-    return "\n".join(lines)
-
-
-def _words(series: str) -> str:
-    if series == "synchronize":
-        return "Synchronize"
-    kind, _, pause = series.partition("-")
-    return f"CreateContainer {kind}{', every 20 ms' if pause else ''}"

@@ -17,7 +17,19 @@ from nri_plugin.simulator.runtime.plugin_link import PluginLink
 from nri_plugin.simulator.runtime.profile import RuntimeProfile
 from nri_plugin.wire.nri.events import Synchronize
 
-MACHINE = "epyc7742-2p-64c-smt-nps4"
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A shipped machine, and its CPUs."""
+
+    name: str
+    cpus: str
+
+
+LARGE = Machine("epyc7742-2p-64c-smt-nps4", "0-255")
+MEDIUM = Machine("epyc7303-2p-16c-per-socket-smt-nps1", "0-63")
+"""64 CPUs on two NUMA nodes."""
+
 CONFIG = """\
 cpuManagerPolicy: static
 topologyManagerPolicy: best-effort
@@ -27,6 +39,8 @@ nriSocket: {base}/nri.sock
 sysfsRoot: {machine}
 cgroupRoot: {base}/cgroup
 """
+
+LOOK_S, LONGEST_LOOKS = 0.3, 40
 
 
 @dataclass(slots=True)
@@ -50,26 +64,37 @@ class Running:
         return rss_mib(self.pid)
 
 
-def rss_mib(pid: int) -> float:
-    """The resident memory of a process."""
+def rss_mib(pid: int, field: str = "VmRSS") -> float:
+    """The resident memory of a process; `VmHWM` for the most that it ever was."""
     for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
-        if line.startswith("VmRSS"):
+        if line.startswith(field):
             return int(line.split()[1]) / 1024
     raise ProcessLookupError(pid)
+
+
+def let_settle(pid: int) -> None:
+    """Wait until a process has nothing left to do: it used no CPU for a while."""
+    before = None
+    for _ in range(LONGEST_LOOKS):
+        used = Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[11:13]
+        if used == before:
+            return
+        before = used
+        time.sleep(LOOK_S)
 
 
 @contextmanager
 def site() -> Iterator[Path]:
     """A node's files, for one agent or for several one after another."""
-    with site_in(_memory()) as base:
+    with site_in(in_memory()) as base:
         yield base
 
 
 @contextmanager
-def site_in(folder: str | None) -> Iterator[Path]:
+def site_in(folder: str | None, machine: Machine = LARGE) -> Iterator[Path]:
     """The same in a folder; None for the usual place."""
     with tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=folder) as base:
-        _prepare(Path(base))
+        _prepare(Path(base), machine)
         yield Path(base)
 
 
@@ -101,13 +126,14 @@ def running_at(base: Path, profile: RuntimeProfile, truth: Synchronize) -> Itera
 
 def make_cgroups(base: Path, truth: Synchronize) -> None:
     """A cpuset directory for every container and all above it, as runc leaves them for who has no cpuset."""
+    every = (base / "cgroup" / "cpuset.cpus.effective").read_text()
     for container in truth.containers:
         parts = container.cgroups_path.strip("/").split("/")
         for count in range(1, len(parts) + 1):
             folder = base / "cgroup" / "/".join(parts[:count])
             if not folder.exists():
                 folder.mkdir()
-                (folder / "cpuset.cpus").write_text("0-255\n")
+                (folder / "cpuset.cpus").write_text(every)
                 os.link(folder / "cpuset.cpus", folder / "cpuset.cpus.effective")  # as the kernel has it here
 
 
@@ -140,21 +166,21 @@ def _noting(told: list[float], truth: Synchronize) -> Callable[[], Synchronize]:
     return tell
 
 
-def _memory() -> str | None:
+def in_memory() -> str | None:
     """Where files live in memory, as the default state directory does; the usual place where there is none."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @cache
-def _machine() -> tempfile.TemporaryDirectory[str]:
+def machine_tree(machine: Machine) -> tempfile.TemporaryDirectory[str]:
     """The made-up machine's tree, built once."""
-    folder = tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=_memory())
-    build_sysfs(load(MACHINE), folder.name)
+    folder = tempfile.TemporaryDirectory(prefix="nri-pin-bench-", dir=in_memory())
+    build_sysfs(load(machine.name), folder.name)
     return folder
 
 
-def _prepare(base: Path) -> None:
+def _prepare(base: Path, machine: Machine) -> None:
     (base / "cgroup").mkdir()
     (base / "cgroup" / "cgroup.controllers").write_text("cpuset cpu memory\n")
-    (base / "cgroup" / "cpuset.cpus.effective").write_text("0-255\n")
-    (base / "config.yaml").write_text(CONFIG.format(base=base, machine=_machine().name))
+    (base / "cgroup" / "cpuset.cpus.effective").write_text(f"{machine.cpus}\n")
+    (base / "config.yaml").write_text(CONFIG.format(base=base, machine=machine_tree(machine).name))

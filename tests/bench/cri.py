@@ -1,0 +1,42 @@
+"""CreateContainer calls of a real containerd, with the plugin and without: the ratios that `hack/lab measure` finds."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.e2e.lab.figures import measured
+from tests.e2e.lab.setting_up import CANNOT_RUN, default_work
+
+ROOT = Path(__file__).resolve().parents[2]
+FIGURES = ("CreateContainer with / without the plugin, p50", "CreateContainer with / without the plugin, p99")
+
+
+class NoRuntimeError(Exception):
+    """No containerd can be measured here; says why."""
+
+
+def creations() -> list[tuple[str, float]]:
+    """A ratio for p50 and p99 of each containerd, 200 containers at once; takes some minutes.
+
+    Raises:
+        NoRuntimeError: this machine cannot run one.
+    """
+    command = [sys.executable, "-P", "-m", "tests.e2e.lab", "measure"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
+        raise NoRuntimeError(last if done.returncode == CANNOT_RUN else f"hack/lab measure failed: {last}")
+    return [
+        (f"CRI {what}, {runtime}, 200 containers", float(found[what]))
+        for runtime, found in measured(default_work()).items()
+        for what in FIGURES
+    ]
