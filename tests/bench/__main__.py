@@ -19,6 +19,7 @@ from tests.bench import (
     scale,
     search,
     simulating,
+    stages,
     starting,
     wire,
 )
@@ -31,7 +32,7 @@ PARTS = {
     "start": starting.figures,
 }
 USUAL = ("decisions", "wire")
-STUDIES = ("packing", "search", "extender", "peers")
+STUDIES = ("packing", "search", "extender", "stages", "peers")
 
 
 def main() -> int:
@@ -50,6 +51,8 @@ def main() -> int:
         _packing(chosen.plot, quick=chosen.quick)
     if "extender" in parts:
         _extender(chosen.plot, 50 if chosen.quick else 300)
+    if "stages" in parts:
+        _stages(5 if chosen.quick else 200)
     if "peers" in parts:
         return _peers(quick=chosen.quick)
     return 0
@@ -64,7 +67,7 @@ def _arguments() -> argparse.Namespace:
         help="parts to measure (default: decisions and wire). packing: churn, first fit against best fit. search: the "
         "merge on up to 64 NUMA nodes. simulate: the whole command. start: start times of commands, in starts of the "
         "bare interpreter. peers: the hook beside Go plugins, one that does nothing and the topology-aware policy of nri-plugins, asked by the "
-        "runtime's side of NRI, and creations by a real containerd; needs Go. "
+        "runtime's side of NRI, and creations by a real containerd; needs Go. stages: where the time of a CreateContainer goes. "
         "extender: requests of a scheduler for 5,000 nodes, of which 100 change a second",
     )
     parser.add_argument(
@@ -81,7 +84,9 @@ def _arguments() -> argparse.Namespace:
         "with extender: time against nodes",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="packing, search, extender and peers with a fifth of the samples"
+        "--quick",
+        action="store_true",
+        help="packing, search, extender, stages and peers with a fifth of the samples or less",
     )
     return parser.parse_args()
 
@@ -153,6 +158,11 @@ def _extender(file: Path | None, rounds: int) -> None:
         for line in extender.plot(file, max(20, rounds // 10)):
             _say(sys.stdout, f"{line}\n")
         _say(sys.stdout, f"\nplot: {file}\n")
+
+
+def _stages(rounds: int) -> None:
+    found = {pods: stages.measure(pods, rounds) for pods in stages.CROWDS}
+    _say(sys.stdout, f"{machine()}\n\n{stages.table(found)}\n\n{stages.counted()}\n")
 
 
 def _peers(*, quick: bool) -> int:

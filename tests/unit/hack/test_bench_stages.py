@@ -1,0 +1,44 @@
+"""The clock of `hack/bench stages`: what it charges to whom, and that the functions it names are there."""
+
+import pytest
+
+from tests.bench import stages
+from tests.bench.stages import CHECKPOINT, FUNCTIONS, REST, SEND, STAGES, StageClock, watched
+
+
+@pytest.fixture
+def seconds(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What the clock shows, one value a look."""
+    times: list[int] = []
+    monkeypatch.setattr(stages.time, "thread_time_ns", lambda: times.pop(0))
+    return times
+
+
+def test_each_stage_has_a_function_and_each_function_is_put_back() -> None:
+    before = [getattr(owner, name) for owner, name, _ in FUNCTIONS]
+    with watched():
+        assert all(
+            getattr(owner, name) is not old for (owner, name, _), old in zip(FUNCTIONS, before, strict=True)
+        )
+    assert [getattr(owner, name) for owner, name, _ in FUNCTIONS] == before
+    assert {stage for _, _, stage in FUNCTIONS} == set(STAGES)
+
+
+def test_a_stage_is_not_charged_for_a_stage_that_it_calls(seconds: list[int]) -> None:
+    clock = StageClock()
+    seconds += [100, 110, 140, 145]
+    clock.enter(REST)
+    clock.enter(CHECKPOINT)
+    clock.leave()
+    clock.leave()
+    assert clock.spent == {(REST, False): 15, (CHECKPOINT, False): 30}
+
+
+def test_what_follows_the_sending_is_charged_after_the_answer(seconds: list[int]) -> None:
+    clock = StageClock()
+    seconds += [0, 10, 13, 20]
+    clock.enter(REST)
+    clock.enter(SEND)
+    clock.leave()
+    clock.leave()
+    assert clock.spent == {(REST, False): 10, (SEND, False): 3, (REST, True): 7}
