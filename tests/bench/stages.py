@@ -107,7 +107,7 @@ class StageClock:
     def leave(self) -> None:
         """Stop the clock of the innermost stage; once the answer is sent, everything else comes after it."""
         self._charge()
-        self.is_answered = self.is_answered or self._open.pop() == SEND
+        self.is_answered |= self._open.pop() == SEND
 
     def _charge(self) -> None:
         now = time.thread_time_ns()

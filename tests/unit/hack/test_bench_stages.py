@@ -3,7 +3,7 @@
 import pytest
 
 from tests.bench import stages
-from tests.bench.stages import CHECKPOINT, FUNCTIONS, REST, SEND, STAGES, StageClock, watched
+from tests.bench.stages import CHECKPOINT, FUNCTIONS, HISTORY, REST, SEND, STAGES, StageClock, watched
 
 
 @pytest.fixture
@@ -32,6 +32,20 @@ def test_a_stage_is_not_charged_for_a_stage_that_it_calls(seconds: list[int]) ->
     clock.leave()
     clock.leave()
     assert clock.spent == {(REST, False): 15, (CHECKPOINT, False): 30}
+
+
+def test_what_happens_between_two_events_is_charged_to_nobody(seconds: list[int]) -> None:
+    clock = StageClock()
+    for _ in range(2):
+        clock.begin()
+        seconds += [0, 10, 13, 20, 25, 30]
+        clock.enter(REST)
+        clock.enter(SEND)
+        clock.leave()
+        clock.enter(HISTORY)
+        clock.leave()
+        clock.leave()
+    assert clock.spent == {(REST, False): 10, (SEND, False): 3, (REST, True): 12, (HISTORY, True): 5}
 
 
 def test_what_follows_the_sending_is_charged_after_the_answer(seconds: list[int]) -> None:
