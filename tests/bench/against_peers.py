@@ -175,7 +175,7 @@ def _built(name: str, source: Path, packages: dict[str, str], version: str) -> P
     go = shutil.which("go")
     if go is None:
         raise NoPeersError(
-            f"hack/bench peers needs Go {version} or newer to build the runtime's side of NRI; install golang"
+            f"hack/bench peers needs Go {version} or newer to build {' and '.join(packages)}; install golang"
         )
     folder.mkdir(parents=True, exist_ok=True)
     for program, package in packages.items():

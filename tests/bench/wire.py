@@ -12,12 +12,11 @@ from pathlib import Path
 from nri_plugin.simulator.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import Synchronize
-from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
 from tests.bench.figures import Figure, at, milliseconds
+from tests.bench.whole_agent import BURSTABLE, GUARANTEED, container, pod
 
 NOTHING = Synchronize((), ())
-ENVIRONMENT = tuple(f"VARIABLE_NUMBER_{number}=some value of a usual length {number}" for number in range(60))
 
 
 def figures(rounds: int) -> Iterator[Figure]:
@@ -107,15 +106,15 @@ def _pods(rounds: int) -> Iterator[Figure]:
 
 def _whole_pod(agent: Running, name: str, count: int, cpu: float) -> list[float]:
     """The time of each creation of a pod that lives and ends."""
-    of, took = _pod(name, guaranteed=True), []
+    of, took = pod(name, GUARANTEED), []
     agent.link.ask(nri.RunPodSandbox(of))
     for number in range(count):
-        container = _container(of, f"c{number}", cpu)
+        one = container(of, f"c{number}", cpu)
         began = time.monotonic()
-        agent.link.ask(nri.CreateContainer(of, container))
+        agent.link.ask(nri.CreateContainer(of, one))
         took.append(time.monotonic() - began)
         for event in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
-            agent.link.ask(event(of, container))
+            agent.link.ask(event(of, one))
     for last in (nri.StopPodSandbox(of), nri.RemovePodSandbox(of)):
         agent.link.ask(last)
     return took
@@ -146,43 +145,24 @@ def _creations(agent: Running, rounds: int, pause_s: float, first: int = 0) -> l
     """Every second one exclusive; each pod ends before the next begins."""
     took = []
     for number in range(first, first + rounds):
-        of = _pod(f"bench-{number}", guaranteed=True)
-        container = _container(of, "app", 4 if number % 2 else 0.5)
+        of = pod(f"bench-{number}", GUARANTEED)
+        one = container(of, "app", 4 if number % 2 else 0.5)
         agent.link.ask(nri.RunPodSandbox(of))
         time.sleep(pause_s)
         began = time.monotonic()
-        agent.link.ask(nri.CreateContainer(of, container))
+        agent.link.ask(nri.CreateContainer(of, one))
         took.append(time.monotonic() - began)
-        for event in (nri.StopContainer(of, container), nri.StopPodSandbox(of), nri.RemovePodSandbox(of)):
+        for event in (nri.StopContainer(of, one), nri.StopPodSandbox(of), nri.RemovePodSandbox(of)):
             agent.link.ask(event)
     return took
 
 
 def crowd(pods: int, each: int) -> Synchronize:
     """A full node: one pod in twenty has an exclusive container."""
-    all_pods = [_pod(f"crowd-{number}", guaranteed=number % 20 == 0) for number in range(pods)]
+    all_pods = [pod(f"crowd-{number}", BURSTABLE if number % 20 else GUARANTEED) for number in range(pods)]
     containers = [
-        _container(of, f"c{number}", 2 if guaranteed and number == 0 else 0.25)
+        container(of, f"c{number}", 2 if guaranteed and number == 0 else 0.25)
         for of, guaranteed in ((of, "burstable" not in of.cgroup_parent) for of in all_pods)
         for number in range(each)
     ]
     return Synchronize(tuple(all_pods), tuple(containers))
-
-
-def _pod(name: str, *, guaranteed: bool) -> Pod:
-    parent = "/kubepods" if guaranteed else "/kubepods/burstable"
-    return Pod(f"{name:0<64}", name, f"uid-{name}", "default", cgroup_parent=f"{parent}/poduid-{name}", pid=1)
-
-
-def _container(of: Pod, name: str, cpu: float) -> Container:
-    return Container(
-        f"{of.name}{name}".ljust(64, "0"),
-        of.id,
-        name,
-        ContainerState.RUNNING,
-        labels={f"label/{number}": "value" * 6 for number in range(10)},
-        annotations={f"io.kubernetes.annotation/{number}": "value" * 8 for number in range(12)},
-        env=ENVIRONMENT,
-        resources=Resources(cpu_shares=int(cpu * 1024), memory_limit_bytes=1 << 30),
-        cgroups_path=f"{of.cgroup_parent}/{of.name}{name}",
-    )
