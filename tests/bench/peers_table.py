@@ -96,7 +96,11 @@ def _against(one: Beside, series: str, alone: Mapping[str, Samples]) -> Iterator
         return
     if one.crowd.pods:
         growth = {name: at(us, 0.5) / at(alone[name].us[series], 0.5) for name, us in others.items()}
-        yield Row("    p50 to the own one on an empty node", _numbers(growth), str(LARGEST_GROWTH))
+        yield Row(
+            "    p50 to the own one on an empty node",
+            _numbers(growth),
+            str(LARGEST_GROWTH) if one.crowd == FULL else "",
+        )
         updates = {n: one.found[n].updates[series] / len(us) for n, us in others.items()}
         if any(updates.values()):
             yield Row("    updates of others that the runtime has to make", _numbers(updates, "{:.0f}"))
