@@ -19,22 +19,27 @@ class NoRuntimeError(Exception):
 def creations() -> list[tuple[str, float]]:
     """A ratio for p50 and p99 of each containerd, 200 containers at once; takes some minutes.
 
+    What the lab says, such as what it waits for, goes on to standard error.
+
     Raises:
         NoRuntimeError: this machine cannot run one.
     """
     command = [sys.executable, "-P", "-m", "tests.e2e.lab", "measure"]
-    done = subprocess.run(
+    last = "it said nothing"
+    with subprocess.Popen(
         command,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        check=False,
-    )
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or ["it said nothing"])[-1]
-        raise NoRuntimeError(last if done.returncode == CANNOT_RUN else f"hack/lab measure failed: {last}")
+    ) as lab:
+        assert lab.stdout is not None
+        for line in lab.stdout:
+            sys.stderr.write(line)
+            last = line.strip() or last
+    if lab.returncode:
+        raise NoRuntimeError(last if lab.returncode == CANNOT_RUN else f"hack/lab measure failed: {last}")
     return [
         (f"CRI {what}, {runtime}, 200 containers", float(found[what]))
         for runtime, found in measured(default_work()).items()
