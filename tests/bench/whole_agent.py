@@ -52,11 +52,17 @@ class WholeAgent(Rig):
         self.start()
         if not is_synchronized(self.peer):
             raise RuntimeError(f"the agent was not synchronized: {self.peer.session.lost}")
+        self.do_the_rest()
 
     def put(self, event: NRIEvent) -> None:
         """Let the event arrive at the agent's socket; `loop.run_once` lets the agent answer it."""
         self._call = self.peer.session.call(event, self.bench.clock.now)
         self.peer.sock.sendall(self.peer.session.data_to_send())
+
+    def do_the_rest(self) -> None:
+        """Let the agent do what follows the answer, whichever rounds of its loop it leaves that for."""
+        while any(when <= self.loop.clock() for when, _ in self.loop._timers.values()):
+            self.turn()
 
     def finish(self, event: NRIEvent) -> None:
         """Take the answer and do what a runtime does then: make the cgroup of the container, or remove it.
@@ -65,6 +71,7 @@ class WholeAgent(Rig):
             RuntimeError: the event was refused, or never answered.
         """
         self.settle()
+        self.do_the_rest()
         answer = next((one for one in self.peer.of(Answered) if one.call == self._call), None)  # type: ignore[attr-defined]
         if not isinstance(answer, Answered) or answer.error:
             raise RuntimeError(f"{type(event).__name__}: {answer.error if answer else 'no answer'}")

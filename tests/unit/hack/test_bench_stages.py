@@ -3,7 +3,7 @@
 import pytest
 
 from tests.bench import stages
-from tests.bench.stages import CHECKPOINT, FUNCTIONS, HISTORY, REST, SEND, STAGES, StageClock, watched
+from tests.bench.stages import CHECKPOINT, FUNCTIONS, HISTORY, READ, REST, SEND, STAGES, StageClock, watched
 
 
 @pytest.fixture
@@ -36,16 +36,18 @@ def test_a_stage_is_not_charged_for_a_stage_that_it_calls(seconds: list[int]) ->
 
 def test_what_happens_between_two_events_is_charged_to_nobody(seconds: list[int]) -> None:
     clock = StageClock()
-    for _ in range(2):
-        clock.begin()
-        seconds += [0, 10, 13, 20, 25, 30]
+    for began in (0, 1000):
+        seconds += [began, *(began + at for at in (4, 6, 10, 13, 20, 25, 30))]
         clock.enter(REST)
+        clock.enter(READ)
+        clock.leave()
         clock.enter(SEND)
         clock.leave()
         clock.enter(HISTORY)
         clock.leave()
         clock.leave()
-    assert clock.spent == {(REST, False): 10, (SEND, False): 3, (REST, True): 12, (HISTORY, True): 5}
+    after = {(REST, True): 2 * 12 + 4, (HISTORY, True): 2 * 5}
+    assert clock.spent == {(REST, False): 4 + 2 * 4, (READ, False): 2 * 2, (SEND, False): 2 * 3, **after}
 
 
 def test_what_follows_the_sending_is_charged_after_the_answer(seconds: list[int]) -> None:
