@@ -24,6 +24,9 @@ EACH = 5
 LIVES = 4
 """Lives of each kind that are counted: how deep a name lies in a mapping is chance."""
 
+MOVES_THE_POOL = ("CreateContainer exclusive", "StopPodSandbox exclusive")
+"""After the answer, the cpuset of each shared container follows: what is written then is counted, the work is not."""
+
 Costs = Mapping[str, Mapping[str, tuple[int, int]]]
 """By event and by what was counted, in all lives: until the answer, and until the agent has nothing left to do."""
 
@@ -85,7 +88,7 @@ class _Allocated:
         tracemalloc.start()
 
     def read(self) -> int:
-        return tracemalloc.get_traced_memory()[1]
+        return tracemalloc.get_traced_memory()[1]  # 0 once it is stopped
 
     def stop(self) -> None:
         tracemalloc.stop()
@@ -158,6 +161,9 @@ def _live(
                 agent.on_answer = lambda: seen.append(counter.read())  # noqa: B023 - done within this round
                 counter.start()
             agent.loop.run_once()
+            is_over = step.name in MOVES_THE_POOL and not isinstance(counter, _Written)
+            if counter is not None and is_over:
+                counter.stop()
             agent.do_the_rest()
             if counter is not None:
                 agent.on_answer = lambda: None

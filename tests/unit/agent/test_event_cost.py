@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.bench.event_cost import COUNTERS, LIVES, Costs, costs
+from tests.bench.event_cost import COUNTERS, LIVES, MOVES_THE_POOL, Costs, costs
 from tests.bench.whole_agent import life
 
 FEW_PODS, MANY_PODS = 6, 600
@@ -15,9 +15,6 @@ SLACK = {"bytes at once": 4096 * LIVES}
 """A copy of whatever 3,000 containers have takes 100,000."""
 
 STEPS = [step.name for exclusive in (False, True) for step in life(0, exclusive=exclusive)]
-
-MOVES_THE_POOL = ("CreateContainer exclusive", "StopPodSandbox exclusive")
-"""After the answer, the cpuset of each shared container follows."""
 
 
 @pytest.fixture(scope="module")
