@@ -369,8 +369,7 @@ Examples:
   nri-pin explain --machine gb200-34-numa --cpu 80 --policy single-numa-node
   nri-pin explain --cpu 4 --memory 4Gi --with cpu=2,memory=1Gi   a pod of two containers
   nri-pin explain --pod-cpu 6 --pod-memory 8Gi --cpu 4 --memory 4Gi --with nothing
-                                              a pod of six CPUs: four for one container,
-                                              the rest for its sidecar
+      a pod of six CPUs: four for one container, the rest for its sidecar
   nri-pin explain --state-dir ./state --cpu 12    on the node whose state directory this is, or a copy of it
   nri-pin explain worker -o json
 
