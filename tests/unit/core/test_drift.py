@@ -12,6 +12,7 @@ from nri_plugin.core.drift import (
     Target,
     drifts,
     may_be_read,
+    new_targets,
     targets,
 )
 from nri_plugin.core.engine import decide
@@ -197,3 +198,28 @@ def test_while_files_wait_a_slice_may_be_narrow_and_the_files_below_it_are_not_j
 
 def test_while_files_wait_only_cgroups_that_no_slice_bounds_are_read() -> None:
     assert {target.container_id for target in may_be_read(NODE, STATE, targets(NODE, STATE))} == {"own", ""}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The cgroups that come and go between two states; tests/property/test_targets.py has the law.
+
+
+def test_containers_that_come_and_go_are_told_without_the_others() -> None:
+    running = replace(record("created"), phase=Phase.RUNNING)
+    after = STATE.with_container(running).without_container("shared")
+    assert new_targets(NODE, STATE, after) == (
+        [Target(ref("shared"), "shared")],
+        [Target(ref("created"), "created")],
+    )
+    assert new_targets(NODE, STATE, STATE) == ([], [])
+
+
+def test_the_first_pod_brings_the_slices() -> None:
+    gone, come = new_targets(NODE, State(), STATE.without_container("own").without_container("shared"))
+    assert gone == []
+    assert [one.cgroup.parent for one in come] == ["/kubepods/burstable", "/kubepods/besteffort"]
+
+
+def test_where_cgroups_are_not_written_nothing_comes() -> None:
+    elsewhere = node_of(effect=Effect.UPDATE)
+    assert new_targets(elsewhere, State(), STATE) == ([], [])

@@ -6,6 +6,7 @@ import pytest
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
+from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import NodeMask
@@ -43,6 +44,14 @@ def cpus_of(decision: Decision) -> str:
 def test_cpus_are_on_the_node_of_the_devices(policy: TopologyManagerPolicy) -> None:
     on = node(topology_manager_policy=policy)
     assert cpus_of(create(on, pod(), container(pod(), cpu=2), on_nodes(1))) == "8-9"
+
+
+def test_more_devices_than_the_bounds_allow_give_no_hint() -> None:
+    on = node(topology_manager_policy=TopologyManagerPolicy.BEST_EFFORT)
+    cut = replace(container(pod(), cpu=2), cut=(Cut.DEVICES,))
+    decision = create(on, pod(), cut, on_nodes(1))
+    assert cpus_of(decision) == "2-3"
+    assert "devices-not-counted" in decision.steps
 
 
 def test_topology_policy_none_looks_at_no_device() -> None:

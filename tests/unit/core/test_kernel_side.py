@@ -16,7 +16,7 @@ from nri_plugin.core.kernel_settings import (
     sandboxes,
 )
 from nri_plugin.model.options import Effect, Isolation, Node
-from nri_plugin.model.state import State
+from nri_plugin.model.state import ContainerFacts, PodFacts, QOSClass, State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import container, cpus, machine, node, pod
@@ -53,6 +53,14 @@ def test_a_wholly_exclusive_container_and_its_pod_have_no_quota() -> None:
     state, answer = living(on, of, limited(of, 2, 2))
     assert (answer.cpus, answer.cpu_quota_us) == ("2-3", NO_QUOTA)
     assert said(on, state) == {"/kubepods/podp/p-c-0": NO_QUOTA, "/kubepods/podp": NO_QUOTA}
+
+
+def test_facts_without_resources_of_the_pod_change_no_quota() -> None:
+    on, of = node(), whole()
+    state, _ = living(on, of, limited(of, 2, 2))
+    facts = PodFacts("p", QOSClass.GUARANTEED, (ContainerFacts("c"),))
+    known = state.with_pod(replace(state.pods["p"], facts=facts))
+    assert said(on, known) == said(on, state)
 
 
 def test_a_container_of_the_shared_pool_keeps_its_quota() -> None:
@@ -177,7 +185,8 @@ def test_sandboxes_that_no_slice_bounds_run_in_the_shared_pool() -> None:
     of = whole()
     state, _ = living(node(), of, limited(of, 2, 2))
     burstable = replace(pod("b", "Burstable"), cgroups_path="/kubepods/burstable/podb/sb")
-    state = decide(node(), state, nri.RunPodSandbox(burstable)).state
+    for other in (burstable, pod("untold")):
+        state = decide(node(), state, nri.RunPodSandbox(other)).state
     told = [(ref.path, str(pool)) for ref, pool in sandboxes(node(), state)]
     assert told == [("/kubepods/podp/sb", "0-1,4-15")]
     unbounded = node(pool_floor=False)

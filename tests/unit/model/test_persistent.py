@@ -1,5 +1,7 @@
 """The persistent mapping beyond its laws (tests/property/test_persistent.py)."""
 
+import copy
+
 import pytest
 
 from nri_plugin.model.persistent import Change, PersistentMap
@@ -63,3 +65,11 @@ def test_removed_keys_come_first_among_the_changes() -> None:
         Change(0, "v0", "other"),
         Change(MANY, None, "new"),
     ]
+
+
+def test_a_copy_has_the_same_entries() -> None:
+    start = many()
+    assert copy.deepcopy(start.without(*range(200))) == start.without(*range(200))
+    assert dict(start.without(*range(290)).in_any_order()) == {
+        number: f"v{number}" for number in range(290, MANY)
+    }

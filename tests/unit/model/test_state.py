@@ -9,6 +9,7 @@ from nri_plugin.model.state import (
     ContainerRecord,
     Phase,
     PodRecord,
+    QOSClass,
     State,
     allocation_key,
     named,
@@ -194,3 +195,14 @@ def test_containers_with_a_cgroup_are_found_by_the_slice_above_them() -> None:
     assert list(state.ids_below(slices)) == ["a"]
     assert [one.id for one in state.outside(slices)] == ["b", "d"]
     assert [one.id for one in state.outside([])] == ["a", "b", "d"]
+
+
+def test_the_holders_and_the_guaranteed_pods_come_in_their_order_however_many_there_are() -> None:
+    names = [f"p{number}" for number in range(50)]
+    pods = {name: PodRecord(name, f"s{name}", qos=QOSClass.GUARANTEED) for name in names}
+    held = {f"{name}/c": Allocation(CPUSet.of(number)) for number, name in enumerate(names)}
+    state = State(pods, allocations={**held, "p0/memory": Allocation(mems=NodeMask.of(0))})
+    assert state.holders == list(held)
+    assert [pod.uid for pod in state.guaranteed_pods] == names
+    assert state.pod_of_sandbox("sp7") == pods["p7"]
+    assert state.pod_of_sandbox("other") is None

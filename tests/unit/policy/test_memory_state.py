@@ -4,7 +4,14 @@ from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import NUMANode, Topology
-from nri_plugin.policy.memory_state import MemoryState, memory_machine, memory_state
+from nri_plugin.policy.memory_state import (
+    MemoryState,
+    added,
+    memory_machine,
+    memory_state,
+    memory_state_of_totals,
+    totals,
+)
 from tests.oracles.manager_steps import without_blocks
 from tests.unit.policy.shapes import machine
 
@@ -119,3 +126,14 @@ def test_room_is_counted_over_all_nodes_and_blocks_together():
     assert not held.has_room_for([block(0b1, 4), block(0b11, 11)])
     assert not held.has_room_for([block(0b1, 5)])
     assert held.has_room_for([])
+
+
+def test_blocks_add_up_to_the_same_state_in_any_order_where_their_nodes_are_apart():
+    first, second = (block(3, 4), block(3, 8)), (block(3, 5, "hugepages-2Mi"),)
+    summed = added([totals([second]), totals([first]), totals([])])
+    assert summed == {(3, "memory"): (12, 2), (3, "hugepages-2Mi"): (5, 1)}
+    assert memory_state_of_totals(TWO, summed) == memory_state(TWO, [first, second])
+
+
+def test_the_order_matters_where_blocks_have_some_nodes_in_common():
+    assert memory_state_of_totals(TWO, totals([(block(1, 4), block(3, 4))])) is None
