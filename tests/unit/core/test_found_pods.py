@@ -521,6 +521,9 @@ def test_the_quota_of_a_pod_bounds_those_that_share_it_also_before_its_facts_com
     ordinary.is_informed = False
     ordinary.run("app")
     assert {one.quota_us for one in quotas(ordinary.on, ordinary.state)} == {NO_QUOTA}
+    ordinary.is_informed = True
+    ordinary.restart("app")
+    assert {one.quota_us for one in quotas(ordinary.on, ordinary.state)} == {NO_QUOTA}
     facts_come(life)
     assert set(quotas(life.on, life.state)) == before
     unknown = replace(life.state, pods={})
