@@ -85,7 +85,7 @@ class NewerField(NamedTuple):
         name: of the field.
         default: its value in a version that lacks it.
         loss: the sentence where a record has another value, with `{}` for the record; empty where the loss is that of
-            an allocation (`_resizes`, `_of_whole_pods`), or the next Synchronize finds it out.
+            an allocation (`_resizes`, `_of_whole_pods`).
         since: the first version that has it.
     """
 
@@ -99,7 +99,7 @@ NEWER: Mapping[str, Sequence[NewerField]] = {
     "pods": (
         NewerField("facts", None, "the facts of the cluster on pod {}"),
         NewerField("is_admitted", False, "that pod {} was admitted as a whole", 3),
-        NewerField("regime", None, "", 3),
+        NewerField("regime", None, "the rules by which pod {} was admitted", 3),
         NewerField(
             "devices_counted", False, "that the hint of pod {} counts the devices of all its containers"
         ),
