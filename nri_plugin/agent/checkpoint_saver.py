@@ -144,7 +144,7 @@ class CheckpointSaver:
         """Return the allocations of `state` that the checkpoint does not hold, by key."""
         if state is self._exact:
             return {}
-        changes = state.changes_from(self._confirmed).allocations
+        changes = state.changed_allocations(self._confirmed)
         return {one.key: one.after for one in changes if one.after is not None and one.after != one.before}
 
     def tell_unsaved(self, state: State) -> None:

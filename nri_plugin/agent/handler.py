@@ -576,5 +576,5 @@ def untold_removal(pod: PodRecord) -> RemovePodSandbox:
 
 def makes_allocations(before: State, after: State) -> bool:
     """Return whether an allocation in `after` is new or changed; a release makes none."""
-    changes = after.changes_from(before).allocations
+    changes = after.changed_allocations(before)
     return any(one.after is not None and one.after != one.before for one in changes)

@@ -536,8 +536,12 @@ class State:
         return StateChanges(
             persistent(self.pods).changes_from(persistent(before.pods)),
             persistent(self.containers).changes_from(persistent(before.containers)),
-            persistent(self.allocations).changes_from(persistent(before.allocations)),
+            self.changed_allocations(before),
         )
+
+    def changed_allocations(self, before: "State") -> list[Change[str, Allocation]]:
+        """The same of the allocations alone."""
+        return persistent(self.allocations).changes_from(persistent(before.allocations))
 
     @property
     def slices_above(self) -> frozenset[CgroupRef | None]:
