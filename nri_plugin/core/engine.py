@@ -202,9 +202,8 @@ def has_uncounted_devices(known: InformedCreate) -> bool:
         or with devices of more than 16 resources, has no device hints. Why: the author of a pod must not
         decide how long the runtime waits. Option: none.
     """
-    if Cut.DEVICES in known.event.container.cut:
-        return True
-    return bool(known.devices or known.pod_devices) and has_too_many_devices(known.devices, known.pod_devices)
+    is_cut, has_any = Cut.DEVICES in known.event.container.cut, bool(known.devices or known.pod_devices)
+    return is_cut or (has_any and has_too_many_devices(known.devices, known.pod_devices))
 
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:

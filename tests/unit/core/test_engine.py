@@ -6,6 +6,7 @@ import pytest
 
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.engine import decide, unrefused
+from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Effect,
@@ -453,3 +454,10 @@ def test_an_older_instance_of_a_name_leaves_the_pool_as_the_others_do_until_its_
     state = decide(on, decision.state, nri.StopContainer(of, first)).state
     decision = create(on, state, pod("other"), container(pod("other"), cpu=2))
     assert first.cgroups_path not in {write.target.path for write in decision.writes}
+
+
+def test_a_container_of_which_devices_were_left_out_has_none_counted() -> None:
+    of = pod("a", cpu=2)
+    cut = replace(container(of, cpu=2), cut=(Cut.DEVICES,))
+    assert create(node(), EMPTY, of, cut).steps[0] == "devices-not-counted"
+    assert "devices-not-counted" not in create(node(), EMPTY, of, container(of, cpu=2)).steps
