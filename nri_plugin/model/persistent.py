@@ -5,8 +5,8 @@ differences of two versions and a sum over all entries that is asked for again a
 
 The structure is a trie over the hash of the keys:
 
-    branch   up to 16 children, chosen by 4 bits of the hash for each level
-    leaf     a dictionary of up to 16 entries; one that grows larger becomes a branch
+    branch   up to 8 children, chosen by 3 bits of the hash for each level
+    leaf     a dictionary of up to 24 entries; one that grows larger becomes a branch
 
 Invariants: no branch or leaf changes after it was made, except for its remembered sums, which follow from its entries. Every
 entry has a number that counts insertions, so that iteration follows the order of insertion, as in a dictionary. A replaced
@@ -23,10 +23,10 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Total = TypeVar("Total")
 
-_BITS = 4
+_BITS = 3
 _WIDTH = 1 << _BITS
 _MASK = _WIDTH - 1
-_LARGEST_LEAF = 16
+_LARGEST_LEAF = 24
 _DEEPEST = 60 // _BITS
 """Levels; below them all keys have the same hash, and a leaf may have any size."""
 
@@ -60,7 +60,7 @@ class _Leaf:
 
     def __init__(self, entries: dict[Any, tuple[int, Any]]) -> None:
         self.entries = entries
-        self.sums: dict[Any, Any] | None = None
+        self.sums: tuple[tuple[Any, Any], ...] = ()
 
 
 class _Branch:
@@ -70,7 +70,7 @@ class _Branch:
 
     def __init__(self, children: "tuple[_Branch | _Leaf, ...]") -> None:
         self.children = children
-        self.sums: dict[Any, Any] | None = None
+        self.sums: tuple[tuple[Any, Any], ...] = ()
 
 
 _Tree = _Branch | _Leaf
@@ -322,24 +322,15 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _total(tree: _Tree, wanted: Sum[Any, Any, Total]) -> Total:
-    sums = tree.sums
-    if sums is not None and wanted in sums:
-        return cast("Total", sums[wanted])
+    for one, known in tree.sums:
+        if one is wanted:
+            return cast("Total", known)
     if isinstance(tree, _Leaf):
         found = wanted.of([(key, value) for key, (_, value) in tree.entries.items()])
     else:
-        terms = []
-        for child in tree.children:
-            if child is not _EMPTY:
-                known = child.sums
-                terms.append(
-                    known[wanted] if known is not None and wanted in known else _total(child, wanted)
-                )
-        found = wanted.join(terms)
-    if sums is None:
-        tree.sums = {wanted: found}
-    else:
-        sums[wanted] = found
+        found = wanted.join([_total(child, wanted) for child in tree.children if child is not _EMPTY])
+    # Two threads may do the same; then one of two equal sums is forgotten.
+    tree.sums = (*tree.sums, (wanted, found))
     return found
 
 
