@@ -37,6 +37,9 @@ _TRACE = Path("/sys/kernel/tracing")
 _FUTEX = 202
 """Its number on x86-64; threads of the agent wake each other."""
 
+_MOST_CALLS = 12
+"""Wait, receive, ask for the exporter's socket, look for the checkpoint and append to it, write two slices, answer."""
+
 _STEPS = 12
 """Kills before each of so many steps: the creation below has one save, three writes, a reply and five late writes."""
 
@@ -341,6 +344,7 @@ def an_answer_waits_for_the_slices_alone(facts: Expectations, node: Played) -> N
         time.sleep(6)  # beyond the next sweep, which looks at new containers for the first time
         counted[name] = min(_calls_of_a_creation(node, f"{name}{attempt}") for attempt in range(5))
         facts.figure(f"system calls before the answer without futex, {name}", counted[name])
+    facts.expect("an answer waits for at most 12", counted["many"] <= _MOST_CALLS, counted)
     facts.equal("3,000 shared containers cost what 30 cost", counted["many"], counted["few"])
     facts.equal("a Guaranteed shared container costs three", counted["guaranteed"] - counted["many"], 12)
     node.end()
