@@ -397,15 +397,28 @@ def _calls_of_a_creation(node: Played, name: str) -> int:
     _put(_TRACE / "events/raw_syscalls/sys_enter/enable", "1")
     node.create(pod, 1)
     _put(_TRACE / "events/raw_syscalls/sys_enter/enable", "0")
-    lines = (_TRACE / "trace").read_text().splitlines()
-    numbers = [int(line.split("NR ")[1].split()[0]) for line in lines if "sys_enter: NR " in line]
+    calls = [
+        _call_of(line) for line in (_TRACE / "trace").read_text().splitlines() if "sys_enter: NR " in line
+    ]
     node.remove(name)
     wait_for(node.is_settled, 300, "the files are written")
-    # Up to the first sendto, which carries the answer.
-    upto = numbers.index(_SENDTO) + 1 if _SENDTO in numbers else len(numbers)
-    return sum(1 for number in numbers[:upto] if number != _FUTEX)
+    # A thread that wakes the loop sends one byte. The call that waited for our request began before the trace.
+    begun = next(
+        at for at, (number, length) in enumerate(calls) if number == _RECVFROM and length > _A_WAKE_UP
+    )
+    answered = next(
+        at for at, (number, length) in enumerate(calls) if at > begun and number == _SENDTO and length > 1
+    )
+    return 1 + sum(1 for number, _ in calls[begun : answered + 1] if number != _FUTEX)
 
 
+def _call_of(line: str) -> tuple[int, int]:
+    """The number of a system call, and its third argument."""
+    number, _, words = line.partition("sys_enter: NR ")[2].partition(" (")
+    return int(number), int(words.rstrip(")").split(", ")[2], 16)
+
+
+_RECVFROM, _A_WAKE_UP = 45, 4096
 _SENDTO = 44
 _SLEEPERS = """
 import sys, threading
