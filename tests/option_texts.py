@@ -35,6 +35,7 @@ BY_READER: Mapping[Any, Schema] = {
     values.namespaces: {"type": "array", "items": {"type": "string"}},
     values.plugin_name: {"type": "string", "minLength": 1},
     values.plugin_index: {"type": ["string", "integer"], "pattern": "^[0-9]{2}$"},
+    values.noise_period: {"type": "integer", "minimum": 0},
     values.history_bytes: {"type": ["integer", "string"]},
 }
 

@@ -108,6 +108,10 @@ class Assembly:
         loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: handler.checkpoint.look(handler.state))
         if metrics is not None:
             metrics.follow_state(handler, link, lambda: len(feed.incomplete.records))
+            if config.cpu_noise_period_seconds:
+                metrics.follow_noise(
+                    handler, config.sysfs_root, config.cgroup_root, config.cpu_noise_period_seconds
+                )
         ended = EndedPodsWatch(handler.release_ended, loop)
         ended.start()
         watches = self._observe_only if config.observe else self._watch_and_repair

@@ -25,6 +25,7 @@ from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
+from nri_plugin.agent.noise_metrics import NoiseCounts
 from nri_plugin.agent.observing import KINDS, ObservedWatch
 from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
@@ -34,6 +35,9 @@ from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.requests import pod_uid
+from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.kernel_counters import ContainerFiles, CounterFiles
+from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
@@ -421,6 +425,15 @@ class Metrics:
         self.registry.register(
             StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
         )
+
+    def follow_noise(self, handler: Handler, sysfs_root: str, cgroup_root: str, period_s: float) -> None:
+        """Show the noise on exclusive CPUs, read at most once in a period."""
+        try:
+            files = ContainerFiles(Cgroups.open(cgroup_root))
+        except HostError:
+            files = None  # logged already
+        counters = CounterFiles([sysfs_root, "/"], time.monotonic)
+        self.registry.register(NoiseCounts(lambda: (handler.node, handler.state), counters, files, period_s))
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """Return `store` with the time of its saves measured."""

@@ -146,6 +146,10 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, real or hypothetical."
     ),
     "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes."),
+    "noise": CommandEntry(
+        "nri_plugin.cli.noise.noise:command",
+        "Measure what disturbs exclusive CPUs, and say what would end it.",
+    ),
     "state": CommandEntry(
         "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations."
     ),

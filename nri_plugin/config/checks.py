@@ -109,6 +109,10 @@ def section_values(settings: Settings, manager: Manager) -> dict[str, Any]:
 def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
     """Probes have a port of their own, so that no client of the other can make one fail."""
     metrics, healthz = settings.metrics_bind_address, settings.health_probe_bind_address
+    if settings.cpu_noise_period_seconds and not metrics:
+        yield place_of("cpuNoisePeriodSeconds").error(
+            "readings are only for metrics, which are off; add metricsBindAddress, or use nri-pin noise"
+        )
     if metrics and healthz and metrics[1] == healthz[1] != 0:
         yield place_of("healthProbeBindAddress").error(
             f"port {healthz[1]} is that of metricsBindAddress; choose another port for probes"

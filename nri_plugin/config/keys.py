@@ -142,6 +142,11 @@ class Settings:
     """`HOST:PORT` or `:PORT` of `/healthz` and `/readyz`, for the kubelet's probes; another port than that of the metrics.
     """
 
+    cpu_noise_period_seconds: int = key(0, "cpuNoisePeriodSeconds", values.noise_period, "`0`: off")
+    """[Metrics of what disturbs exclusive CPUs](metrics.md#noise-on-exclusive-cpus): the least number of seconds between two
+    readings of the kernel's counters, 5 or more. Needs `metricsBindAddress`.
+    """
+
     history_bytes: int = key(4 << 20, "historyBytes", values.history_bytes, "`4Mi`")
     """The size of the [history](operate.md#history) in `stateDir/history`. A very full node takes what it needs; `0`:
     none.

@@ -26,6 +26,8 @@ _NAMESPACE = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?\Z")
 LARGEST_PORT = 65535
 LEAST_HISTORY_BYTES = 256 << 10
 """Two segments, each of which begins with the machine and all allocations."""
+LEAST_NOISE_PERIOD_S, MOST_NOISE_PERIOD_S = 5, 3600
+"""A reading costs milliseconds. In an hour a counter of 32 bits goes around once at a million a second."""
 _PLUGIN_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_.]{0,62}\Z")
 
 
@@ -110,6 +112,16 @@ def history_bytes(value: source.Value) -> int:
             f"expected 0 for no history or at least {format_bytes(LEAST_HISTORY_BYTES)}, found {format_bytes(size)}"
         )
     return size
+
+
+def noise_period(value: source.Value) -> int:
+    """0, or seconds that make the cost of a reading small."""
+    seconds = source.number(value)
+    if seconds and not LEAST_NOISE_PERIOD_S <= seconds <= MOST_NOISE_PERIOD_S:
+        raise value.place.error(
+            f"expected 0 for no readings or {LEAST_NOISE_PERIOD_S} to {MOST_NOISE_PERIOD_S} seconds, found {seconds}"
+        )
+    return seconds
 
 
 def absolute_path(value: source.Value) -> str:

@@ -59,6 +59,28 @@ def test_only_an_agent_that_asks_netlink_is_in_the_hosts_network(render: Render)
     assert "hostNetwork" not in pod_of(named(objects, "DaemonSet", "pin"))
 
 
+@pytest.mark.parametrize(
+    ("value", "path", "mount"),
+    [
+        ("none", None, None),
+        ("interrupts", "/proc/interrupts", "/host/proc/interrupts"),
+        ("all", "/proc", "/host/proc"),
+    ],
+)
+def test_the_agent_sees_of_the_nodes_proc_what_is_asked_for_and_changes_nothing(
+    render: Render, value: str, path: str | None, mount: str | None
+):
+    pod = pod_of(named(render(agent={"hostProc": value}), "DaemonSet", "pin"))
+    paths = {volume["hostPath"]["path"] for volume in pod["volumes"] if "hostPath" in volume}
+    mounts = {one["mountPath"]: one for one in pod["containers"][0]["volumeMounts"]}
+    assert {one for one in paths if one.startswith("/proc")} == ({path} if path else set())
+    assert {one for one in mounts if one.startswith("/host/proc")} == ({mount} if mount else set())
+    assert all(one["readOnly"] for name, one in mounts.items() if name == mount)
+    assert pod_of(named(render(), "DaemonSet", "pin")) == pod_of(
+        named(render(agent={"hostProc": "none"}), "DaemonSet", "pin")
+    )
+
+
 def test_only_an_agent_that_makes_partitions_has_a_capability(render: Render):
     def capabilities(objects: Objects) -> dict[str, list[str]]:
         found: dict[str, list[str]] = pod_of(named(objects, "DaemonSet", "pin"))["containers"][0][

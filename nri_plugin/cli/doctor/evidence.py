@@ -1,7 +1,7 @@
 """Collects the evidence that `nri-pin doctor` judges: all reads of the node happen here, once."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -16,16 +16,19 @@ from nri_plugin.cli.doctor.agent import AgentEvidence
 from nri_plugin.cli.doctor.kubelet import KubeletEvidence
 from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
 from nri_plugin.cli.doctor.machine import CgroupEvidence, KernelEvidence
+from nri_plugin.cli.doctor.reach import ReachEvidence
 from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
 from nri_plugin.cli.doctor.runtime_files import CONTAINERD, CRIO, UNITS, BrokenFile, NRISettings
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.loading import Config
 from nri_plugin.core.kernel_settings import partitions
+from nri_plugin.host.kernel_work import IRQ, ReachingInterrupt, read_interrupts, read_kernel_threads
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
 from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import is_whole_pod, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 
@@ -50,6 +53,7 @@ class DoctorEvidence:
     kubelet: KubeletEvidence
     cgroups: CgroupEvidence
     kernel: KernelEvidence
+    reach: ReachEvidence
     agent: AgentEvidence
 
 
@@ -108,6 +112,7 @@ class _Collector:
                 self.reserved,
                 None if isinstance(self.processes, Hidden) else self._runs("irqbalance"),
             ),
+            self._reach(),
             self._agent(),
         )
 
@@ -389,6 +394,32 @@ class _Collector:
     def _has_floor(self) -> bool:
         config = self.config.config
         return config is not None and config.options.pool_floor
+
+    # ---- what reaches exclusive CPUs
+
+    def _reach(self) -> ReachEvidence:
+        irq = self.view.find(IRQ)
+        if isinstance(irq, Hidden) and self.view.is_copy:
+            interrupts: Sequence[ReachingInterrupt] | Hidden = irq
+        else:
+            # The directory says the same in a container, which may read it.
+            found = read_interrupts(IRQ if isinstance(irq, Hidden) else irq)
+            interrupts = Hidden(IRQ, why="cannot be listed") if found is None else found
+        proc = self.view.process_folder()
+        threads = proc if isinstance(proc, Hidden) else read_kernel_threads(proc)
+        return ReachEvidence(interrupts, threads, self._exclusive())
+
+    def _exclusive(self) -> Mapping[str, CPUSet] | None:
+        """Exclusive CPUs by container, of the agent that runs, else of its checkpoint."""
+        state = self.checkpoint.state if isinstance(self.checkpoint, Checkpoint) else None
+        state = self.status.state if self.status is not None else state
+        if state is None:
+            return None
+        return {
+            named(state.pods, key): held.in_force
+            for key, held in state.allocations.items()
+            if held.cpus and not held.is_pod_shared and not is_whole_pod(key)
+        }
 
     def _asks_partitions(self) -> bool:
         """Whether any container should have one: by the configuration, or by its annotation."""

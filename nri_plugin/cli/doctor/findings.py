@@ -54,6 +54,7 @@ class Finding:
         mount: the folder of the node that would show the evidence.
         mount_at: where to mount it.
         steps: where one command is not enough; each is done only when the one before it succeeded.
+        items: what was found, one by one.
     """
 
     check: str
@@ -64,6 +65,7 @@ class Finding:
     mount: str = ""
     mount_at: str = ""
     steps: tuple[NextStep, ...] = ()
+    items: tuple[str, ...] = ()
 
 
 def named(check: str, *found: Finding | None) -> Iterator[Finding]:
@@ -122,6 +124,9 @@ MARKS = {
 }
 INDENT = " " * 9
 STEP_INDENT = INDENT + " " * 4
+INDENT_ITEM = " " * 2
+MOST_ITEMS = 12
+"""Items of a finding that are shown as text."""
 WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
 """A temporary pod that has the whole node below /host."""
 
@@ -137,6 +142,8 @@ def exit_code(groups: Groups, *, strict: bool) -> int:
 def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]:
     """A paragraph for each group, and a line that sums up. Commands are never broken, so that they can be pasted."""
     for group, found in groups.items():
+        if not found:
+            continue
         yield group
         for finding in found:
             yield from _lines(finding, width, colour=colour)
@@ -174,6 +181,10 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
     first, *rest = map(visible, _wrapped(text, width))
     yield f"  {label} {first}"
     yield from (INDENT + line for line in rest)
+    for item in finding.items[:MOST_ITEMS]:
+        yield from (INDENT + INDENT_ITEM + visible(line) for line in _wrapped(item, width, len(INDENT) + 2))
+    if len(finding.items) > MOST_ITEMS:
+        yield f"{INDENT}{INDENT_ITEM}and {len(finding.items) - MOST_ITEMS} more; -o json has all"
     if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
         return
     follows = ":" if finding.command or finding.steps else ""

@@ -176,8 +176,8 @@ class NodeView:
         except OSError:
             return found
 
-    def processes(self) -> tuple[Process, ...] | Hidden:
-        """The processes of the node, without kernel threads and zombies."""
+    def process_folder(self) -> str | Hidden:
+        """A mount of proc that has the processes of the node."""
         proc = self.find("/proc") if self.root != "/" or not self.in_pod else self.hidden("/proc")
         if self.in_pod and (isinstance(proc, Hidden) or self.root == "/") and _sees_all_processes():
             proc = "/proc"
@@ -187,6 +187,13 @@ class NodeView:
             return Hidden(
                 "/proc", "" if self.is_copy else os.path.join(self.root, "proc"), "no processes here"
             )
+        return proc
+
+    def processes(self) -> tuple[Process, ...] | Hidden:
+        """The processes of the node, without kernel threads and zombies."""
+        proc = self.process_folder()
+        if isinstance(proc, Hidden):
+            return proc
         numbers = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
         return tuple(found for pid in numbers if (found := _process(proc, pid)) is not None)
 

@@ -103,6 +103,7 @@ def test_programs_get_every_finding_and_the_counts() -> None:
         "mount": "",
         "mount_at": "",
         "steps": [],
+        "items": [],
     }
     assert (told["checks"][3]["mount"], told["checks"][3]["mount_at"]) == ("/etc/x", "/host/etc/x")
     assert summary(GROUPS).startswith("4 checks")
