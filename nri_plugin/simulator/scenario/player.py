@@ -191,7 +191,7 @@ class Player:
         return self._specs[key][0].qos
 
     def _act(self, step: Step, notes: Notes) -> None:
-        """Do what a step says; `Say`, `Spin` and log lines of a real kernel are nothing to do here."""
+        """Do what a step says; `Say`, `Spin`, `Measure` and log lines of a real kernel are nothing to do here."""
         match step:
             case Run():
                 self._run(step, notes)

@@ -50,6 +50,7 @@ from nri_plugin.simulator.scenario.steps import (
     Expect,
     Foreign,
     Logged,
+    Measure,
     Online,
     Part,
     PartitionKind,
@@ -105,6 +106,7 @@ class StepReader:
             "partition": (self._foreign, ("cpus",)),
             "logged": (self._logged, ("only",)),
             "spin": (self._spin, ("on",)),
+            "measure": (self._measure, ("load",)),
             "expect": (self._expect, EXPECT_KEYS),
         }
 
@@ -193,6 +195,11 @@ class StepReader:
         given = section.entries
         on = one_of("all", "one")(given["on"]) if "on" in given else "all"
         return Spin(line=_line(section), target=self._container(given[kind]), on=on)
+
+    def _measure(self, section: source.Section, kind: str) -> Step:
+        given = section.entries
+        load = one_of("disk", "hotplug", "none")(given["load"]) if "load" in given else "none"
+        return Measure(line=_line(section), target=self._container(given[kind]), load=load)
 
     def _expect(self, section: source.Section, kind: str) -> Step:
         given = section.entries

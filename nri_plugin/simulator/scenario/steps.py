@@ -310,6 +310,20 @@ class Spin:
 
 
 @dataclass(frozen=True, slots=True)
+class Measure:
+    """`nri-pin noise` measures a container with exclusive CPUs; on a real kernel its figures are those of another reader.
+
+    Attributes:
+        load: `disk` if its CPUs read from a disk and a stranger runs on them meanwhile, `hotplug` if its last CPU goes
+            offline until the end, `none` for nothing.
+    """
+
+    line: int
+    target: str
+    load: str
+
+
+@dataclass(frozen=True, slots=True)
 class Expect:
     """Expected properties of a container; None = not checked.
 
@@ -407,5 +421,6 @@ Step: TypeAlias = (
     | Foreign
     | Logged
     | Spin
+    | Measure
     | Expect
 )

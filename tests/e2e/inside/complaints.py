@@ -35,6 +35,8 @@ def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused
     expected = {text for step in steps for text in _BROUGHT_BY.get(step["do"], ())}
     expected |= {step["text"] for step in steps if step["do"] == "logged"}
     expected |= {text for step in steps if step.get("part") == "runtime" for text in _RUNTIME}
+    if any(step.get("load") == "hotplug" for step in steps):
+        expected |= set(_BROUGHT_BY["online"])
     if any(step["do"] == "update" and "cpuset_cpus" in step["resources"] for step in steps):
         expected |= set(_DRIFT)  # a kubelet that pins writes as a stranger does
     drifted = tuple(f" observed={step['cpus']}" for step in steps if step["do"] == "drift")

@@ -15,6 +15,7 @@ from .kernel_side import expect_nothing_apart, judge, limit_pod, spin
 from .looking import anonymous_nodes, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
+from .noise_side import measure
 from .observe import CGROUPS, format_list, parse_list, parse_mask
 from .pods import ContainerSpec, PodSpec
 from .report import tell
@@ -265,6 +266,10 @@ class Player:
     def _do_spin(self, step: Json) -> None:
         pod, (name,) = self.named(step["target"])
         spin(self.node, f"line {step['line']}", pod, name, step["on"])
+
+    def _do_measure(self, step: Json) -> None:
+        pod, (name,) = self.named(step["target"])
+        measure(self.node, f"line {step['line']}", pod, name, step["load"])
 
     def _do_online(self, step: Json) -> None:
         _set_online(parse_list(step["cpus"]))

@@ -9,7 +9,7 @@ from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
-from nri_plugin.simulator.scenario.steps import DriftStep, Expect, Logged, Say, Spin, Step
+from nri_plugin.simulator.scenario.steps import DriftStep, Expect, Logged, Measure, Say, Spin, Step
 from tests.e2e.inside.complaints import complaints
 
 from .plan import step_values
@@ -80,7 +80,7 @@ def _asks_a_kernel(step: Step) -> bool:
             return bool(step.meanwhile)
         case Logged():
             return bool(step.only)
-    return isinstance(step, Spin)
+    return isinstance(step, Spin | Measure)
 
 
 def _is_judged(step: Step) -> bool:
@@ -88,7 +88,7 @@ def _is_judged(step: Step) -> bool:
     if isinstance(step, Expect):
         asked = {field.name for field in fields(step) if getattr(step, field.name) is not None}
         return asked != {"line", "target", "kernel"}
-    return not isinstance(step, Say | Spin) and not (isinstance(step, Logged) and step.only)
+    return not isinstance(step, Say | Spin | Measure) and not (isinstance(step, Logged) and step.only)
 
 
 def devices_of(text: str) -> list[Json]:

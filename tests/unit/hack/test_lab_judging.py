@@ -26,7 +26,7 @@ REFUSED = '2026-01-01T00:00:00.000Z WARNING refused op=1 event=CreateContainer p
 def test_what_only_a_kernel_can_tell_is_no_fact_on_the_embedded_runtime() -> None:
     plain = play_embedded(parse(HEAD, "x.yaml"), MACHINE)
     asked = HEAD + "  - expect: a/db/c\n    kernel: {partition: root}\n  - spin: a/db/c\n"
-    asked += "  - logged: not permitted\n    only: kernel\n"
+    asked += "  - logged: not permitted\n    only: kernel\n  - measure: a/db/c\n    load: disk\n"
     with_kernel = play_embedded(parse(asked, "x.yaml"), MACHINE)
     assert (plain.problems, with_kernel.problems) == ((), ())
     assert (plain.facts, plain.limitation) == (2, "")
@@ -46,6 +46,9 @@ def test_a_complaint_is_explained_by_its_step_only() -> None:
     assert complaints([DRIFT], [{"do": "online"}], []) == [DRIFT]
     assert complaints([DRIFT], [{"do": "logged", "text": "name=a/db/c"}], []) == []
     assert complaints([DRIFT], [{"do": "update", "resources": {"cpuset_cpus": "0"}}], []) == []
+    changed = "x WARNING the machine changed cpus_gone=3"
+    assert complaints([changed], [{"do": "measure", "load": "hotplug"}], []) == []
+    assert complaints([changed], [{"do": "measure", "load": "disk"}], []) == [changed]
     ended = "x WARNING connection to the container runtime ended"
     assert complaints([ended], [{"do": "restart", "part": "runtime"}], []) == []
     assert complaints([ended], [{"do": "restart", "part": "agent"}], []) == [ended]

@@ -6,6 +6,7 @@ from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Foreign,
     Logged,
+    Measure,
     Online,
     Part,
     PartitionKind,
@@ -43,6 +44,7 @@ def test_a_restart_says_what_ended_and_what_came_back(step: Restart, told: str) 
         (Logged(1, "ready"), "the agent's log says: ready"),
         (Logged(1, "ready", "kernel"), "only a real kernel has it logged: ready"),
         (Spin(1, "a/b/c", "all"), None),
+        (Measure(1, "a/b/c", "disk"), None),
     ],
 )
 def test_what_befalls_a_node_is_a_line(step: Step, told: str | None) -> None:
