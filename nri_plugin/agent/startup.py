@@ -203,10 +203,10 @@ def build_handler(
     else:
         lift_floor(tree, node, state, log)
     # The checkpoint: a trial write finds out now whether it can be saved.
-    store = open_store(file, state)
+    store = open_store(file, file.held)
     saver = CheckpointSaver(
         watchers.timed(store) if watchers else store,
-        state,
+        file.held,  # not a former generation: the file itself has to be written then
         log,
         serves=config.serves_unsaved,
         directory=config.state_dir,

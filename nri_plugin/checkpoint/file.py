@@ -360,6 +360,7 @@ class CheckpointFile:
         facts: the machine, stored beside every state for readers on other machines.
         found: the facts that were stored beside the loaded state.
         generation: of the checkpoint that was loaded or saved last.
+        held: the state in the file; empty where there is none, also where the generation before it was loaded.
 
     Args:
         state_dir: the directory.
@@ -383,11 +384,11 @@ class CheckpointFile:
         self.generation = 0
         self._durable = durable
         self._encoder = Encoder()
-        # The file as it was loaded or written last: which one, its version, the state and the facts in it. The version is
+        # The file as it was loaded or written last: which one, its version, and the facts in it. The version is
         # 0 where there is none, or a damaged one.
         self._mark: tuple[int, int] | None = None
         self._version = 0
-        self._held = State()
+        self.held = State()
         self._held_facts: NodeFacts | None = None
         # Open while this process may append to it.
         self._journal: _Journal | None = None
@@ -419,7 +420,7 @@ class CheckpointFile:
 
     def _holds(self, found: Checkpoint) -> None:
         self.generation, self.found = found.generation, found.facts
-        self._version, self._held, self._held_facts = found.version, found.state, found.facts
+        self._version, self.held, self._held_facts = found.version, found.state, found.facts
         self._mark = _identity(self.path)
 
     def is_intact(self) -> bool:
@@ -461,7 +462,7 @@ class CheckpointFile:
         if journal is not None and journal.size >= journal.due:
             journal.due = 2 * journal.size
             with suppress(OSError, ValueError):
-                self._replace(self._held, JOURNAL_VERSION)
+                self._replace(self.held, JOURNAL_VERSION)
 
     def finish(self) -> None:
         """Leave the last saved state without a journal, for a release that does not know any.
@@ -470,7 +471,7 @@ class CheckpointFile:
             CheckpointError: it could not be written; the file is as it was.
         """
         if self._version == JOURNAL_VERSION:
-            self.save(self._held)
+            self.save(self.held)
 
     def _save(self, state: State, version: int) -> None:
         try:
@@ -489,7 +490,7 @@ class CheckpointFile:
         journal = self._journal
         if journal is None or self.facts != self._held_facts or not self.is_intact():
             return False
-        record = self._encoder.record(state.changes_from(self._held), self.generation + 1, journal.checksum)
+        record = self._encoder.record(state.changes_from(self.held), self.generation + 1, journal.checksum)
         if not record:
             # After a failure, the caller wants to know whether the disk takes anything again.
             return not self._has_failed
@@ -502,7 +503,7 @@ class CheckpointFile:
                 self._leave_journal()
             return False
         self.generation += 1
-        self._held = state
+        self.held = state
         return True
 
     def _replace(self, state: State, version: int) -> None:
@@ -523,7 +524,7 @@ class CheckpointFile:
             os.replace(new, self.path)
             self._leave_journal()
             self._mark, self._version = _identity(self.path), version
-            self._held, self._held_facts = state, facts
+            self.held, self._held_facts = state, facts
             if self.durable:
                 _sync_directory(self.directory)
         except OSError:

@@ -170,13 +170,13 @@ class Agent:
         with self._working():
             self._file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
             state = load_state(self._file, SILENT)
-            self._store = open_store(self._file, state) if threaded else _Inline(self._file, faults)
+            self._store = open_store(self._file, self._file.held) if threaded else _Inline(self._file, faults)
             self.handler = Handler(
                 node,
                 state,
                 decide=decide,
                 cpusets=CpusetWriter(self.cgroups),
-                checkpoint=CheckpointSaver(self._store, state, SILENT, serves=serves),
+                checkpoint=CheckpointSaver(self._store, self._file.held, SILENT, serves=serves),
                 log=SILENT,
                 clock=time.monotonic,
                 inform=lambda _node, request: informed(request.event, told),
@@ -339,7 +339,7 @@ class _Inline(DirectStore):
     @contextmanager
     def _watching(self) -> Iterator[None]:
         file, injected = self._file, self._faults.injected.total()
-        held, journal, is_sound = file._held, file._journal, file._version != 0 and file.is_intact()
+        held, journal, is_sound = file.held, file._journal, file._version != 0 and file.is_intact()
         replaced, self.replaced = self.replaced, None
         yield
         if self._faults.injected.total() == injected:

@@ -246,6 +246,19 @@ def test_a_state_directory_that_everybody_may_write_to_is_said_and_used(folder: 
     assert handler.checkpoint.save(STATE, 1.0) is None
 
 
+def test_a_former_generation_that_was_loaded_is_written_to_the_checkpoint_again(folder: Path):
+    file = CheckpointFile(str(folder / "state"), durable=False)
+    file.append(STATE)
+    Path(file.path).rename(f"{file.path}.previous")
+    handler = build_handler(config(folder), recording_log()[0], time.monotonic)
+    assert handler.state == STATE
+    handler.checkpoint.look(handler.state)
+    found = read_checkpoint(file.path)
+    assert found is not None
+    assert found.state == STATE
+    handler.close()
+
+
 def test_no_directory_keeps_the_agent_from_starting(folder: Path):
     (folder / "state").write_text("a file")
     log, lines = recording_log()
