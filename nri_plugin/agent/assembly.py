@@ -22,6 +22,7 @@ from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket
 from nri_plugin.agent.watches import (
     EndedPodsWatch,
     LateWriter,
+    keep_cpus_quiet,
     reconcile_kernel_settings,
     watch_drift,
     watch_observed,
@@ -143,7 +144,8 @@ class Assembly:
         config, log, loop, metrics = self._config, self._log, self._loop, self._metrics
         count = metrics.count_quota if metrics else lambda _noticed_by: None
         settings = reconcile_kernel_settings(config, log, handler, loop, count)
-        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings)
+        quiet = keep_cpus_quiet(config, log, handler, loop, self._hears_other_annotations)
+        drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings, quiet)
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row
         owners = OtherOwners(log, loop.clock, metrics.count_other_owner if metrics else None, failures)
@@ -151,7 +153,13 @@ class Assembly:
         if metrics is not None:
             metrics.follow(drift, settings)
         late = LateWriter(handler, loop)
-        return (late, drift, owners, settings) if settings else (late, drift, owners)
+        others = (late, drift, owners, quiet)
+        return (*others, settings) if settings else others
+
+    def _hears_other_annotations(self) -> bool:
+        """Return whether annotations of CRI-O count: its own hooks act on them where it is the runtime."""
+        runtime = self._link.runtime
+        return runtime is None or "cri-o" not in runtime.runtime_name.lower()
 
 
 def collect_garbage_between_requests(loop: Loop) -> None:

@@ -28,7 +28,7 @@ from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer, InformedCreate
 from nri_plugin.core.requests import has_too_many_devices, qos_of, slice_pattern
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.model import bounds
-from nri_plugin.model.bounds import OWN_ANNOTATIONS, Cut
+from nri_plugin.model.bounds import HEARD_ANNOTATIONS, Cut
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
@@ -497,6 +497,6 @@ def _facts_count(node: Node, event: CreateContainer) -> bool:
     if not allocates(node):
         return False
     heard = pod.namespace in options.annotation_namespaces and any(
-        key.startswith(OWN_ANNOTATIONS) for key in pod.annotations
+        key.startswith(HEARD_ANNOTATIONS) for key in pod.annotations
     )
     return heard or qos_of(pod.cgroup_parent) is QOSClass.GUARANTEED or not slice_pattern(pod.cgroup_parent)

@@ -5,6 +5,7 @@
 * `EndedPodsWatch` releases allocations of pods whose end was not reported.
 * `watch_drift` starts `MachineWatch` and `DriftWatch`. `watch_observed` starts those of an agent that only observes.
 * `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
+* `keep_cpus_quiet` follows the containers that ask for quiet CPUs.
 """
 
 import logging
@@ -18,14 +19,18 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
 from nri_plugin.agent.observing import ObservedWatch
 from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.quiet_cpus import QuietCPUs, QuietCPUsThread
 from nri_plugin.agent.startup import warn_of_overcommitted
 from nri_plugin.agent.status_socket import StatusFeed
+from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.config.loading import Config
 from nri_plugin.core.drift import MachineChanged, Target
 from nri_plugin.core.outdated import allocatable_memory, overcommitted
 from nri_plugin.host.cgroup import with_isolated
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
+from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
+from nri_plugin.host.irqbalance import running
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
@@ -217,14 +222,20 @@ def watch_drift(
     feed: StatusFeed,
     report: Reporter,
     reconciler: KernelSettingsReconciler | None = None,
+    quiet: QuietCPUsThread | None = None,
 ) -> DriftWatch:
-    """Start the watches of the machine and of all cgroups that the agent writes; each change wakes `reconciler`."""
+    """Start the watches of the machine and of all cgroups that the agent writes; each change wakes `reconciler`.
+
+    A change of the machine also wakes `quiet`.
+    """
 
     # Both may have ended a partition: the kernel invalidates one that loses a CPU or whose sibling gets one.
     def machine_changed() -> None:
         feed.machine_changed()
         if reconciler is not None:
             reconciler.reconcile_soon()
+        if quiet is not None:
+            quiet.follow_soon()
 
     def drifted(found: DriftReport) -> None:
         report(found)
@@ -291,6 +302,25 @@ def reconcile_kernel_settings(
     reconciler = KernelSettingsReconciler(handler, loop, log, PartitionWriter.on(tree), quotas)
     reconciler.start()
     return reconciler
+
+
+def keep_cpus_quiet(
+    config: Config, log: logging.Logger, handler: Handler, loop: Loop, hears_others: Callable[[], bool]
+) -> QuietCPUsThread:
+    """Start following the containers that ask for quiet CPUs; their settings are written by a thread of its own."""
+    files = KernelSettingFiles(config.sysfs_root)
+    store = QuietFile(config.state_dir, boot_id())
+    quiet = QuietCPUsThread(
+        handler,
+        loop,
+        lambda clock: QuietCPUs(files, store, log, clock, partial(running, config.sysfs_root)),
+        store,
+        files,
+        log,
+        hears_others,
+    )
+    quiet.start()
+    return quiet
 
 
 def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:

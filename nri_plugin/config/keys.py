@@ -173,6 +173,7 @@ class Settings:
 _READERS: Mapping[Any, Reader] = {
     bool: source.flag,
     frozenset[str]: values.namespaces,
+    tuple[str, ...]: values.patterns,
     tuple[ReservedMemory, ...]: values.reserved_memory,
 }
 

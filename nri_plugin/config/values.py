@@ -185,6 +185,25 @@ def namespaces(value: source.Value) -> frozenset[str]:
     return frozenset(names)
 
 
+LONGEST_PATTERN = 64
+MOST_PATTERNS = 64
+
+
+def patterns(value: source.Value) -> tuple[str, ...]:
+    """Patterns of names of interrupts, with the wildcards of a shell."""
+    found = []
+    for item in source.items(value):
+        text = source.text(item)
+        if not 0 < len(text) <= LONGEST_PATTERN or not text.isprintable():
+            raise item.place.error(
+                f"expected a pattern of 1 to {LONGEST_PATTERN} characters such as nvme0q0 or eth*, found {text[:80] or 'nothing'}"
+            )
+        found.append(text)
+    if len(found) > MOST_PATTERNS:
+        raise value.place.error(f"expected at most {MOST_PATTERNS} patterns, found {len(found)}")
+    return tuple(found)
+
+
 # ---- sections of KubeletConfiguration
 
 POD_LEVEL_GATE = "PodLevelResources"

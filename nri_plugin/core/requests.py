@@ -13,9 +13,16 @@ container, because an operator who trusts a namespace wants to know.
     nri-pin/isolation.container.NAME        none | partition | isolated, instead of the configuration's
     nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
     nri-pin/numa-node                       the NUMA node that the scheduler of the pod counted on
+    nri-pin/irqs.container.NAME             quiet | housekeeping | any: device interrupts on its exclusive CPUs
+    nri-pin/irq-claim.container.NAME        patterns of interrupts that come to its own CPUs, with commas between them
+    nri-pin/wake-latency-us.container.NAME  the longest time that its CPUs may take to wake up, in microseconds
 
 `.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an
 annotation ends after 63 characters, which a long container name exceeds.
+
+Annotations of CRI-O that ask for the same are heard too, in the same namespaces: `irq-load-balancing.crio.io` with `disable`,
+`true` or `housekeeping`, and `cpu-c-states.crio.io` with `max_latency:US`; `/NAME` behind the first is for one container.
+Other values of theirs mean nothing here. Our own name wins, and a contradiction between the two refuses the container.
 
 `nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
 placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
@@ -38,6 +45,7 @@ from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
+    IRQWish,
     IsolatedWish,
     Isolation,
     MemoryManagerPolicy,
@@ -527,6 +535,21 @@ EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
 ISOLATION = "nri-pin/isolation"
 ISOLATED_CPUS = "nri-pin/isolated-cpus"
 NUMA_NODE = "nri-pin/numa-node"
+IRQS = "nri-pin/irqs"
+IRQ_CLAIM = "nri-pin/irq-claim"
+WAKE_LATENCY = "nri-pin/wake-latency-us"
+CRIO_IRQS = "irq-load-balancing.crio.io"
+CRIO_C_STATES = "cpu-c-states.crio.io"
+_CRIO_WISHES = {
+    "disable": IRQWish.QUIET,
+    "true": IRQWish.QUIET,
+    "housekeeping": IRQWish.HOUSEKEEPING,
+}
+"""Source: CRI-O, high_performance_hooks_linux.go; `true` is its deprecated word for `disable`."""
+
+_CRIO_LATENCY = re.compile(r"max_latency:([1-9][0-9]{0,8})\Z")
+_LATENCY = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
+_PATTERN = re.compile(r"[-A-Za-z0-9_.:@*?\[\]!/]+\Z")
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
@@ -540,8 +563,9 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     given = _given(options, pod)
     if not given:
         return request
-    # The isolation is read where it is applied; here only a wrong word is refused.
+    # These are read where they are applied; here only wrong words and contradictions are refused.
     _word(given, ISOLATION, request.name, Isolation)
+    _check_quiet(given, request.name)
     return replace(
         request,
         smt_odd_counts=_word(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
@@ -555,6 +579,78 @@ def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
     heard = _heard(_given(options, pod), ISOLATION, name)
     value = heard[1] if heard else ""
     return Isolation(value) if value in set(Isolation) else options.isolation
+
+
+def irq_wish(options: Options, pod: PodRecord, name: str, *, hears_others: bool) -> IRQWish | None:
+    """What that container wants of device interrupts; None where it does not say, or says an unknown word."""
+    given = _given(options, pod)
+    heard = _heard(given, IRQS, name)
+    if heard is not None and heard[1] in set(IRQWish):
+        return IRQWish(heard[1])
+    others = _crio_irqs(given, name) if hears_others else None
+    return others[1] if others else None
+
+
+def irq_claim(options: Options, pod: PodRecord, name: str) -> tuple[str, ...]:
+    """Patterns of the interrupts that are to come to that container's CPUs."""
+    heard = _heard(_given(options, pod), IRQ_CLAIM, name)
+    return _patterns(heard[1]) if heard else ()
+
+
+def wake_latency_us(options: Options, pod: PodRecord, name: str, *, hears_others: bool) -> int | None:
+    """The longest time in microseconds that CPUs of that container may take to wake up; None where it does not say."""
+    given = _given(options, pod)
+    heard = _heard(given, WAKE_LATENCY, name)
+    if heard is not None and _LATENCY.match(heard[1]):
+        return int(heard[1])
+    others = _CRIO_LATENCY.match(given.get(CRIO_C_STATES, "")) if hears_others else None
+    return int(others[1]) if others else None
+
+
+def _check_quiet(given: Mapping[str, str], name: str) -> None:
+    """Refuse wrong values of the annotations for quiet CPUs, and ours that contradict those of CRI-O.
+
+    Raises:
+        AnnotationError: there is one.
+    """
+    wish, others = _word(given, IRQS, name, IRQWish), _crio_irqs(given, name)
+    if wish is not None and others is not None and wish is not others[1]:
+        full = _heard(given, IRQS, name)
+        raise AnnotationError(
+            full[0] if full else IRQS,
+            f"{wish} contradicts {others[0]}, which says {others[2][:40]!r}; remove one of them",
+        )
+    claim = _heard(given, IRQ_CLAIM, name)
+    if claim is not None and not _patterns(claim[1]):
+        raise AnnotationError(
+            claim[0], f"expected patterns such as eth0-*,0000:3b:00.0, found {claim[1][:40]!r}"
+        )
+    latency = _heard(given, WAKE_LATENCY, name)
+    if latency is None:
+        return
+    if not _LATENCY.match(latency[1]):
+        raise AnnotationError(latency[0], f"expected microseconds such as 20, found {latency[1][:40]!r}")
+    crio = _CRIO_LATENCY.match(given.get(CRIO_C_STATES, ""))
+    if crio is not None and int(crio[1]) != int(latency[1]):
+        raise AnnotationError(
+            latency[0],
+            f"{latency[1]} contradicts {CRIO_C_STATES}, which says {crio[0][:40]!r}; remove one of them",
+        )
+
+
+def _crio_irqs(given: Mapping[str, str], name: str) -> tuple[str, IRQWish, str] | None:
+    """CRI-O's annotation about interrupts for the container, what it means, and its value; that of its own first."""
+    for full in (f"{CRIO_IRQS}/{name}", CRIO_IRQS):
+        wish = _CRIO_WISHES.get(given.get(full, ""))
+        if wish is not None:
+            return full, wish, given[full]
+    return None
+
+
+def _patterns(value: str) -> tuple[str, ...]:
+    """Patterns with commas between them; none where one of them is no pattern."""
+    parts = tuple(part.strip() for part in value.split(","))
+    return parts if all(_PATTERN.match(part) for part in parts) else ()
 
 
 def annotated_node(options: Options, pod: PodRecord) -> int:

@@ -66,6 +66,9 @@ NAME_CHARS: Final = 253
 OWN_ANNOTATIONS: Final = "nri-pin/"
 """The prefix of the annotations that the agent reads."""
 
+HEARD_ANNOTATIONS: Final = (OWN_ANNOTATIONS, "irq-load-balancing.crio.io", "cpu-c-states.crio.io")
+"""How the names of annotations begin that the agent reads: ours, and those of CRI-O that ask for quiet CPUs."""
+
 ANNOTATIONS_SEEN: Final = 1024
 """Annotations of a pod. The agent reads none of a pod with more: their order on the wire is random, so some of them
 would be other ones of ours each time. A pod of a busy service mesh has about 50."""
@@ -169,15 +172,19 @@ def reason(text: str) -> str:
 
 
 def own_annotations(given: Mapping[str, str]) -> tuple[dict[str, str], bool]:
-    """The annotations that are meant for us, by key, and whether some of them were left out.
+    """The annotations that the agent reads, ours first, and whether some of them were left out.
 
-    Of too many the first by key are kept, the same ones every time.
+    Of too many the first are kept, the same ones every time.
     """
     if len(given) > ANNOTATIONS_SEEN:
         return {}, True
-    keys = sorted(key for key in given if key.startswith(OWN_ANNOTATIONS))
+    keys = sorted((key for key in given if key.startswith(HEARD_ANNOTATIONS)), key=_ours_first)
     kept = [key for key in keys if len(key) <= ANNOTATION_KEY_CHARS][:ANNOTATIONS]
     return {key: given[key][:ANNOTATION_VALUE_CHARS] for key in kept}, len(kept) < len(keys)
+
+
+def _ours_first(key: str) -> tuple[bool, str]:
+    return not key.startswith(OWN_ANNOTATIONS), key
 
 
 def page_sizes(given: Sequence[tuple[str, int]]) -> tuple[tuple[str, int], ...]:

@@ -138,6 +138,43 @@ class IsolatedWish(StrEnum):
     ANY = "any"
 
 
+class IRQs(StrEnum):
+    """Which containers with exclusive CPUs are kept free of device interrupts."""
+
+    NONE = "none"
+    ON_REQUEST = "on-request"
+    EXCLUSIVE = "exclusive"
+
+
+class IRQWish(StrEnum):
+    """What a container wants of device interrupts: none on its CPUs, some on its first core only, or any."""
+
+    QUIET = "quiet"
+    HOUSEKEEPING = "housekeeping"
+    ANY = "any"
+
+
+class IRQHousekeeping(StrEnum):
+    """Where interrupts go that have to leave quiet CPUs."""
+
+    SHARED = "shared"
+    RESERVED = "reserved"
+
+
+class Workqueues(StrEnum):
+    """Whether unbound kernel work leaves exclusive CPUs."""
+
+    NONE = "none"
+    EXCLUSIVE = "exclusive"
+
+
+class IRQBalance(StrEnum):
+    """Whether a running irqbalance is told about quiet CPUs."""
+
+    SOCKET = "socket"
+    NONE = "none"
+
+
 class SMTOddCounts(StrEnum):
     """The rule for a number of exclusive CPUs that does not fill its last core."""
 
@@ -325,6 +362,29 @@ class Options:
     own, balanced inside. `isolated`, only for programs that pin their own threads, also ends that balancing: all other
     threads stay on one CPU. Needs the [capability SYS_ADMIN](#partitions).
     """
+
+    irqs: IRQs = option(IRQs.NONE, "irqs", Affects.KERNEL)
+    """[Quiet CPUs](quiet-cpus.md): which exclusive CPUs are kept free of device interrupts. `exclusive`: those of every
+    container; `on-request`: those of containers with an annotation. `none`: nothing of the kernel's interrupts is read
+    or written.
+    """
+
+    irq_housekeeping: IRQHousekeeping = option(IRQHousekeeping.SHARED, "irqHousekeeping", Affects.KERNEL)
+    """Where interrupts go that leave quiet CPUs: `shared` is every CPU that is not quiet and was theirs before, `reserved`
+    only the reserved ones.
+    """
+
+    irqs_controlled: tuple[str, ...] = option((), "irqsControlled", Affects.KERNEL)
+    """Patterns of interrupts that the agent may move, by the name of a handler or by PCI address; empty: all."""
+
+    irqs_left_alone: tuple[str, ...] = option((), "irqsLeftAlone", Affects.KERNEL)
+    """Patterns of interrupts that the agent never moves; they win over `irqsControlled`."""
+
+    workqueues: Workqueues = option(Workqueues.NONE, "workqueues", Affects.KERNEL)
+    """`exclusive`: unbound kernel work and writeback run on other CPUs than the exclusive ones."""
+
+    irqbalance: IRQBalance = option(IRQBalance.SOCKET, "irqbalance", Affects.KERNEL)
+    """`socket`: a running irqbalance is told to leave quiet CPUs alone, by its socket. `none`: it is told nothing."""
 
     annotation_namespaces: frozenset[str] = option(frozenset(), "annotationNamespaces", Affects.ADMISSION)
     """Namespaces whose pods may use [annotations](#annotations). Switches `poolFloor` off."""

@@ -10,7 +10,7 @@ from functools import cache
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
-from nri_plugin.model.bounds import OWN_ANNOTATIONS
+from nri_plugin.model.bounds import HEARD_ANNOTATIONS
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import format_bytes
@@ -114,7 +114,7 @@ class Shapes:
         heard = {
             key: value
             for key, value in sorted(pod.annotations.items())
-            if is_heard and key.startswith(OWN_ANNOTATIONS)
+            if is_heard and key.startswith(HEARD_ANNOTATIONS)
         }
         matters = is_heard or pod.namespace in options.never_refuse
         return replace(

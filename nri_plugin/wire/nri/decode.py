@@ -117,7 +117,7 @@ _MEMORY: Final = {
     column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
 }
 _FIELDS: Final[Mapping[int, int]] = {field.value: field for field in OwnedField}
-_OWN: Final = bounds.OWN_ANNOTATIONS.encode()
+_HEARD: Final = tuple(prefix.encode() for prefix in bounds.HEARD_ANNOTATIONS)
 _LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
 _STATES = {state.value: state for state in ContainerState}
 
@@ -176,7 +176,11 @@ def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
     if len(entries) > bounds.ANNOTATIONS_SEEN:
         return EMPTY, True
     # Search the bytes before parsing: nearly all annotations are meant for other programs, and CRI-O adds large JSON.
-    own = [pb.PodSandbox.AnnotationsEntry.FromString(entry) for entry in entries if _OWN in entry]
+    own = [
+        pb.PodSandbox.AnnotationsEntry.FromString(entry)
+        for entry in entries
+        if any(prefix in entry for prefix in _HEARD)
+    ]
     return bounds.own_annotations({entry.key: entry.value for entry in own})
 
 

@@ -1,20 +1,22 @@
 """The runs: which scenarios are played where."""
 
+import lzma
 import os
 import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .accelerator import accelerator
 from .direct import run_in_root
+from .guest import Guest
 from .lab_files import machine_named
 from .outcome import Outcome
 from .prepare import inside
 from .progress import say, step
-from .ready import Lab
+from .ready import KERNEL_FROM, Lab
 from .running import RUNNING
 from .session import booted, column_named
 from .shell import LabError
@@ -22,7 +24,11 @@ from .shell import LabError
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run: its letter on the command line, its row in the table, the root it needs and what is played."""
+    """One run: its letter on the command line, its row in the table, the root it needs and what is played.
+
+    A guest has a machine of the lab, and perhaps further devices in QEMU's words and drivers: modules of the kernel
+    that are not in its image.
+    """
 
     letter: str
     title: str
@@ -32,6 +38,9 @@ class Run:
     in_guest: bool = False
     with_systemd: bool = False
     column: str = ""
+    machine: str = "four-nodes"
+    devices: tuple[str, ...] = ()
+    drivers: tuple[str, ...] = ()
 
 
 # shipped descriptions, by what is odd about them
@@ -45,7 +54,15 @@ _MACHINES = (
     "i7-12850hx-1p-hybrid",  # cores with one thread beside cores with two
 )
 
-_MACHINE = "four-nodes"
+# movable interrupts, and queues that only the kernel moves: two for four CPUs
+_INTERRUPTING = (
+    *("-device", "virtio-rng-pci,bus=pcie.0,addr=0x1d"),
+    *("-drive", "if=none,id=shared,format=raw,file=null-co://,file.size=64M"),
+    *(
+        "-device",
+        "nvme,drive=shared,serial=shared,bus=pcie.0,addr=0x1e,max_ioqpairs=2",
+    ),  # behind the root disk, which is nvme0
+)
 
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
@@ -68,6 +85,17 @@ RUNS = (
         in_guest=True,
         with_systemd=True,
         column="containerd-1.7-systemd",
+    ),
+    Run(
+        "d",
+        "d: quiet CPUs in a guest, containerd 2",
+        "sid",
+        "run_quiet",
+        in_guest=True,
+        column="containerd-2",
+        machine="quiet-cpus",
+        devices=_INTERRUPTING,
+        drivers=("drivers/char/hw_random/virtio-rng.ko.xz",),
     ),
 )
 
@@ -120,8 +148,21 @@ def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
 
 def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     words = ["--systemd"] if run.with_systemd else []
-    with booted(machine_named(_MACHINE), column_named(run.column), lab, place) as guest:
+    machine = machine_named(run.machine)
+    machine = replace(machine, arguments=(*machine.arguments, *run.devices))
+    with booted(machine, column_named(run.column), lab, place) as guest:
+        for driver in run.drivers:
+            _load(guest, driver, lab, place)
         return guest.run(" ".join(inside(run.module, *words)), outcome.hear)
+
+
+def _load(guest: Guest, driver: str, lab: Lab, place: Path) -> None:
+    """Load a module of the guest's kernel that has no other beneath it."""
+    (packed,) = (lab.roots[KERNEL_FROM].root / "usr/lib/modules").glob(f"*/kernel/{driver}")
+    module = place / Path(driver).stem
+    module.write_bytes(lzma.decompress(packed.read_bytes()))
+    guest.put(module, f"/run/{module.name}")
+    guest.must_run(f"insmod /run/{module.name}", f"loading {module.name}")
 
 
 def _tail(log: Path) -> str:

@@ -1,0 +1,690 @@
+"""Keeps interrupts and other kernel work off quiet CPUs: puts the settings of the kernel right again and again.
+
+`core.quiet` decides; here the settings are read, remembered and written. The order is always the same: read, decide, store
+what has to be given back, write, read back. While that cannot be stored, nothing is written.
+
+`QuietCPUs` does one pass at a time. `QuietCPUsThread` runs it in a thread of its own, with a loop of its own: a write to
+an interrupt may wait in the kernel, and the runtime must never wait for that. The thread that answers the runtime only
+derives what is wanted, after its answer, and posts it. The thread is started by the first container that asks, so a node
+on which nobody asks reads and writes nothing.
+
+Passes are made when what is wanted changes, when inotify reports that somebody else has written, and every `SWEEP_S`: the
+kernel reports neither new interrupts, nor drivers that set them again, nor what it does itself when a CPU goes offline.
+"""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.checkpoint.quiet_file import Originals, QuietFile
+from nri_plugin.core.quiet import (
+    Interrupt,
+    Kept,
+    Kind,
+    Settled,
+    Wanted,
+    is_controlled,
+    settle_cpus,
+    settle_interrupt,
+    settle_latency,
+    wanted,
+)
+from nri_plugin.host.cgroup_watch import IN_Q_OVERFLOW, Inotify
+from nri_plugin.host.interrupts import ABSENT, FIXED, NOT_GRANTED, KernelSettingFiles, Listed, RefusedError
+from nri_plugin.host.irqbalance import IRQBalance
+from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.options import Node
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.process.logs import LogRateLimit, Repeats, say, say_trace
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import Synchronize
+
+SWEEP_S = 4.0
+"""Seconds between two passes over all settings; a new interrupt and a CPU that went offline are put right within 5 s."""
+
+FOLLOW_S = 0.05
+"""Seconds from an event to the pass for its consequences. A burst of events causes one."""
+
+DEAF_S = 0.1
+"""Seconds without listening after a notice: another writer that never stops costs ten short passes a second."""
+
+AFFINITY_FILES = ("smp_affinity", "default_smp_affinity")
+"""How the names of the files begin whose writes matter."""
+
+PATIENT = 10
+"""Values in a row that are undone at once; from then on the pause doubles."""
+
+LONGEST_PAUSE_S = 300.0
+
+REMEDY = "mount what deploy/guide/quiet-cpus.md lists into the agent's container, or set irqs: none and workqueues: none"
+NOT_STORED = "interrupts are not touched: what they were before cannot be stored"
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """An interrupt that can still reach quiet CPUs.
+
+    Attributes:
+        number: of the interrupt.
+        actions: names of its handlers.
+        cpus: the CPUs that it may be delivered to.
+        quiet: those of them that are quiet.
+        reason: `kernel-managed`, `next-interrupt`, `left-alone`, `rival`, `claimed`, or the errno of the write.
+    """
+
+    number: int
+    actions: tuple[str, ...]
+    cpus: CPUSet
+    quiet: CPUSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuietReport:
+    """What the last pass found; frozen, so that other threads may read it.
+
+    Attributes:
+        quiet: the quiet CPUs.
+        moved: settings that have a value of ours now.
+        changed: settings that somebody else has set, and that keep that value.
+        reaches: interrupts that can still reach quiet CPUs.
+        rivals: settings that somebody else sets again and again.
+        trouble: why nothing is done; empty while it is.
+    """
+
+    quiet: CPUSet = NO_CPUS
+    moved: int = 0
+    changed: int = 0
+    reaches: tuple[Reach, ...] = ()
+    rivals: tuple[str, ...] = ()
+    trouble: str = ""
+
+
+@dataclass(slots=True)
+class _Round:
+    count: int = 0
+    at: float = 0.0
+    next_at: float = 0.0
+
+
+class Pauses:
+    """Pauses that double, by name of a setting.
+
+    Args:
+        free: attempts without a pause.
+        first_s: the first pause.
+    """
+
+    def __init__(self, free: int, first_s: float) -> None:
+        self._free, self._first_s = free, first_s
+        self._rounds: dict[str, _Round] = {}
+
+    def is_due(self, name: str, now: float) -> bool:
+        """Whether its pause is over."""
+        one = self._rounds.get(name)
+        return one is None or now >= one.next_at
+
+    def noted(self, name: str, now: float) -> int:
+        """Note an attempt; returns how many there were in a row."""
+        one = self._rounds.setdefault(name, _Round())
+        if now - one.at > 2 * max(one.next_at - one.at, SWEEP_S):
+            one.count = 0  # it was calm in between
+        one.count, one.at = one.count + 1, now
+        beyond = one.count - self._free
+        pause_s = min(self._first_s * 2.0 ** min(beyond - 1, 30), LONGEST_PAUSE_S) if beyond > 0 else 0.0
+        one.next_at = now + pause_s
+        return one.count
+
+    def forget(self, name: str) -> None:
+        """Begin anew with this one."""
+        self._rounds.pop(name, None)
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Those that have had a pause."""
+        return tuple(sorted(name for name, one in self._rounds.items() if one.count > self._free))
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One pass: what was decided, before anything is written."""
+
+    kept: dict[str, Kept]
+    writes: dict[str, str] = field(default_factory=dict)
+    undone: dict[str, str] = field(default_factory=dict)
+    listed: Listed = field(default_factory=lambda: Listed((), ()))
+
+    def take(self, one: Settled) -> None:
+        name = one.kept.name
+        self.kept[name] = one.kept
+        if one.write is not None:
+            self.writes[name] = one.write
+        if one.undone:
+            self.undone[name] = one.undone
+
+
+class QuietCPUs:
+    """Puts the settings of the kernel right, one pass at a time.
+
+    Args:
+        files: of the kernel.
+        store: of the originals.
+        log: takes a line for each change of what is wanted, and for each trouble.
+        clock: seconds, monotonic.
+        balancers: returns every irqbalance that runs.
+
+    Attributes:
+        report: what the last pass found; replaced as a whole.
+        counts: (what, why) by number: `moved`, `undone`, `failed`, `given-back`; only added to.
+    """
+
+    def __init__(
+        self,
+        files: KernelSettingFiles,
+        store: QuietFile,
+        log: logging.Logger,
+        clock: Callable[[], float],
+        balancers: Callable[[], Iterable[IRQBalance]] = tuple,
+    ) -> None:
+        self._files, self._store, self._log, self._clock = files, store, log, clock
+        self._balancers = balancers
+        self._wish = Wanted()
+        self._stored = Originals()
+        self._kept: dict[str, Kept] = {}
+        self._bans: dict[str, str] = {}
+        self._told: dict[str, CPUSet] = {}
+        self._fights, self._failures = Pauses(PATIENT, 1.0), Pauses(0, SWEEP_S)
+        self._failed_by: dict[str, str] = {}
+        self._trouble, self._balancer_trouble, self._rival_line = (
+            LogRateLimit(),
+            LogRateLimit(),
+            Repeats[str](),
+        )
+        self.report = QuietReport()
+        self.counts: Counter[tuple[str, str]] = Counter()
+        try:
+            self._stored = store.load()
+        except CheckpointError as error:
+            say(log, logging.ERROR, "interrupts cannot be given back", err=error)
+        self._kept, self._bans = dict(self._stored.kept), dict(self._stored.bans)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is wanted, and nothing has to be given back."""
+        return self._wish.is_nothing and not self._kept and not self._bans
+
+    @property
+    def watched(self) -> tuple[int, ...]:
+        """Numbers of the interrupts whose writes matter."""
+        return tuple(int(name.partition("/")[2]) for name in self._kept if name.startswith(f"{Kind.IRQ}/"))
+
+    def apply(self, wish: Wanted) -> None:
+        """Make a pass for what is wanted from now on."""
+        if wish.quiet != self._wish.quiet or wish.no_workqueues != self._wish.no_workqueues:
+            for name in list(self._failed_by):
+                self._failures.forget(name)
+        self._wish = wish
+        self.look()
+
+    def look(self, only: Iterable[int] | None = None) -> None:
+        """Make a pass over all settings, or over these interrupts and the mask for later ones."""
+        if self.is_idle and not self._store.exists:
+            self.report = QuietReport()
+            return
+        trouble = self._try(only)
+        if trouble:
+            self.report = replace(self.report, quiet=self._wish.quiet, trouble=trouble)
+            if self._trouble.is_due(trouble, self._clock()):
+                say(self._log, logging.WARNING, "quiet CPUs are not kept quiet", todo=REMEDY, err=trouble)
+        elif self.report.trouble:
+            self._trouble.forget()
+            self.report = replace(self.report, trouble="")
+
+    # One pass
+
+    def _try(self, only: Iterable[int] | None) -> str:
+        wish, kept = self._wish, self._kept
+        irqs = bool(wish.quiet or wish.claims) or any(_is_of(name, Kind.IRQ, Kind.DEFAULT) for name in kept)
+        queues = bool(wish.no_workqueues) or any(_is_of(name, Kind.WORKQUEUE) for name in kept)
+        latencies = bool(wish.latency_us) or any(_is_of(name, Kind.LATENCY) for name in kept)
+        missing = self._files.missing(interrupts=irqs, workqueues=queues, latencies=latencies)
+        if missing:
+            return missing
+        done = _Pass(dict(kept))
+        try:
+            if irqs:
+                self._settle_interrupts(done, only)
+        except HostError as error:
+            return str(error)
+        if only is None:
+            if queues:
+                self._settle_workqueues(done)
+            if latencies:
+                self._settle_latencies(done)
+            self._look_for_balancers()
+        # What has to be given back is on disk before anything is written.
+        try:
+            self._save(done)
+        except CheckpointError as error:
+            return f"{NOT_STORED}: {error}"
+        trouble = self._write(done)
+        # What was refused, and what a controller made of a value, must outlive this process, too.
+        with suppress(CheckpointError):
+            self._save(done)
+        if only is None:
+            self._tell_balancers()
+            self._drop_given_back()
+            self._report(done)
+        return trouble
+
+    def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None) -> None:
+        wish = self._wish
+        self._settle_mask(done, Kind.DEFAULT, wish.quiet)
+        named = bool(wish.claims or wish.controlled or wish.left_alone)
+        done.listed = self._files.interrupts(with_devices=named, only=only)
+        default = done.kept.get(Kind.DEFAULT)
+        for found in done.listed.movable:
+            known = done.kept.get(found.name)
+            # Without a wish only those are of interest that have something to be given back.
+            if known is not None or not wish.is_nothing:
+                done.take(settle_interrupt(wish, known, found, default))
+
+    def _settle_mask(self, done: _Pass, name: str, leaves: CPUSet) -> None:
+        value = self._files.read(name)
+        if value is None or (not leaves and name not in done.kept):
+            return
+        known = done.kept.get(name) or Kept(name, value)
+        done.take(settle_cpus(self._wish, known, CPUSet.parse(value), leaves))
+
+    def _settle_workqueues(self, done: _Pass) -> None:
+        for name in self._files.workqueues():
+            self._settle_mask(done, name, self._wish.no_workqueues)
+
+    def _settle_latencies(self, done: _Pass) -> None:
+        asked = dict(self._wish.latency_us)
+        known = {int(name.partition("/")[2]) for name in done.kept if _is_of(name, Kind.LATENCY)}
+        for cpu in sorted(known | asked.keys()):
+            name = f"{Kind.LATENCY}/{cpu}"
+            value = self._files.read(name)
+            if value is not None:
+                done.take(settle_latency(done.kept.get(name) or Kept(name, value), value, asked.get(cpu)))
+
+    def _save(self, done: _Pass) -> None:
+        """Store what has to be given back, where the file does not hold it yet.
+
+        Raises:
+            CheckpointError: it cannot be stored.
+        """
+        stored = self._stored.kept
+        is_covered = self._bans == self._stored.bans and all(
+            (known := stored.get(name)) is not None
+            and replace(known, written=(), actions=()) == replace(one, written=(), actions=())
+            and set(one.written) <= set(known.written)
+            for name, one in done.kept.items()
+        )
+        if not is_covered:
+            originals = Originals(done.kept, dict(self._bans))
+            self._store.save(originals)
+            self._stored = originals
+        self._kept = done.kept
+
+    def _write(self, done: _Pass) -> str:
+        """Write what was decided; returns why nothing can be written, if so."""
+        now = self._clock()
+        for name, value in done.writes.items():
+            if not (self._fights.is_due(name, now) and self._failures.is_due(name, now)):
+                continue
+            try:
+                self._files.write(name, value)
+            except RefusedError as error:
+                if error.number in NOT_GRANTED:
+                    return str(error)
+                self._refused(name, error, now)
+                continue
+            self._written(done, name, value, now)
+        return ""
+
+    def _written(self, done: _Pass, name: str, value: str, now: float) -> None:
+        self._failures.forget(name)
+        self._failed_by.pop(name, None)
+        kept = self._kept[name]
+        self.counts["given-back" if value == kept.original else "moved", name.partition("/")[0]] += 1
+        shown = self._files.read(name)
+        if shown is not None and shown != value:
+            # Some controllers have only the CPU that they deliver to.
+            self._kept[name] = replace(kept, shown=shown)
+        if name in done.undone:
+            self.counts["undone", name.partition("/")[0]] += 1
+            count = self._fights.noted(name, now)
+            if count >= PATIENT and self._rival_line.is_first(name, "", now):
+                say(
+                    self._log,
+                    logging.WARNING,
+                    "somebody else sets an interrupt again and again, the agent backs off",
+                    setting=name,
+                    to=done.undone[name],
+                    ours=value,
+                    todo="find the writer (irqbalance, tuned, a driver's script) and let it leave these CPUs alone",
+                )
+
+    def _refused(self, name: str, error: RefusedError, now: float) -> None:
+        if error.number in ABSENT:
+            return
+        self.counts["failed", error.word] += 1
+        if error.number in FIXED:
+            self._kept[name] = replace(self._kept[name], refused=error.word, written=())
+            return
+        self._failed_by[name] = error.word
+        self._failures.noted(name, now)
+
+    def _drop_given_back(self) -> None:
+        """Forget everything once nobody asks any more and all settings have a value that is not ours."""
+        if not self._wish.is_nothing:
+            return
+        left, changed = {}, []
+        for name, one in self._kept.items():
+            found = self._files.read(name)
+            if found is None or one.refused or found == one.original or not one.is_ours(found):
+                if one.is_changed:
+                    changed.append(name)
+                continue
+            left[name] = one
+        if changed:
+            say(
+                self._log,
+                logging.INFO,
+                "settings that somebody else has changed stay as they are",
+                count=len(changed),
+                settings=",".join(changed[:10]),
+            )
+        self._kept = left
+        if not left and not self._bans:
+            with suppress(CheckpointError):
+                self._store.remove()
+                self._stored = Originals()
+
+    # irqbalance
+
+    def _look_for_balancers(self) -> None:
+        """Remember which CPUs each irqbalance has banned by itself, before it is told others."""
+        if not self._wish.tells_irqbalance and not self._bans:
+            return
+        running = {one.path: one for one in self._balancers()}
+        for path in self._bans.keys() - running.keys():
+            del self._bans[path]  # it has ended, and what it was told with it
+            self._told.pop(path, None)
+        for path, one in running.items():
+            if path not in self._bans and self._wish.quiet and self._wish.tells_irqbalance:
+                try:
+                    self._bans[path] = str(one.banned())
+                except HostError as error:
+                    self._warn_of_balancer(error)
+
+    def _tell_balancers(self) -> None:
+        if not self._bans:
+            return
+        running = {one.path: one for one in self._balancers()}
+        for path, ban in list(self._bans.items()):
+            one, own = running.get(path), CPUSet.parse(ban)
+            if one is None:
+                continue
+            leaves = self._wish.quiet if self._wish.tells_irqbalance else NO_CPUS
+            try:
+                self._tell(one, own, leaves)
+            except HostError as error:
+                self._warn_of_balancer(error)
+                continue
+            if not leaves:
+                del self._bans[path]
+
+    def _tell(self, one: IRQBalance, own: CPUSet, leaves: CPUSet) -> None:
+        """Raises: HostError: it does not answer."""
+        desired = own | leaves
+        if one.banned() == desired:
+            return
+        if not leaves:
+            one.unban()
+            if one.banned() == own:
+                return
+        one.ban(desired)
+        say(self._log, logging.INFO, "irqbalance told which CPUs to leave alone", cpus=desired or "none")
+
+    def _warn_of_balancer(self, error: HostError) -> None:
+        if self._balancer_trouble.is_due(str(error), self._clock()):
+            say(
+                self._log,
+                logging.WARNING,
+                "irqbalance cannot be told to leave quiet CPUs alone",
+                todo="set IRQBALANCE_BANNED_CPULIST in its configuration, or stop it",
+                err=error,
+            )
+
+    # The report
+
+    def _report(self, done: _Pass) -> None:
+        reaches = [*map(self._reach, done.listed.movable), *map(self._fixed_reach, done.listed.fixed)]
+        self.report = QuietReport(
+            quiet=self._wish.quiet,
+            moved=sum(bool(one.written) for one in self._kept.values()),
+            changed=sum(one.is_changed for one in self._kept.values()),
+            reaches=tuple(one for one in reaches if one is not None),
+            rivals=self._fights.waiting,
+        )
+
+    def _reach(self, found: Interrupt) -> Reach | None:
+        """Whether it can reach quiet CPUs after the pass, and why."""
+        wish, name = self._wish, found.name
+        kept = self._kept.get(name)
+        if not wish.quiet or kept is None:
+            return None
+        now = CPUSet.parse(self._files.read(name) or "")
+        delivered = self._files.effective(found.number) or now
+        quiet = (now | delivered) & wish.quiet
+        if not quiet:
+            return None
+        if kept.refused:
+            reason = "kernel-managed" if kept.refused in ("EIO", "EPERM") else kept.refused
+        elif not is_controlled(wish, found):
+            reason = "left-alone"
+        elif any(found.matches(one.patterns) for one in wish.claims):
+            reason = "claimed"
+        elif now.isdisjoint(wish.quiet):
+            reason = "next-interrupt"
+        else:
+            reason = self._failed_by.get(name) or "rival"
+        return Reach(found.number, found.actions, now, quiet, reason)
+
+    def _fixed_reach(self, found: Interrupt) -> Reach | None:
+        quiet = found.cpus & self._wish.quiet
+        return Reach(found.number, found.actions, found.cpus, quiet, "kernel-managed") if quiet else None
+
+
+def _is_of(name: str, *kinds: Kind) -> bool:
+    return name.partition("/")[0] in kinds
+
+
+class QuietCPUsThread:
+    """Runs the passes in a thread of its own, from the first container on that asks.
+
+    Args:
+        handler: has node and state.
+        loop: of the thread that answers the runtime.
+        make: makes what runs in the thread.
+        store: of the originals; a file of an earlier agent starts the thread, too.
+        files: of the kernel, for what is watched.
+        log: takes internal errors.
+        hears_others: whether annotations of other programs count.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        loop: Loop,
+        make: Callable[[Callable[[], float]], QuietCPUs],
+        store: QuietFile,
+        files: KernelSettingFiles,
+        log: logging.Logger,
+        hears_others: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._handler, self._loop, self._make, self._store = handler, loop, make, store
+        self._files, self._log, self._hears_others = files, log, hears_others
+        self._node: Node | None = None
+        self._state: State | None = None
+        self._wish = Wanted()
+        self._is_synchronized = self._is_due = False
+        self._worker: _Worker | None = None
+
+    @property
+    def report(self) -> QuietReport:
+        """What the last pass found."""
+        return self._worker.passes.report if self._worker is not None else QuietReport()
+
+    @property
+    def counts(self) -> Mapping[tuple[str, str], int]:
+        """(what, why) by number, since the start."""
+        return self._worker.passes.counts if self._worker is not None else {}
+
+    @property
+    def askers(self) -> tuple[str, ...]:
+        """Keys of the allocations that ask for quiet CPUs."""
+        return tuple(one.key for one in self._wish.askers)
+
+    def start(self) -> None:
+        """Notice new configurations, too, which come without an event."""
+        self._loop.repeat("quiet CPUs", SWEEP_S, self.follow)
+
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Observe an outcome: its consequences are written soon after the answer."""
+        self._is_synchronized |= isinstance(outcome.event, Synchronize)
+        if isinstance(outcome.event, Synchronize) or outcome.decision.state is not outcome.before:
+            self.follow_soon()
+
+    def follow_soon(self) -> None:
+        """Derive what is wanted after `FOLLOW_S`."""
+        if not self._is_due:
+            self._is_due = True
+            self._loop.set_timer("quiet CPUs follow", self._loop.clock() + FOLLOW_S, self._follow_now)
+
+    def _follow_now(self) -> None:
+        self._is_due = False
+        self.follow()
+
+    def follow(self) -> None:
+        """Derive what is wanted, and post it where it has changed.
+
+        Before the runtime has told which containers run, nothing is given back: the checkpoint may be lost.
+        """
+        node, state = self._handler.node, self._handler.state
+        is_known = self._node is node and self._state is state
+        if not self._is_synchronized or is_known:
+            return
+        is_first = self._state is None
+        self._node, self._state = node, state
+        try:
+            wish = wanted(node, state, hears_others=self._hears_others())
+        except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
+            say_trace(self._log, "internal error, quiet CPUs are not derived")
+            return
+        if wish == self._wish and not is_first:
+            return
+        self._wish = wish
+        if self._worker is None:
+            if wish.is_nothing and not self._store.exists:
+                return
+            self._worker = _Worker(self._make, self._files, self._log)
+        self._worker.apply(wish)
+
+    def close(self) -> None:
+        """End the thread; nothing is given back."""
+        if self._worker is not None:
+            self._worker.close()
+
+
+class _Worker:
+    """The thread: a loop, the passes, and the watch of foreign writes."""
+
+    def __init__(
+        self,
+        make: Callable[[Callable[[], float]], QuietCPUs],
+        files: KernelSettingFiles,
+        log: logging.Logger,
+    ) -> None:
+        self._loop, self._files, self._log = Loop(), files, log
+        self.passes = make(self._loop.clock)
+        self._watch: Inotify | None = None
+        self._number_by_watch: dict[int, int | None] = {}
+        self._no_watch = LogRateLimit()
+        self._thread = threading.Thread(target=self._run, name="quiet CPUs", daemon=True)
+        self._thread.start()
+
+    def apply(self, wish: Wanted) -> None:
+        """Make a pass for it; returns at once."""
+        self._loop.post(lambda: self._safely(lambda: self.passes.apply(wish)))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.post(lambda: self._loop.stop(0))
+        self._thread.join()
+        self._loop.close()
+
+    def _run(self) -> None:
+        self._loop.repeat("sweep", SWEEP_S, lambda: self._safely(self.passes.look))
+        self._loop.run()
+
+    def _safely(self, do: Callable[[], None]) -> None:
+        try:
+            do()
+            self._follow_watches()
+        except Exception:  # noqa: BLE001 - the next pass may go well, and containers are placed in any case
+            say_trace(self._log, "internal error, quiet CPUs are not kept quiet")
+
+    def _follow_watches(self) -> None:
+        """Watch every interrupt that matters; the kernel keeps a watch as long as the interrupt exists."""
+        try:
+            if self.passes.is_idle:
+                self._stop_watching()
+                return
+            if self._watch is None:
+                self._watch = Inotify()
+                self._loop.watch(self._watch, self._on_watch)
+            for number in (None, *self.passes.watched):
+                watch = self._watch.add(self._files.directory(number))
+                if watch is not None:
+                    self._number_by_watch[watch] = number
+        except HostError as error:
+            if self._no_watch.is_due(str(error), self._loop.clock()):
+                text = "interrupts cannot be watched; only the periodic sweep finds other writers"
+                say(self._log, logging.WARNING, text, err=error)
+
+    def _stop_watching(self) -> None:
+        if self._watch is not None:
+            self._loop.forget(self._watch)
+            self._watch.close()
+            self._watch, self._number_by_watch = None, {}
+
+    def _on_watch(self) -> None:
+        if self._watch is None:
+            return
+        notices = self._watch.read()
+        self._loop.forget(self._watch)
+        self._loop.set_timer("listen", self._loop.clock() + DEAF_S, self._listen)
+        if any(one.mask & IN_Q_OVERFLOW for one in notices):
+            self._safely(self.passes.look)
+            return
+        numbers = {
+            self._number_by_watch.get(one.watch) for one in notices if one.name.startswith(AFFINITY_FILES)
+        }
+        if None in numbers:  # the mask for later interrupts
+            self._safely(self.passes.look)
+        elif numbers:
+            self._safely(lambda: self.passes.look(one for one in numbers if one is not None))
+
+    def _listen(self) -> None:
+        if self._watch is not None:
+            self._loop.watch(self._watch, self._on_watch)

@@ -1,0 +1,458 @@
+"""Quiet CPUs: which CPUs interrupts and other kernel work leave, and where each setting of the kernel goes then.
+
+`wanted` derives from the state what containers ask for. `settle` decides for one setting: what it was before, what it
+should be now, and whether it has to be written. Both are pure; `nri_plugin.agent.quiet_cpus` reads and writes.
+
+The rules, for an interrupt, for the mask of later interrupts and for the masks of workqueues alike:
+
+* **Original**: the value that the setting would have without us. It is what was found before the first write, and from
+  then on what anybody else set to a value that touches no quiet CPU. Such a value is kept, and never written over.
+* **Quiet**: the value is the original without the quiet CPUs. Where none of it is online, it is the housekeeping CPUs of
+  the interrupt's NUMA node, else all housekeeping CPUs. It is never wider than the original otherwise.
+* **Claimed**: an interrupt that a container claims goes exactly to the CPUs of that container.
+* **Undone**: a value that touches quiet CPUs, and one that the kernel makes (all online CPUs after the last CPU of an
+  interrupt went offline; the mask for later interrupts where a device was added again), is not an original.
+* **Given back**: without a quiet CPU and a claim, a value of ours becomes the original again. A value of somebody else
+  stays.
+
+Source: kernel Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c and kernel/irq/cpuhotplug.c of Linux 6.12.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+from nri_plugin.core.requests import irq_claim, irq_wish, wake_latency_us
+from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, Workqueues
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import Allocation, State, is_whole_pod, owner_of
+from nri_plugin.model.topology import Topology
+
+# ----------------------------------------------------------------------------------------------------
+# What containers ask for.
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A container that asks for quiet CPUs.
+
+    Attributes:
+        key: of its allocation.
+        wish: what it asks for.
+        cpus: its exclusive CPUs.
+        housekeeping: those of them that keep interrupts: its first core, where it asks for that.
+    """
+
+    key: str
+    wish: IRQWish
+    cpus: CPUSet
+    housekeeping: CPUSet = NO_CPUS
+
+    @property
+    def quiet(self) -> CPUSet:
+        """The CPUs that interrupts leave."""
+        return self.cpus - self.housekeeping if self.wish is not IRQWish.ANY else NO_CPUS
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Interrupts that go to the CPUs of one container.
+
+    Attributes:
+        key: of its allocation.
+        patterns: of names of handlers, or PCI addresses.
+        cpus: where they go.
+    """
+
+    key: str
+    patterns: tuple[str, ...]
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What all containers of a node ask for together.
+
+    Attributes:
+        askers: the containers, in the order of their allocations.
+        claims: interrupts that have a place of their own.
+        quiet: CPUs that interrupts leave.
+        no_workqueues: CPUs that unbound kernel work leaves.
+        latency_us: (CPU, longest time to wake up in us) where a container asks for one.
+        online: CPUs that are online.
+        housekeeping: online CPUs for interrupts that have no other.
+        cpus_by_node: online CPUs by NUMA node.
+        controlled: patterns of interrupts that may be moved; empty for all.
+        left_alone: patterns of interrupts that are never moved.
+        tells_irqbalance: whether a running irqbalance is told about the quiet CPUs.
+        narrows_to_housekeeping: whether interrupts keep only housekeeping CPUs, of those that were theirs.
+    """
+
+    askers: tuple[Asker, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    quiet: CPUSet = NO_CPUS
+    no_workqueues: CPUSet = NO_CPUS
+    latency_us: tuple[tuple[int, int], ...] = ()
+    online: CPUSet = NO_CPUS
+    housekeeping: CPUSet = NO_CPUS
+    cpus_by_node: tuple[tuple[int, CPUSet], ...] = ()
+    controlled: tuple[str, ...] = ()
+    left_alone: tuple[str, ...] = ()
+    tells_irqbalance: bool = True
+    narrows_to_housekeeping: bool = False
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether nobody asks for anything."""
+        return not (self.quiet or self.claims or self.no_workqueues or self.latency_us)
+
+
+def wanted(node: Node, state: State, *, hears_others: bool = True) -> Wanted:
+    """What the containers of `state` ask for.
+
+    An allocation asks from the moment it is made until its pod ends, also while its container is restarted: interrupts
+    leave before the container runs, and do not come and go with its crashes.
+
+    Args:
+        node: the node.
+        state: the state.
+        hears_others: whether annotations of other programs count; they do not where the runtime acts on them itself.
+    """
+    options, online = node.options, node.topology.online
+    if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE:
+        return Wanted(online=online)
+    held = [(key, one) for key, one in state.allocations.items() if one.cpus and not is_whole_pod(key)]
+    askers = tuple(_askers(node, state, held, hears_others=hears_others))
+    quiet = _union(one.quiet for one in askers)
+    all_exclusive = _union(one.in_force for _, one in held)
+    shared = online - all_exclusive - quiet
+    reserved = (node.reserved & online) - quiet
+    to_reserved = options.irq_housekeeping is IRQHousekeeping.RESERVED and bool(reserved)
+    return Wanted(
+        askers=tuple(one for one in askers if one.quiet),
+        claims=tuple(_claims(node, state, askers)),
+        quiet=quiet,
+        no_workqueues=all_exclusive if options.workqueues is Workqueues.EXCLUSIVE else NO_CPUS,
+        latency_us=tuple(sorted(_latencies(node, state, held, hears_others=hears_others).items())),
+        online=online,
+        housekeeping=reserved if to_reserved else shared | reserved or online - quiet,
+        cpus_by_node=tuple((one.id, one.cpus) for one in node.topology.nodes if one.cpus),
+        controlled=options.irqs_controlled,
+        left_alone=options.irqs_left_alone,
+        tells_irqbalance=options.irqbalance.value == "socket",
+        narrows_to_housekeeping=to_reserved,
+    )
+
+
+def _askers(
+    node: Node, state: State, held: Iterable[tuple[str, Allocation]], *, hears_others: bool
+) -> Iterator[Asker]:
+    options = node.options
+    if options.irqs is IRQs.NONE:
+        return
+    default = IRQWish.QUIET if options.irqs is IRQs.EXCLUSIVE else IRQWish.ANY
+    for key, one in held:
+        uid, name = owner_of(key)
+        pod = state.pods.get(uid)
+        said = irq_wish(options, pod, name, hears_others=hears_others) if pod is not None else None
+        wish = said or default
+        first = first_core(node.topology, one.in_force) if wish is IRQWish.HOUSEKEEPING else NO_CPUS
+        yield Asker(key, wish, one.in_force, first)
+
+
+def first_core(topology: Topology, cpus: CPUSet) -> CPUSet:
+    """Those of `cpus` that are threads of the core of the lowest one.
+
+    Source: CRI-O, the housekeeping CPUs of `irq-load-balancing.crio.io: housekeeping`.
+    """
+    lowest = CPUSet(cpus.mask & -cpus.mask)
+    return topology.whole_cores(lowest) & cpus | lowest
+
+
+def _claims(node: Node, state: State, askers: Iterable[Asker]) -> Iterator[Claim]:
+    for one in askers:
+        uid, name = owner_of(one.key)
+        pod = state.pods.get(uid)
+        patterns = irq_claim(node.options, pod, name) if pod is not None else ()
+        cpus = (one.housekeeping or one.cpus) & node.topology.online
+        if patterns and cpus:
+            yield Claim(one.key, patterns, cpus)
+
+
+def _latencies(
+    node: Node, state: State, held: Iterable[tuple[str, Allocation]], *, hears_others: bool
+) -> Mapping[int, int]:
+    """The shortest latency that an owner of each CPU asks for."""
+    found: dict[int, int] = {}
+    if node.options.irqs is IRQs.NONE:
+        return found
+    for key, one in held:
+        uid, name = owner_of(key)
+        pod = state.pods.get(uid)
+        asked = (
+            wake_latency_us(node.options, pod, name, hears_others=hears_others) if pod is not None else None
+        )
+        if asked is not None:
+            for cpu in one.in_force & node.topology.online:
+                found[cpu] = min(asked, found.get(cpu, asked))
+    return found
+
+
+def _union(sets: Iterable[CPUSet]) -> CPUSet:
+    mask = 0
+    for one in sets:
+        mask |= one.mask
+    return CPUSet(mask)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The settings of the kernel, as they are found.
+
+
+class Kind(StrEnum):
+    """The kinds of settings; each begins the name of a setting."""
+
+    IRQ = "irq"
+    """One interrupt; its name is `irq/NUMBER`."""
+    DEFAULT = "default"
+    """The mask of interrupts that are requested later."""
+    WORKQUEUE = "workqueue"
+    """The mask of a workqueue; its name is `workqueue/NAME`, `workqueue/` for that of all unbound ones."""
+    LATENCY = "latency"
+    """The longest time for one CPU to wake up; its name is `latency/CPU`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interrupt:
+    """One interrupt that somebody uses.
+
+    Attributes:
+        number: of `/proc/irq`; numbers are used again.
+        actions: names of its handlers.
+        chip: the controller, with the interrupt's number there.
+        cpus: CPUs that it may be delivered to.
+        effective: CPUs that it is delivered to; None where the kernel does not tell.
+        is_settable: whether the file may be written (always, before Linux 6.12).
+        node: its NUMA node; -1 for none.
+        device: PCI address; empty for none or unknown.
+    """
+
+    number: int
+    actions: tuple[str, ...]
+    chip: str
+    cpus: CPUSet
+    effective: CPUSet | None = None
+    is_settable: bool = True
+    node: int = -1
+    device: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of its setting."""
+        return f"{Kind.IRQ}/{self.number}"
+
+    def matches(self, patterns: Iterable[str]) -> bool:
+        """Whether a handler or the device has a name of this form."""
+        names = (*self.actions, self.device) if self.device else self.actions
+        return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is known of a setting beyond its value. It is stored before the setting is written.
+
+    Attributes:
+        name: of the setting.
+        original: the value that it would have without us.
+        written: values that we gave it, or were about to when this was stored; the latest last. After a crash it may
+            have any of them.
+        shown: what it shows since the latest was written, where that is not what was written.
+        chip: of an interrupt; another one under the same number is another interrupt.
+        actions: the same.
+        refused: why the kernel lets nobody set it (`EIO`, `EPERM`); it is not written again until the next boot.
+        is_changed: somebody else has set the value since.
+    """
+
+    name: str
+    original: str
+    written: tuple[str, ...] = ()
+    shown: str = ""
+    chip: str = ""
+    actions: tuple[str, ...] = ()
+    refused: str = ""
+    is_changed: bool = False
+
+    def is_of(self, found: Interrupt) -> bool:
+        """Whether this is about that interrupt, and not about an earlier one with its number.
+
+        Handlers of a shared line come and go. A driver that is bound again requests the same line, which keeps the
+        value that we wrote.
+        """
+        same_handler = not self.actions or not set(self.actions).isdisjoint(found.actions)
+        return self.chip == found.chip and (same_handler or self.is_ours(str(found.cpus)))
+
+    def is_ours(self, value: str) -> bool:
+        """Whether the value is one that we gave."""
+        return value in self.written or (bool(self.shown) and value == self.shown)
+
+    def with_value(self, value: str, found: str) -> "Kept":
+        """What to store before `value` is written over `found`."""
+        former = (found,) if self.is_ours(found) and found != value else ()
+        return replace(self, written=(*former, value), shown="")
+
+    def confirmed(self, found: str) -> "Kept":
+        """The same once the setting has one of our values, or its original one."""
+        if found == self.original:
+            return replace(self, written=(), shown="")
+        return replace(self, written=(found,)) if found in self.written else self
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The result for one setting.
+
+    Attributes:
+        kept: to be stored before the write.
+        write: the value to be written; None for nothing.
+        undone: what somebody else had set it to, which is written over.
+    """
+
+    kept: Kept
+    write: str | None = None
+    undone: str = ""
+
+
+def settle(kept: Kept, found: str, desired: str, *, undo: bool) -> Settled:
+    """Decide for a setting that has one right value.
+
+    Args:
+        kept: what is known of it; `original` is the value without us.
+        found: its value.
+        desired: the right one; `original` to give it back.
+        undo: whether a value of somebody else is written over; it is the original from now on otherwise.
+    """
+    if kept.refused:
+        return Settled(kept)
+    undone = ""
+    if found != kept.original and not kept.is_ours(found):
+        if not undo:
+            return Settled(replace(kept, original=found, written=(), shown="", is_changed=True))
+        undone = found
+    is_shown_otherwise = kept.shown and found == kept.shown and kept.written[-1:] == (desired,)
+    if found == desired or is_shown_otherwise:
+        return Settled(kept.confirmed(found))
+    return Settled(kept.with_value(desired, found), desired, undone)
+
+
+def settle_cpus(
+    wish: Wanted,
+    kept: Kept,
+    found: CPUSet,
+    leaves: CPUSet,
+    *,
+    claimed: CPUSet = NO_CPUS,
+    made_by_kernel: Iterable[CPUSet] = (),
+    node: int = -1,
+) -> Settled:
+    """Decide for one setting that is a set of CPUs.
+
+    Args:
+        wish: what is wanted.
+        kept: what is known of it.
+        found: its value.
+        leaves: the CPUs that it must not name; empty gives it its original.
+        claimed: the CPUs that it must have instead; empty for none.
+        made_by_kernel: values that nobody chose.
+        node: its NUMA node.
+    """
+    is_free = found.isdisjoint(leaves) and not claimed and found not in made_by_kernel
+    desired = claimed or narrowed_cpus(wish, CPUSet.parse(kept.original), leaves, node) or found
+    return settle(kept, str(found), str(desired), undo=not is_free)
+
+
+def narrowed_cpus(wish: Wanted, own: CPUSet, leaves: CPUSet, node: int = -1) -> CPUSet:
+    """The CPUs for a setting whose own ones are `own`, when it leaves the CPUs `leaves`; empty where there is none."""
+    if own.isdisjoint(leaves):
+        return own
+    rest, online = own - leaves, wish.online
+    if wish.narrows_to_housekeeping and rest & wish.housekeeping:
+        rest &= wish.housekeeping
+    if rest & online:
+        return rest
+    local = dict(wish.cpus_by_node).get(node, NO_CPUS) & wish.housekeeping
+    return local - leaves or wish.housekeeping - leaves or online - leaves
+
+
+def is_controlled(wish: Wanted, found: Interrupt) -> bool:
+    """Whether the configuration lets the agent move it."""
+    if found.matches(wish.left_alone):
+        return False
+    return not wish.controlled or found.matches(wish.controlled)
+
+
+def claim_of(wish: Wanted, found: Interrupt) -> CPUSet:
+    """The CPUs that containers claim it for; empty for no claim. Several claims share it."""
+    return _union(one.cpus for one in wish.claims if found.matches(one.patterns))
+
+
+def settle_interrupt(wish: Wanted, kept: Kept | None, found: Interrupt, default: Kept | None) -> Settled:
+    """Decide for one interrupt that may be set.
+
+    Args:
+        wish: what is wanted.
+        kept: what is known of it; None for one that was never looked at.
+        found: the interrupt.
+        default: what is known of the mask for later interrupts.
+    """
+    by_default = _given_by_default(wish, default, found) if default is not None else {}
+    if kept is None or not kept.is_of(found):
+        original = by_default.get(found.cpus, found.cpus)
+        kept = Kept(found.name, str(original), chip=found.chip, actions=found.actions)
+    moves = is_controlled(wish, found)
+    return settle_cpus(
+        wish,
+        kept,
+        found.cpus,
+        wish.quiet if moves else NO_CPUS,
+        claimed=claim_of(wish, found) if moves else NO_CPUS,
+        made_by_kernel=(wish.online, *by_default),
+        node=found.node,
+    )
+
+
+def _given_by_default(wish: Wanted, default: Kept, found: Interrupt) -> Mapping[CPUSet, CPUSet]:
+    """What an interrupt got at its request from our mask for later interrupts, and what it would have got without us.
+
+    Source: kernel/irq/manage.c, irq_setup_affinity: the online CPUs of the mask, of the device's NUMA node where there
+        are any.
+    """
+    result: dict[CPUSet, CPUSet] = {}
+    local = dict(wish.cpus_by_node).get(found.node, NO_CPUS)
+    original = CPUSet.parse(default.original) & wish.online
+    for value in default.written:
+        ours = CPUSet.parse(value) & wish.online
+        result.setdefault(ours, original)
+        if ours & local:
+            result.setdefault(ours & local, original & local or original)
+    return {ours: own for ours, own in result.items() if ours and own}
+
+
+NO_LIMIT, NO_LATENCY = "0", "n/a"
+"""Words of `pm_qos_resume_latency_us`. Source: kernel Documentation/ABI/testing/sysfs-devices-power."""
+
+
+def latency_text(latency_us: int) -> str:
+    """The value of `pm_qos_resume_latency_us` for the longest time to wake up."""
+    return str(latency_us) if latency_us else NO_LATENCY
+
+
+def settle_latency(kept: Kept, found: str, asked_us: int | None) -> Settled:
+    """Decide for the latency of one CPU. A shorter one of somebody else stays: it is as good for the container."""
+    if asked_us is None:
+        return settle(kept, found, kept.original, undo=False)
+    is_shorter = found == NO_LATENCY or (found.isdigit() and 0 < int(found) <= asked_us)
+    desired = latency_text(asked_us)
+    if is_shorter and not kept.is_ours(found):
+        return settle(kept, found, found, undo=False)
+    return settle(kept, found, desired, undo=True)

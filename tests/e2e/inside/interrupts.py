@@ -1,0 +1,110 @@
+"""Interrupts of the guest as its kernel shows them, and sources that make some at will."""
+
+import contextlib
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from .observe import parse_list
+
+IRQS = Path("/proc/irq")
+_ABOUT = Path("/sys/kernel/irq")
+DEFAULT_MASK = IRQS / "default_smp_affinity"
+WORKQUEUES = (
+    Path("/sys/devices/virtual/workqueue/cpumask"),
+    Path("/sys/devices/virtual/workqueue/writeback/cpumask"),
+)
+LATENCIES = "/sys/devices/system/cpu/cpu{}/power/pm_qos_resume_latency_us"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One interrupt with a handler."""
+
+    number: int
+    actions: str
+    cpus: frozenset[int]
+    effective: frozenset[int]
+    is_movable: bool
+
+
+def lines() -> list[Line]:
+    """Every interrupt that has a handler."""
+    found = []
+    for place in sorted(IRQS.iterdir(), key=lambda path: path.name.zfill(8)):
+        if not place.name.isdecimal():
+            continue
+        with contextlib.suppress(OSError):
+            actions = (_ABOUT / place.name / "actions").read_text().strip()
+            if not actions:
+                continue
+            file = place / "smp_affinity_list"
+            found.append(
+                Line(
+                    int(place.name),
+                    actions,
+                    frozenset(parse_list(file.read_text().strip())),
+                    frozenset(parse_list((place / "effective_affinity_list").read_text().strip())),
+                    bool(file.stat().st_mode & 0o200),
+                )
+            )
+    return found
+
+
+def named(part: str) -> Line:
+    """The interrupt with a handler of this name."""
+    return next(line for line in lines() if part in line.actions)
+
+
+def counts(number: int) -> list[int]:
+    """How often it came to each possible CPU."""
+    return [int(one) for one in (_ABOUT / str(number) / "per_cpu_count").read_text().strip().split(",")]
+
+
+def movable_counts(cpus: set[int]) -> dict[str, int]:
+    """How often each movable interrupt came to these CPUs."""
+    return {
+        f"{line.number} {line.actions}": sum(counts(line.number)[cpu] for cpu in cpus)
+        for line in lines()
+        if line.is_movable
+    }
+
+
+def settings() -> dict[str, str]:
+    """Every setting that quiet CPUs may change, as text."""
+    found = {f"irq {line.number}": (IRQS / str(line.number) / "smp_affinity").read_text() for line in lines()}
+    for file in (
+        DEFAULT_MASK,
+        *WORKQUEUES,
+        *(Path(LATENCIES.format(cpu)) for cpu in range(os.cpu_count() or 1)),
+    ):
+        with contextlib.suppress(OSError):
+            found[str(file)] = file.read_text()
+    return found
+
+
+def write(file: Path, text: str) -> None:
+    """Write with one call.
+
+    Raises:
+        OSError: the kernel refuses.
+    """
+    descriptor = os.open(file, os.O_WRONLY)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def draw_random(blocks: int = 200) -> None:
+    """Make about as many interrupts of the random number generator."""
+    subprocess.run(
+        ["dd", "if=/dev/hwrng", "of=/dev/null", "bs=64", f"count={blocks}"], check=True, capture_output=True
+    )
+
+
+def read_disk(cpu: int, blocks: int = 30) -> None:
+    """Read the disk past the page cache from one CPU: an interrupt of that CPU's queue for each block."""
+    command = ["dd", "if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "iflag=direct", f"count={blocks}"]
+    subprocess.run(["taskset", "-c", str(cpu), *command], check=True, capture_output=True)

@@ -1,0 +1,371 @@
+"""The passes over a played kernel: what is written, in which order, and what is left when nobody asks any more."""
+
+import errno
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nri_plugin.agent.quiet_cpus import PATIENT, SWEEP_S, QuietCPUs
+from nri_plugin.checkpoint.quiet_file import QuietFile
+from nri_plugin.core.quiet import Claim, Wanted
+from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from tests.played_interrupts import PlayedKernel, machine
+
+LOG = logging.getLogger("quiet")
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def wish(quiet: str, **more: object) -> Wanted:
+    every, left = CPUSet.parse("0-3"), CPUSet.parse("0-3") - CPUSet.parse(quiet)
+    defaults = {"online": every, "housekeeping": left, "cpus_by_node": ((0, every),)}
+    return Wanted(quiet=CPUSet.parse(quiet), **(defaults | more))  # type: ignore[arg-type]
+
+
+NOTHING = wish("")
+Make = Callable[[PlayedKernel], QuietCPUs]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def make(tmp_path: Path, clock: Clock) -> Make:
+    return lambda kernel: QuietCPUs(kernel, QuietFile(str(tmp_path), "boot"), LOG, clock)  # type: ignore[arg-type]
+
+
+def value(kernel: PlayedKernel, number: int) -> str:
+    return str(kernel.lines[number].cpus)
+
+
+def test_interrupts_leave_quiet_cpus_and_come_back(make: Make, tmp_path: Path) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3", no_workqueues=CPUSet.parse("2-3"), latency_us=((2, 20), (3, 0))))
+    assert (value(kernel, 24), value(kernel, 25), value(kernel, 28)) == ("0-1", "0-1", "1")
+    assert (
+        kernel.values["default"]
+        == kernel.values["workqueue/"]
+        == kernel.values["workqueue/writeback"]
+        == "0-1"
+    )
+    assert (kernel.values["latency/1"], kernel.values["latency/2"], kernel.values["latency/3"]) == (
+        "0",
+        "20",
+        "n/a",
+    )
+    quiet.apply(NOTHING)
+    assert kernel.snapshot() == before
+    assert not (tmp_path / "quiet.json").exists()
+
+
+def test_nothing_asked_is_not_one_read_and_not_one_write(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(NOTHING)
+    quiet.look()
+    assert (kernel.reads, kernel.writes) == (0, [])
+
+
+def test_a_second_pass_writes_nothing(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.writes.clear()
+    quiet.look()
+    assert kernel.writes == []
+
+
+@pytest.mark.parametrize("shows_mode", [True, False])
+def test_managed_interrupts_are_tried_at_most_once_also_by_the_next_agent(
+    make: Make, *, shows_mode: bool
+) -> None:
+    kernel = machine(shows_mode=shows_mode)
+    for quiet in (make(kernel) for _ in range(2)):
+        for one in ("2-3", "1-3", "3"):
+            quiet.apply(wish(one))
+            quiet.look()
+    tried = [name for name, _ in kernel.writes if name in ("irq/0", "irq/26", "irq/27")]
+    assert len(tried) == len(set(tried)) == (0 if shows_mode else 3)
+    reasons = {one.number: one.reason for one in quiet.report.reaches}
+    assert reasons == {0: "kernel-managed", 27: "kernel-managed"}
+
+
+def test_originals_are_on_disk_before_the_first_write(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = machine()
+    seen: list[bool] = []
+
+    def write(kernel: PlayedKernel, name: str, text: str) -> None:
+        stored = QuietFile(str(tmp_path), "boot").load().kept[name]
+        seen.append(text in stored.written and stored.original == kernel.read(name))
+
+    monkeypatch.setattr(PlayedKernel, "write", write)
+    make(kernel).apply(wish("2-3"))
+    assert seen
+    assert all(seen)
+
+
+def test_nothing_is_written_while_originals_cannot_be_stored(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+
+    def fail(*_: object) -> None:
+        raise CheckpointError("quiet.json", "cannot be written: no space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(QuietFile, "save", fail)
+        quiet.apply(wish("2-3"))
+    assert kernel.writes == []
+    assert "no space left" in quiet.report.trouble
+    quiet.look()
+    assert value(kernel, 24) == "0-1"
+    assert not quiet.report.trouble
+
+
+def test_a_killed_agent_leaves_them_quiet_and_the_next_gives_them_back(make: Make) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    make(kernel).apply(wish("2-3"))
+    successor = make(kernel)
+    assert not successor.is_idle
+    kernel.writes.clear()
+    successor.apply(wish("2-3"))
+    assert kernel.writes == []
+    successor.apply(NOTHING)
+    assert kernel.snapshot() == before
+
+
+def test_originals_of_another_boot_are_not_written(tmp_path: Path, clock: Clock) -> None:
+    kernel = machine()
+    QuietCPUs(kernel, QuietFile(str(tmp_path), "boot 1"), LOG, clock).apply(wish("2-3"))  # type: ignore[arg-type]
+    after_boot = machine()
+    after_boot.foreign("irq/24", "1")
+    later = QuietCPUs(after_boot, QuietFile(str(tmp_path), "boot 2"), LOG, clock)  # type: ignore[arg-type]
+    later.apply(NOTHING)
+    assert after_boot.writes == []
+    assert not (tmp_path / "quiet.json").exists()
+
+
+def test_a_damaged_file_is_kept_aside(make: Make, tmp_path: Path) -> None:
+    (tmp_path / "quiet.json").write_text('{"checksum":1,"body":{}}')
+    kernel = machine()
+    make(kernel).apply(NOTHING)
+    assert kernel.writes == []
+    assert (tmp_path / "quiet.json.damaged-1").exists()
+
+
+def test_a_foreign_write_onto_a_quiet_cpu_is_undone_and_counted(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.foreign("irq/24", "3")
+    quiet.look([24])
+    assert value(kernel, 24) == "0-1"
+    assert quiet.counts["undone", "irq"] == 1
+
+
+def test_a_rival_is_named_and_written_over_less_often(
+    make: Make, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    with caplog.at_level(logging.WARNING):
+        for _ in range(100):
+            kernel.foreign("irq/24", "3")
+            quiet.look([24])
+            clock.now += 0.01
+    assert PATIENT < quiet.counts["undone", "irq"] < PATIENT + 5
+    quiet.look()
+    assert quiet.report.rivals == ("irq/24",)
+    assert [one.reason for one in quiet.report.reaches if one.number == 24] == ["rival"]
+    assert sum("again and again" in line.message for line in caplog.records) == 1
+
+
+def test_a_foreign_value_off_the_quiet_cpus_stays_and_is_reported(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.foreign("irq/24", "0")
+    quiet.look()
+    assert quiet.report.changed == 1
+    with caplog.at_level(logging.INFO):
+        quiet.apply(NOTHING)
+    assert kernel.snapshot() == before | {"irq/24": "0"}
+    assert any("stay as they are" in line.message for line in caplog.records)
+
+
+def test_interrupts_thrown_onto_quiet_cpus_by_a_hotplug_are_moved_and_given_back(make: Make) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.set_online(CPUSet.parse("0,2-3"))  # line 28 is on CPU 1 alone
+    assert value(kernel, 28) == "0,2-3"
+    quiet.apply(wish("2-3", online=CPUSet.parse("0,2-3"), housekeeping=CPUSet.parse("0")))
+    assert value(kernel, 28) == "0"
+    kernel.set_online(kernel.present)
+    quiet.apply(wish("2-3"))
+    assert value(kernel, 28) == "1"
+    quiet.apply(NOTHING)
+    assert kernel.snapshot() == before
+
+
+def test_a_new_interrupt_gets_back_what_it_would_have_had_without_us(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.add(30, "new")
+    kernel.add(31, "hinted", "0-3")
+    assert value(kernel, 30) == "0-1"
+    quiet.look()
+    assert value(kernel, 31) == "0-1"
+    quiet.apply(NOTHING)
+    assert (value(kernel, 30), value(kernel, 31)) == ("0-3", "0-3")
+
+
+def test_a_reused_number_is_another_interrupt(make: Make) -> None:
+    kernel = machine()
+    kernel.foreign("irq/24", "2")
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    assert value(kernel, 24) == "0-1"
+    kernel.add(24, "somebody", "1").chip = "PCI-MSIX other"
+    quiet.look()
+    quiet.apply(NOTHING)
+    assert value(kernel, 24) == "1"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EBUSY, errno.EAGAIN, errno.ENOMEM, errno.EINVAL])
+def test_a_refused_write_is_counted_tried_less_often_and_named(make: Make, clock: Clock, number: int) -> None:
+    kernel = machine()
+    kernel.refuse["irq/24"] = number
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    for _ in range(100):
+        clock.now += SWEEP_S
+        quiet.look()
+    tries = sum(name == "irq/24" for name, _ in kernel.writes)
+    assert 3 < tries < 12
+    assert quiet.counts["failed", errno.errorcode[number]] == tries
+    assert (value(kernel, 25), value(kernel, 28)) == ("0-1", "1")
+    assert [one.reason for one in quiet.report.reaches if one.number == 24] == [errno.errorcode[number]]
+    kernel.refuse.clear()
+    clock.now += 1000
+    quiet.look()
+    assert value(kernel, 24) == "0-1"
+
+
+@pytest.mark.parametrize("number", [errno.EROFS, errno.EACCES])
+def test_a_read_only_mount_ends_the_pass_with_a_reason(make: Make, number: int) -> None:
+    kernel = machine()
+    kernel.refuse["*"] = number
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    assert len(kernel.writes) == 1
+    assert errno.errorcode[number] in quiet.report.trouble
+
+
+def test_a_freed_interrupt_is_no_failure(make: Make) -> None:
+    kernel = machine()
+    kernel.refuse["irq/24"] = errno.ENOENT
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    assert not any(what == "failed" for what, _ in quiet.counts)
+
+
+def test_a_missing_mount_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    kernel = machine()
+    kernel.lacks = "/host/proc/irq/default_smp_affinity is not there"
+    quiet = make(kernel)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            quiet.apply(wish("2-3"))
+    assert [one.levelname for one in caplog.records] == ["WARNING"]
+    assert quiet.report.trouble == kernel.lacks
+
+
+def test_a_claimed_interrupt_goes_to_its_container_and_only_that(make: Make) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3", claims=(Claim("u/c", ("eth0-*",), CPUSet.parse("2-3")),)))
+    assert (value(kernel, 24), value(kernel, 25)) == ("0-1", "2-3")
+    kernel.foreign("irq/25", "0")
+    quiet.look()
+    assert value(kernel, 25) == "2-3"
+    quiet.apply(NOTHING)
+    assert kernel.snapshot() == before
+
+
+def test_only_what_the_configuration_names_is_moved(make: Make) -> None:
+    kernel = machine()
+    make(kernel).apply(wish("2-3", controlled=("eth*", "rng"), left_alone=("rng",)))
+    assert (value(kernel, 24), value(kernel, 25), value(kernel, 28)) == ("0-3", "0-1", "1,3")
+
+
+def test_a_controller_that_keeps_one_cpu_is_not_written_again(make: Make) -> None:
+    kernel = machine()
+    kernel.lines[24].keeps_one = True
+    kernel.foreign("irq/24", "3")
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    assert value(kernel, 24) == "0"
+    kernel.writes.clear()
+    quiet.look()
+    quiet.look()
+    assert kernel.writes == []
+    quiet.apply(NOTHING)
+    assert value(kernel, 24) == "3"
+
+
+def test_without_an_online_cpu_of_its_own_it_goes_to_housekeeping_cpus_of_its_node(make: Make) -> None:
+    kernel = PlayedKernel.of(8)
+    kernel.add(24, "rng", "6", node=1)
+    kernel.add(25, "eth", "6-7", node=-1)
+    nodes = ((0, CPUSet.parse("0-3")), (1, CPUSet.parse("4-7")))
+    one = Wanted(
+        quiet=CPUSet.parse("6-7"),
+        online=CPUSet.parse("0-7"),
+        housekeeping=CPUSet.parse("0,4"),
+        cpus_by_node=nodes,
+    )
+    make(kernel).apply(one)
+    assert (value(kernel, 24), value(kernel, 25)) == ("4", "0,4")
+
+
+def test_all_cpus_quiet_leaves_interrupts_where_they_are(make: Make) -> None:
+    kernel = machine()
+    make(kernel).apply(wish("0-3", housekeeping=NO_CPUS))
+    assert not [name for name, _ in kernel.writes]
+
+
+def test_a_shorter_latency_of_somebody_else_stays(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3", latency_us=((2, 20),)))
+    kernel.foreign("latency/2", "5")
+    quiet.look()
+    assert kernel.values["latency/2"] == "5"
+    kernel.foreign("latency/2", "0")
+    quiet.look()
+    assert kernel.values["latency/2"] == "20"
