@@ -31,6 +31,10 @@ class PlayedLine:
     keeps_one: bool = False
     """Its controller shows only the CPU that it delivers to."""
 
+    def set(self, cpus: CPUSet) -> None:
+        """Its value is set, by whomever."""
+        self.cpus = CPUSet(cpus.mask & -cpus.mask) if self.keeps_one else cpus
+
     def fire(self) -> None:
         """One interrupt: a pending move takes place."""
         if not self.is_managed:
@@ -91,7 +95,7 @@ class PlayedKernel:
         if name.startswith("irq/"):
             line = self.lines.get(int(name[4:]))
             if line is not None and not line.is_managed and CPUSet.parse(value) & self.online:
-                line.cpus = CPUSet.parse(value)
+                line.set(CPUSet.parse(value))
         else:
             self.values[name] = value
 
@@ -102,7 +106,7 @@ class PlayedKernel:
             if line.is_managed:
                 continue
             if not line.cpus & online:
-                line.cpus = online
+                line.set(online)
             if not line.effective & online:
                 line.fire()
 
@@ -172,7 +176,7 @@ class PlayedKernel:
             raise RefusedError(name, errno.EPERM if self.shows_mode else errno.EIO)
         if not cpus & self.online:
             raise RefusedError(name, errno.EINVAL)
-        line.cpus = CPUSet(cpus.mask & -cpus.mask) if line.keeps_one else cpus
+        line.set(cpus)
         if line.remaps:
             line.fire()
 

@@ -153,12 +153,13 @@ class Pauses:
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass: what was decided, before anything is written."""
+    """One pass: what was decided, and `left` of that: what could not be written."""
 
     kept: dict[str, Kept]
     writes: dict[str, str] = field(default_factory=dict)
     undone: dict[str, str] = field(default_factory=dict)
     listed: Listed = field(default_factory=lambda: Listed((), ()))
+    left: set[str] = field(default_factory=set)
 
     def take(self, one: Settled) -> None:
         name = one.kept.name
@@ -256,43 +257,60 @@ class QuietCPUs:
         missing = self._files.missing(interrupts=irqs, workqueues=queues, latencies=latencies)
         if missing:
             return missing
-        done = _Pass(dict(kept))
         try:
+            done = _Pass(dict(self._kept))
             if irqs:
-                self._settle_interrupts(done, only)
+                is_first = Kind.DEFAULT not in self._kept
+                self._settle_mask(done, Kind.DEFAULT, wish.quiet)
+                if not is_first:
+                    # By itself: an interrupt that is requested from here on has the right mask already. The first time
+                    # all others are remembered before, so that each without an original has come after that.
+                    trouble = self._carry_out(done)
+                    if trouble:
+                        return trouble
+                    done = _Pass(dict(self._kept))
+                self._settle_interrupts(done, only if not is_first else None)
+            if only is None:
+                if queues:
+                    self._settle_workqueues(done)
+                if latencies:
+                    self._settle_latencies(done)
+                self._look_for_balancers()
+            trouble = self._carry_out(done)
+        except CheckpointError as error:
+            return f"{NOT_STORED}: {error}"
         except HostError as error:
             return str(error)
         if only is None:
-            if queues:
-                self._settle_workqueues(done)
-            if latencies:
-                self._settle_latencies(done)
-            self._look_for_balancers()
-        # What has to be given back is on disk before anything is written.
-        try:
-            self._save(done)
-        except CheckpointError as error:
-            return f"{NOT_STORED}: {error}"
+            self._tell_balancers()
+            if not trouble:
+                self._drop_given_back(done)
+            self._report(done)
+        return trouble
+
+    def _carry_out(self, done: _Pass) -> str:
+        """Store what has to be given back, then write; returns why nothing can be written, if so.
+
+        Raises:
+            CheckpointError: it cannot be stored.
+        """
+        self._save(done)
         trouble = self._write(done)
         # What was refused, and what a controller made of a value, must outlive this process, too.
         with suppress(CheckpointError):
             self._save(done)
-        if only is None:
-            self._tell_balancers()
-            self._drop_given_back()
-            self._report(done)
         return trouble
 
     def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None) -> None:
         wish = self._wish
-        self._settle_mask(done, Kind.DEFAULT, wish.quiet)
         named = bool(wish.claims or wish.controlled or wish.left_alone)
         done.listed = self._files.interrupts(with_devices=named, only=only)
-        default = done.kept.get(Kind.DEFAULT)
+        default = self._kept.get(Kind.DEFAULT)
+        # Without a wish only those are of interest that have something to be given back, or had our mask from the start.
+        is_any = not wish.is_nothing or (default is not None and bool(default.written))
         for found in done.listed.movable:
             known = done.kept.get(found.name)
-            # Without a wish only those are of interest that have something to be given back.
-            if known is not None or not wish.is_nothing:
+            if known is not None or is_any:
                 done.take(settle_interrupt(wish, known, found, default))
 
     def _settle_mask(self, done: _Pass, name: str, leaves: CPUSet) -> None:
@@ -329,7 +347,7 @@ class QuietCPUs:
             for name, one in done.kept.items()
         )
         if not is_covered:
-            originals = Originals(done.kept, dict(self._bans))
+            originals = Originals(dict(done.kept), dict(self._bans))
             self._store.save(originals)
             self._stored = originals
         self._kept = done.kept
@@ -339,13 +357,15 @@ class QuietCPUs:
         now = self._clock()
         for name, value in done.writes.items():
             if not (self._fights.is_due(name, now) and self._failures.is_due(name, now)):
+                done.left.add(name)
                 continue
             try:
                 self._files.write(name, value)
             except RefusedError as error:
+                done.left.add(name)
                 if error.number in NOT_GRANTED:
                     return str(error)
-                self._refused(name, error, now)
+                self._refused(done, name, error, now)
                 continue
             self._written(done, name, value, now)
         return ""
@@ -373,28 +393,24 @@ class QuietCPUs:
                     todo="find the writer (irqbalance, tuned, a driver's script) and let it leave these CPUs alone",
                 )
 
-    def _refused(self, name: str, error: RefusedError, now: float) -> None:
+    def _refused(self, done: _Pass, name: str, error: RefusedError, now: float) -> None:
         if error.number in ABSENT:
+            done.left.discard(name)
             return
         self.counts["failed", error.word] += 1
         if error.number in FIXED:
             self._kept[name] = replace(self._kept[name], refused=error.word, written=())
+            done.left.discard(name)
             return
         self._failed_by[name] = error.word
         self._failures.noted(name, now)
 
-    def _drop_given_back(self) -> None:
+    def _drop_given_back(self, done: _Pass) -> None:
         """Forget everything once nobody asks any more and all settings have a value that is not ours."""
         if not self._wish.is_nothing:
             return
-        left, changed = {}, []
-        for name, one in self._kept.items():
-            found = self._files.read(name)
-            if found is None or one.refused or found == one.original or not one.is_ours(found):
-                if one.is_changed:
-                    changed.append(name)
-                continue
-            left[name] = one
+        left = {name: one for name, one in self._kept.items() if name in done.left}
+        changed = [name for name, one in self._kept.items() if one.is_changed and name not in left]
         if changed:
             say(
                 self._log,

@@ -373,9 +373,12 @@ def settle_cpus(
 
 def narrowed_cpus(wish: Wanted, own: CPUSet, leaves: CPUSet, node: int = -1) -> CPUSet:
     """The CPUs for a setting whose own ones are `own`, when it leaves the CPUs `leaves`; empty where there is none."""
+    online = wish.online
+    if not own & online:
+        own = online  # as the kernel has it
     if own.isdisjoint(leaves):
         return own
-    rest, online = own - leaves, wish.online
+    rest = own - leaves
     if wish.narrows_to_housekeeping and rest & wish.housekeeping:
         rest &= wish.housekeeping
     if rest & online:
@@ -408,7 +411,8 @@ def settle_interrupt(wish: Wanted, kept: Kept | None, found: Interrupt, default:
     by_default = _given_by_default(wish, default, found) if default is not None else {}
     if kept is None or not kept.is_of(found):
         original = by_default.get(found.cpus, found.cpus)
-        kept = Kept(found.name, str(original), chip=found.chip, actions=found.actions)
+        ours = (str(found.cpus),) if original != found.cpus else ()
+        kept = Kept(found.name, str(original), ours, chip=found.chip, actions=found.actions)
     moves = is_controlled(wish, found)
     return settle_cpus(
         wish,
@@ -429,13 +433,13 @@ def _given_by_default(wish: Wanted, default: Kept, found: Interrupt) -> Mapping[
     """
     result: dict[CPUSet, CPUSet] = {}
     local = dict(wish.cpus_by_node).get(found.node, NO_CPUS)
-    original = CPUSet.parse(default.original) & wish.online
+    original = CPUSet.parse(default.original) & wish.online or wish.online
     for value in default.written:
         ours = CPUSet.parse(value) & wish.online
         result.setdefault(ours, original)
         if ours & local:
             result.setdefault(ours & local, original & local or original)
-    return {ours: own for ours, own in result.items() if ours and own}
+    return {ours: own for ours, own in result.items() if ours}
 
 
 NO_LIMIT, NO_LATENCY = "0", "n/a"

@@ -104,7 +104,7 @@ def draw_random(blocks: int = 200) -> None:
     )
 
 
-def read_disk(cpu: int, blocks: int = 30) -> None:
-    """Read the disk past the page cache from one CPU: an interrupt of that CPU's queue for each block."""
-    command = ["dd", "if=/dev/nvme0n1", "of=/dev/null", "bs=4096", "iflag=direct", f"count={blocks}"]
+def read_disk(disk: str, cpu: int, blocks: int = 30) -> None:
+    """Read a disk past the page cache from one CPU: an interrupt of that CPU's queue for each block."""
+    command = ["dd", f"if=/dev/{disk}", "of=/dev/null", "bs=4096", "iflag=direct", f"count={blocks}"]
     subprocess.run(["taskset", "-c", str(cpu), *command], check=True, capture_output=True)

@@ -63,7 +63,7 @@ def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
     first = interrupts.movable_counts(cpus)
     quiet_before = interrupts.counts(_rng_line().number)
     interrupts.draw_random(2000)
-    interrupts.read_disk(0)
+    interrupts.read_disk("nvme0n1", 0)
     after = interrupts.movable_counts(cpus)
     moved = {name: count - first.get(name, 0) for name, count in after.items() if count != first.get(name, 0)}
     node.equal("2,000 random reads later no movable interrupt has come to a quiet CPU", moved, {})

@@ -58,10 +58,7 @@ _MACHINES = (
 _INTERRUPTING = (
     *("-device", "virtio-rng-pci,bus=pcie.0,addr=0x1d"),
     *("-drive", "if=none,id=shared,format=raw,file=null-co://,file.size=64M"),
-    *(
-        "-device",
-        "nvme,drive=shared,serial=shared,bus=pcie.0,addr=0x1e,max_ioqpairs=2",
-    ),  # behind the root disk, which is nvme0
+    *("-device", "virtio-blk-pci,drive=shared,num-queues=2,bus=pcie.0,addr=0x1e"),
 )
 
 RUNS = (
@@ -95,7 +92,7 @@ RUNS = (
         column="containerd-2",
         machine="quiet-cpus",
         devices=_INTERRUPTING,
-        drivers=("drivers/char/hw_random/virtio-rng.ko.xz",),
+        drivers=("drivers/char/hw_random/virtio-rng.ko.xz", "drivers/block/virtio_blk.ko.xz"),
     ),
 )
 
