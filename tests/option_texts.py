@@ -33,6 +33,7 @@ BY_READER: Mapping[Any, Schema] = {
     values.feature_gates: {"type": "object", "additionalProperties": BOOLEAN},
     values.reserved_memory: {"type": "array"},
     values.namespaces: {"type": "array", "items": {"type": "string"}},
+    values.patterns: {"type": "array", "items": {"type": "string"}},
     values.plugin_name: {"type": "string", "minLength": 1},
     values.plugin_index: {"type": ["string", "integer"], "pattern": "^[0-9]{2}$"},
     values.noise_period: {"type": "integer", "minimum": 0},

@@ -7,7 +7,7 @@ does not tell. `refuse` answers any errno to the next writes.
 """
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from nri_plugin.core.quiet import Interrupt, Kind
@@ -112,7 +112,7 @@ class PlayedKernel:
 
     # The interface of KernelSettingFiles
 
-    def missing(self, **_: bool) -> str:
+    def missing(self, _kinds: Collection[Kind]) -> str:
         """Which mount is missing."""
         return self.lacks
 

@@ -152,6 +152,7 @@ class Assembly:
         warn_of_kubelet(log, kubelet_policy())
         if metrics is not None:
             metrics.follow(drift, settings)
+            metrics.follow_quiet(quiet)
         late = LateWriter(handler, loop)
         others = (late, drift, owners, quiet)
         return (*others, settings) if settings else others

@@ -18,7 +18,7 @@ from typing import get_args
 
 import prometheus_client
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import Metric
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nri_plugin.agent.checkpoint_saver import CheckpointStore
@@ -31,6 +31,7 @@ from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
 from nri_plugin.agent.pod_level_metrics import ASSIGNMENTS, ResourceManagerCounts
+from nri_plugin.agent.quiet_cpus import QuietCPUsThread
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.core.drift import Cause
@@ -223,9 +224,30 @@ GAUGES = {
     "nri_pin_cpu_quotas_lifted": "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a "
     "CPU quota.",
     "nri_pin_partitions": "Containers whose exclusive CPUs are a partition.",
+    "nri_pin_quiet_cpus": "CPUs that device interrupts are kept off.",
+    "nri_pin_quiet_settings": "Interrupts, masks and latencies that have a value of the agent.",
+    "nri_pin_quiet_settings_changed": "Such settings that somebody else has changed; they keep that value.",
+    "nri_pin_quiet_reaching_interrupts": "Interrupts that can still reach quiet CPUs; nri-pin doctor names them.",
+    "nri_pin_quiet_rivals": "Such settings that somebody else sets again and again.",
+    "nri_pin_quiet_trouble": "1 while nothing is kept quiet: a mount is missing, or originals cannot be stored.",
     "nri_pin_partitions_refused": "Containers without the desired partition: the kernel refused it.",
 }
 """Values that the watches of the agent have at the moment of a scrape."""
+
+
+class _QuietWrites(Collector):
+    """Counts writes to the settings of quiet CPUs; they are made by another thread, which has its own counts."""
+
+    def __init__(self, quiet: QuietCPUsThread) -> None:
+        self._quiet = quiet
+
+    def collect(self) -> Iterator[Metric]:
+        """One series for each result, and for each kind of setting or errno."""
+        text = "Writes to interrupts, masks and latencies for quiet CPUs, by result and by kind of setting or errno."
+        family = CounterMetricFamily("nri_pin_quiet_writes", text, labels=["result", "of"])
+        for pair, count in sorted(self._quiet.counts.items()):
+            family.add_metric(list(pair), count)
+        yield family
 
 
 class Metrics:
@@ -396,6 +418,20 @@ class Metrics:
             }
         for name, value in values.items():
             self._gauges[name].set_function(value)
+
+    def follow_quiet(self, quiet: QuietCPUsThread) -> None:
+        """Show the last pass over the settings of quiet CPUs at the moment of a scrape, and count its writes."""
+        values: dict[str, Callable[[], float]] = {
+            "nri_pin_quiet_cpus": lambda: len(quiet.report.quiet),
+            "nri_pin_quiet_settings": lambda: quiet.report.moved,
+            "nri_pin_quiet_settings_changed": lambda: quiet.report.changed,
+            "nri_pin_quiet_reaching_interrupts": lambda: len(quiet.report.reaches),
+            "nri_pin_quiet_rivals": lambda: len(quiet.report.rivals),
+            "nri_pin_quiet_trouble": lambda: bool(quiet.report.trouble),
+        }
+        for name, value in values.items():
+            self._gauges[name].set_function(value)
+        self.registry.register(_QuietWrites(quiet))
 
     def follow_observed(self, watch: ObservedWatch) -> None:
         """Show how the CPUs of containers compare with the decided ones; only an agent that observes has this gauge."""

@@ -221,6 +221,11 @@ class QuietCPUs:
         return self._wish.is_nothing and not self._kept and not self._bans
 
     @property
+    def left(self) -> tuple[str, ...]:
+        """Settings that have to be given back."""
+        return (*self._kept, *self._bans)
+
+    @property
     def watched(self) -> tuple[int, ...]:
         """Numbers of the interrupts whose writes matter."""
         return tuple(int(name.partition("/")[2]) for name in self._kept if name.startswith(f"{Kind.IRQ}/"))
@@ -250,33 +255,13 @@ class QuietCPUs:
     # One pass
 
     def _try(self, only: Iterable[int] | None) -> str:
-        wish, kept = self._wish, self._kept
-        irqs = bool(wish.quiet or wish.claims) or any(_is_of(name, Kind.IRQ, Kind.DEFAULT) for name in kept)
-        queues = bool(wish.no_workqueues) or any(_is_of(name, Kind.WORKQUEUE) for name in kept)
-        latencies = bool(wish.latency_us) or any(_is_of(name, Kind.LATENCY) for name in kept)
-        missing = self._files.missing(interrupts=irqs, workqueues=queues, latencies=latencies)
+        """Make one pass; returns why nothing is done, if so."""
+        in_use = self._in_use()
+        missing = self._files.missing(in_use)
         if missing:
             return missing
         try:
-            done = _Pass(dict(self._kept))
-            if irqs:
-                is_first = Kind.DEFAULT not in self._kept
-                self._settle_mask(done, Kind.DEFAULT, wish.quiet)
-                if not is_first:
-                    # By itself: an interrupt that is requested from here on has the right mask already. The first time
-                    # all others are remembered before, so that each without an original has come after that.
-                    trouble = self._carry_out(done)
-                    if trouble:
-                        return trouble
-                    done = _Pass(dict(self._kept))
-                self._settle_interrupts(done, only if not is_first else None)
-            if only is None:
-                if queues:
-                    self._settle_workqueues(done)
-                if latencies:
-                    self._settle_latencies(done)
-                self._look_for_balancers()
-            trouble = self._carry_out(done)
+            done, trouble = self._decide_and_write(in_use, only)
         except CheckpointError as error:
             return f"{NOT_STORED}: {error}"
         except HostError as error:
@@ -287,6 +272,39 @@ class QuietCPUs:
                 self._drop_given_back(done)
             self._report(done)
         return trouble
+
+    def _in_use(self) -> frozenset[Kind]:
+        """The kinds of settings that somebody wants, or that have to be given back."""
+        wish, kinds = self._wish, {Kind(name.partition("/")[0]) for name in self._kept}
+        if wish.quiet or wish.claims or Kind.DEFAULT in kinds:
+            kinds |= {Kind.IRQ, Kind.DEFAULT}
+        if wish.no_workqueues:
+            kinds.add(Kind.WORKQUEUE)
+        if wish.latency_us:
+            kinds.add(Kind.LATENCY)
+        return frozenset(kinds)
+
+    def _decide_and_write(self, in_use: frozenset[Kind], only: Iterable[int] | None) -> tuple[_Pass, str]:
+        """Raises: CheckpointError, HostError: nothing was written."""
+        done = _Pass(dict(self._kept))
+        if Kind.IRQ in in_use:
+            is_first = Kind.DEFAULT not in self._kept
+            self._settle_mask(done, Kind.DEFAULT, self._wish.quiet)
+            if not is_first:
+                # By itself: an interrupt that is requested from here on has the right mask already. The first time all
+                # others are remembered before, so that each without an original has come after that.
+                trouble = self._carry_out(done)
+                if trouble:
+                    return done, trouble
+                done = _Pass(dict(self._kept), left=done.left)
+            self._settle_interrupts(done, None if is_first else only)
+        if only is None:
+            if Kind.WORKQUEUE in in_use:
+                self._settle_workqueues(done)
+            if Kind.LATENCY in in_use:
+                self._settle_latencies(done)
+            self._look_for_balancers()
+        return done, self._carry_out(done)
 
     def _carry_out(self, done: _Pass) -> str:
         """Store what has to be given back, then write; returns why nothing can be written, if so.
@@ -525,6 +543,25 @@ def _is_of(name: str, *kinds: Kind) -> bool:
     return name.partition("/")[0] in kinds
 
 
+def give_back(
+    files: KernelSettingFiles,
+    store: QuietFile,
+    online: CPUSet,
+    log: logging.Logger,
+    clock: Callable[[], float],
+    balancers: Callable[[], Iterable[IRQBalance]],
+) -> tuple[int, list[str]]:
+    """Give every setting back, without an agent; returns how many were given back, and why others were not."""
+    if not store.exists:
+        return 0, []
+    quiet = QuietCPUs(files, store, log, clock, balancers)
+    quiet.apply(Wanted(online=online))
+    count = sum(number for (what, _), number in quiet.counts.items() if what == "given-back")
+    if quiet.is_idle:
+        return count, []
+    return count, [quiet.report.trouble or f"{name} was not given back" for name in quiet.left]
+
+
 class QuietCPUsThread:
     """Runs the passes in a thread of its own, from the first container on that asks.
 
@@ -564,7 +601,7 @@ class QuietCPUsThread:
     @property
     def counts(self) -> Mapping[tuple[str, str], int]:
         """(what, why) by number, since the start."""
-        return self._worker.passes.counts if self._worker is not None else {}
+        return dict(self._worker.passes.counts) if self._worker is not None else {}
 
     @property
     def askers(self) -> tuple[str, ...]:

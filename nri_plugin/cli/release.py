@@ -2,18 +2,25 @@
 
 import json
 import os
+import time
+from functools import partial
 
 import click
 
 from nri_plugin.agent.cpusets import Released, release
+from nri_plugin.agent.quiet_cpus import give_back
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
+from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.cli.output import echo, format_option, waiting
+from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
+from nri_plugin.host.irqbalance import running
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Phase, State
+from nri_plugin.process.logs import to_stderr
 
 EXIT_FAILURES = 1
 EXAMPLES = """\b
@@ -59,7 +66,7 @@ class UnreleasedError(click.ClickException):
 def command(
     context: click.Context, state_dir: str, cgroup_root: str, root: str, *, force: bool, output_format: str
 ) -> None:
-    """Give every container all CPUs again, and leave no trace in the QoS slices.
+    """Give every container all CPUs again, and leave no trace in the QoS slices, interrupts and masks of the kernel.
 
     Exit code: 0, 1 when something could not be given back, 2 when nothing was done.
     """
@@ -69,12 +76,13 @@ def command(
         online = discover(root).online
         with waiting("giving CPUs back"):
             found = release(find_cpuset_tree(cgroup_root), state, online)
+            settings = _give_interrupts_back(state_dir, root, online, found)
         if lock is not None:
             os.close(lock)
     except NriPinError as error:
         raise UnreleasedError(str(error)) from error
     _doubt(found, state, cgroup_root)
-    _report(found, state, online, output_format)
+    _report(found, state, online, settings, output_format)
     context.exit(EXIT_FAILURES if found.failures else 0)
 
 
@@ -96,6 +104,20 @@ def _locked(state_dir: str) -> int:
         ) from error
 
 
+def _give_interrupts_back(state_dir: str, root: str, online: CPUSet, found: Released) -> int:
+    """Give back what interrupts and masks of the kernel were before quiet CPUs; returns how many settings."""
+    count, troubles = give_back(
+        KernelSettingFiles(root),
+        QuietFile(state_dir, boot_id()),
+        online,
+        to_stderr("error"),
+        time.monotonic,
+        partial(running, root),
+    )
+    found.failures.extend(dict.fromkeys(troubles))
+    return count
+
+
 def _doubt(found: Released, state: State, cgroup_root: str) -> None:
     """Report a tree without the cgroup of any running container: most likely it is not the host's."""
     running = sum(record.phase is Phase.RUNNING for record in state.containers.values())
@@ -106,13 +128,19 @@ def _doubt(found: Released, state: State, cgroup_root: str) -> None:
         )
 
 
-def _report(found: Released, state: State, online: CPUSet, output_format: str) -> None:
+def _report(found: Released, state: State, online: CPUSet, settings: int, output_format: str) -> None:
     waiting = [
         record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
     ]
     if output_format == "json":
         rows = {name: getattr(found, name) for name in ("widened", "already", "gone", "limited")}
-        facts = {"cpus": str(online), **rows, "not_started": waiting, "failures": found.failures}
+        facts = {
+            "cpus": str(online),
+            **rows,
+            "interrupt_settings": settings,
+            "not_started": waiting,
+            "failures": found.failures,
+        }
         echo(json.dumps(facts, indent=2))
         return
     for line in found.failures:
@@ -120,6 +148,7 @@ def _report(found: Released, state: State, online: CPUSet, output_format: str) -
     echo(
         f"{len(found.widened)} cgroups were given CPUs {online}, {len(found.already)} had them, {len(found.gone)} are gone"
         + (f"; {len(found.limited)} have their CPU quota again" if found.limited else "")
+        + (f"; {settings} interrupts and masks are as before" if settings else "")
         + (f"; {len(found.failures)} failed" if found.failures else "")
     )
     if waiting:

@@ -33,6 +33,7 @@ from nri_plugin.core.placement import Placement
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, facts_told, has_ended
 from nri_plugin.core.pods import Unfit, admit
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
+from nri_plugin.core.quiet import housekeeping_variables
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
@@ -157,9 +158,11 @@ def _informed_create(
     # 6. The other containers: the response carries those that only the runtime can update, the rest are cgroup writes.
     state, updates = pending_updates(node, state.with_pod(pod).with_container(record), except_id=record.id)
     steps = ("devices-not-counted", *placed.steps) if has_uncounted_devices(known) else placed.steps
+    variables = housekeeping_variables(node, state, record.key)
+    adjustment = nri.Adjustment(env=variables) if variables else None
     return Decision(
         state,
-        nri.CreateContainerResponse(resources=resources, updates=updates),
+        nri.CreateContainerResponse(resources=resources, updates=updates, adjustment=adjustment),
         overruled=overruled,
         writes=pool_writes(node, before, state),
         steps=steps,

@@ -170,6 +170,19 @@ def first_core(topology: Topology, cpus: CPUSet) -> CPUSet:
     return topology.whole_cores(lowest) & cpus | lowest
 
 
+HOUSEKEEPING_VARIABLES = ("NRI_PIN_HOUSEKEEPING_CPUS", "OPENSHIFT_HOUSEKEEPING_CPUS")
+"""Environment variables of a container that say which of its CPUs keep interrupts; the second is CRI-O's name."""
+
+
+def housekeeping_variables(node: Node, state: State, key: str) -> Mapping[str, str]:
+    """The environment that tells a new container which of its CPUs keep interrupts; empty where none does."""
+    held = state.allocations.get(key)
+    if held is None or not held.cpus:
+        return {}
+    first = [one.housekeeping for one in _askers(node, state, [(key, held)], hears_others=True)]
+    return dict.fromkeys(HOUSEKEEPING_VARIABLES, str(first[0])) if first and first[0] else {}
+
+
 def _claims(node: Node, state: State, askers: Iterable[Asker]) -> Iterator[Claim]:
     for one in askers:
         uid, name = owner_of(one.key)

@@ -10,7 +10,7 @@ Source: kernel Documentation/core-api/irq/irq-affinity.rst, Documentation/core-a
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -212,12 +212,16 @@ class KernelSettingFiles:
         names = (f"{Kind.WORKQUEUE}/", f"{Kind.WORKQUEUE}/writeback")
         return tuple(name for name in names if os.path.exists(self.path(name)))
 
-    def missing(self, *, latencies: bool, workqueues: bool, interrupts: bool) -> str:
-        """The first directory that is needed and not there, or not writable; empty when all are."""
+    def missing(self, kinds: Collection[Kind]) -> str:
+        """The first file for settings of these kinds that is not there, or not writable; empty when all are."""
         needed = [
-            *([os.path.join(IRQS, DEFAULT_MASK)] if interrupts else []),
-            *([os.path.join(WORKQUEUES, "cpumask")] if workqueues else []),
-            *([os.path.join(LATENCIES, "cpu0/power/pm_qos_resume_latency_us")] if latencies else []),
+            *([os.path.join(IRQS, DEFAULT_MASK)] if Kind.DEFAULT in kinds else []),
+            *([os.path.join(WORKQUEUES, "cpumask")] if Kind.WORKQUEUE in kinds else []),
+            *(
+                [os.path.join(LATENCIES, "cpu0/power/pm_qos_resume_latency_us")]
+                if Kind.LATENCY in kinds
+                else []
+            ),
         ]
         for one in needed:
             path = os.path.join(self._root, one)

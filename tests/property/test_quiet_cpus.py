@@ -28,7 +28,16 @@ EVERY = CPUSet.parse("0-3")
 SETS = st.integers(1, 15).map(CPUSet)
 QUIETS = st.sampled_from(["", "3", "2-3", "1-3", "1", "0,2"]).map(CPUSet.parse)
 ERRORS = st.sampled_from(
-    [errno.ENOSPC, errno.EBUSY, errno.EAGAIN, errno.ENOMEM, errno.EINVAL, errno.ERANGE, errno.ENOENT, errno.EROFS]
+    [
+        errno.ENOSPC,
+        errno.EBUSY,
+        errno.EAGAIN,
+        errno.ENOMEM,
+        errno.EINVAL,
+        errno.ERANGE,
+        errno.ENOENT,
+        errno.EROFS,
+    ]
 )
 
 
@@ -168,7 +177,7 @@ class QuietCPUsModel(RuleBasedStateMachine):
     def nothing_movable_is_on_a_quiet_cpu(self) -> None:
         if not self.kernel.online - self.quiet:
             return
-        waiting = {name for name in self.agent._failed_by}
+        waiting = set(self.agent._failed_by)
         for number, line in self.kernel.lines.items():
             if not line.is_managed and f"irq/{number}" not in waiting:
                 assert line.cpus.isdisjoint(self.quiet), number

@@ -10,6 +10,7 @@ from nri_plugin.config.option_checks import machine_refusals
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import partitions, quotas
+from nri_plugin.core.quiet import wanted
 from nri_plugin.core.requests import EXCLUSIVE_CPUS
 from nri_plugin.exporter.publication import published
 from nri_plugin.model.option_rows import Affects
@@ -18,6 +19,9 @@ from nri_plugin.model.options import (
     CPUManagerPolicy,
     Effect,
     FullPCPUsRule,
+    IRQBalance,
+    IRQHousekeeping,
+    IRQs,
     IsolatedCPUs,
     Isolation,
     MemoryManagerPolicy,
@@ -30,6 +34,7 @@ from nri_plugin.model.options import (
     TopologyTieBreak,
     UncoreCacheFit,
     UncoreCacheRule,
+    Workqueues,
 )
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
@@ -43,6 +48,7 @@ SINGLE = {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE}
 BY_CACHE = {"prefer_align_cpus_by_uncore_cache": True}
 WHOLE_CORES = {"full_pcpus_only": True, "smt_odd_counts": SMTOddCounts.ALLOW}
 BEST_FIT = {"uncore_cache_fit": UncoreCacheFit.BEST}
+QUIET = {"irqs": IRQs.EXCLUSIVE}
 STATIC_MEMORY = {"memory_manager_policy": MemoryManagerPolicy.STATIC}
 
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
@@ -67,6 +73,12 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "topology_tie_break": (BEST_EFFORT, TopologyTieBreak.SPREAD),
     "isolated_cpus": ({}, IsolatedCPUs.ON_REQUEST),
     "isolation": ({}, Isolation.PARTITION),
+    "irqs": ({}, IRQs.EXCLUSIVE),
+    "irq_housekeeping": (QUIET, IRQHousekeeping.RESERVED),
+    "irqs_controlled": (QUIET, ("eth*",)),
+    "irqs_left_alone": (QUIET, ("eth*",)),
+    "workqueues": ({}, Workqueues.EXCLUSIVE),
+    "irqbalance": (QUIET, IRQBalance.NONE),
     "annotation_namespaces": ({}, frozenset({"default"})),
     "never_refuse": (SINGLE, frozenset({"default"})),
     "pool_floor": ({}, False),
@@ -139,6 +151,7 @@ def outcomes(options: dict[str, Any]) -> Iterator[object]:
                 yield decision.response, decision.refusal, decision.overruled, decision.writes
         yield from partitions(node, state)
         yield from quotas(node, state)
+        yield wanted(node, state)
         yield published("n", node, state).zones
 
 
