@@ -244,7 +244,7 @@ class _QuietWrites(Collector):
     def collect(self) -> Iterator[Metric]:
         """One series for each result, and for each kind of setting or errno."""
         text = "Writes to interrupts, masks and latencies for quiet CPUs, by result and by kind of setting or errno."
-        family = CounterMetricFamily("nri_pin_quiet_writes", text, labels=["result", "of"])
+        family = CounterMetricFamily("nri_pin_quiet_writes_total", text, labels=["result", "of"])
         for pair, count in sorted(self._quiet.counts.items()):
             family.add_metric(list(pair), count)
         yield family

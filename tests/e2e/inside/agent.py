@@ -111,7 +111,7 @@ class Agent:
             ended = process is not None and process.poll() is not None
             return ended or self.times_joined() > joined_before
 
-        wait_for(happened, 60, "the runtime has taken the agent as a plugin")
+        wait_for(happened, 300, "the runtime has taken the agent as a plugin")
         if process is not None and process.returncode is not None:
             said = self.log.read_text().splitlines()[-3:]
             raise RuntimeError(f"the agent ended with status {process.returncode}: {said}")

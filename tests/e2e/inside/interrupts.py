@@ -52,6 +52,11 @@ def lines() -> list[Line]:
     return found
 
 
+def lines_by_number() -> dict[int, Line]:
+    """The same by number."""
+    return {line.number: line for line in lines()}
+
+
 def named(part: str) -> Line:
     """The interrupt with a handler of this name."""
     return next(line for line in lines() if part in line.actions)

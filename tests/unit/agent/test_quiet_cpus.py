@@ -2,17 +2,31 @@
 
 import errno
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
-from nri_plugin.agent.quiet_cpus import PATIENT, SWEEP_S, QuietCPUs
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.quiet_cpus import PATIENT, SWEEP_S, QuietCPUs, QuietCPUsThread, give_back
 from nri_plugin.checkpoint.quiet_file import QuietFile
+from nri_plugin.core.engine import decide
 from nri_plugin.core.quiet import Claim, Wanted
-from nri_plugin.model.errors import CheckpointError
+from nri_plugin.host.interrupts import KernelSettingFiles
+from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.options import IRQs, Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import State
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri import events as nri
+from tests.builders import container, node, pod
+from tests.builders import machine as topology
 from tests.played_interrupts import PlayedKernel, machine
+from tests.unit.agent.test_drift_watch import FakeLoop
 
 LOG = logging.getLogger("quiet")
 
@@ -369,3 +383,171 @@ def test_a_shorter_latency_of_somebody_else_stays(make: Make) -> None:
     kernel.foreign("latency/2", "0")
     quiet.look()
     assert kernel.values["latency/2"] == "20"
+
+
+class PlayedBalancer:
+    """An irqbalance in memory."""
+
+    def __init__(self, path: str, own: str = "0") -> None:
+        self.path, self.own = path, CPUSet.parse(own)
+        self.now, self.is_deaf = self.own, False
+
+    def banned(self) -> CPUSet:
+        if self.is_deaf:
+            raise HostError(self.path, "irqbalance does not answer: timed out")
+        return self.now
+
+    def ban(self, cpus: CPUSet) -> None:
+        self.now = cpus
+
+    def unban(self) -> None:
+        self.now = self.own
+
+
+def test_irqbalance_is_told_again_after_its_restart_and_gets_its_own_ban_back(
+    tmp_path: Path, clock: Clock
+) -> None:
+    one = PlayedBalancer("irqbalance1.sock")
+    there = [one]
+    quiet = QuietCPUs(machine(), QuietFile(str(tmp_path), "boot"), LOG, clock, lambda: there)  # type: ignore[arg-type,return-value]
+    quiet.apply(wish("2-3"))
+    assert one.now == CPUSet.parse("0,2-3")
+    quiet.apply(wish("3"))
+    assert one.now == CPUSet.parse("0,3")
+    there[:] = [PlayedBalancer("irqbalance2.sock", "1")]
+    quiet.look()
+    assert there[0].now == CPUSet.parse("1,3")
+    successor = QuietCPUs(machine(), QuietFile(str(tmp_path), "boot"), LOG, clock, lambda: there)  # type: ignore[arg-type,return-value]
+    successor.apply(NOTHING)
+    assert there[0].now == CPUSet.parse("1")
+    assert successor.is_idle
+
+
+def test_an_irqbalance_that_does_not_answer_is_said_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = PlayedBalancer("irqbalance1.sock")
+    one.is_deaf = True
+    quiet = QuietCPUs(machine(), QuietFile(str(tmp_path), "boot"), LOG, clock, lambda: [one])  # type: ignore[arg-type,list-item]
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            quiet.apply(wish("2-3"))
+    assert len(caplog.records) == 1
+    assert "IRQBALANCE_BANNED_CPULIST" in str(caplog.records[0].__dict__)
+
+
+def test_release_gives_back_without_an_agent(make: Make, tmp_path: Path, clock: Clock) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    store = QuietFile(str(tmp_path), "boot")
+    arguments = (kernel, store, CPUSet.parse("0-3"), LOG, clock, tuple)
+    assert give_back(*arguments) == (0, [])  # type: ignore[arg-type]
+    make(kernel).apply(wish("2-3"))
+    kernel.refuse["irq/24"] = errno.EBUSY
+    assert give_back(*arguments)[1] == ["irq/24 was not given back"]  # type: ignore[arg-type]
+    kernel.refuse.clear()
+    assert give_back(*arguments) == (1, [])  # type: ignore[arg-type]
+    assert kernel.snapshot() == before
+
+
+class Tree:
+    """The real files of a machine in a directory, and their watch."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for number in (24, 25):
+            for name, text in (
+                ("smp_affinity_list", "0-3"),
+                ("effective_affinity_list", "0"),
+                ("node", "-1"),
+            ):
+                self.put(f"proc/irq/{number}/{name}", text)
+            for name, text in (("actions", f"dev{number}"), ("chip_name", "chip"), ("hwirq", str(number))):
+                self.put(f"sys/kernel/irq/{number}/{name}", text)
+        self.put("proc/irq/default_smp_affinity", "f")
+        self.written = threading.Semaphore(0)
+
+    def put(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def files(self) -> KernelSettingFiles:
+        def write(path: str, text: str) -> None:
+            Path(path).write_text(text)
+            self.written.release()
+
+        return KernelSettingFiles(str(self.root), write)
+
+    def await_writes(self, count: int) -> None:
+        for _ in range(count):
+            assert self.written.acquire(timeout=60)
+
+    def value(self, number: int) -> str:
+        return (self.root / f"proc/irq/{number}/smp_affinity_list").read_text()
+
+
+class Place:
+    """A handler as far as it is looked at."""
+
+    def __init__(self, node: Node, state: State) -> None:
+        self.node, self.state = node, state
+
+
+def outcome_of(place: Place, event: object, before: State) -> RequestOutcome:
+    decision = SimpleNamespace(state=place.state)
+    return cast("RequestOutcome", SimpleNamespace(event=event, decision=decision, before=before))
+
+
+def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_asker(tmp_path: Path) -> None:
+    tree, loop = Tree(tmp_path / "machine"), FakeLoop(Clock())
+    place = Place(node(topology(1, 4, 1), reserved="0", irqs=IRQs.EXCLUSIVE), State())
+    (tmp_path / "state").mkdir()
+    store = QuietFile(str(tmp_path / "state"), "boot")
+    quiet = QuietCPUsThread(
+        cast("Handler", place),
+        cast("Loop", loop),
+        lambda clock: QuietCPUs(tree.files(), store, LOG, clock),
+        store,
+        tree.files(),
+        LOG,
+    )
+    threads = threading.active_count()
+    quiet(outcome_of(place, nri.Synchronize((), ()), place.state))
+    loop.advance(1.0)
+    assert threading.active_count() == threads
+    assert quiet.report.quiet == NO_CPUS
+    of, before = pod("p", cpu=2), place.state
+    place.state = decide(place.node, before, nri.CreateContainer(of, container(of, cpu=2))).state
+    quiet(outcome_of(place, object(), before))
+    loop.advance(1.0)
+    tree.await_writes(3)
+    assert (tree.value(24), tree.value(25)) == ("0,3", "0,3")
+    # Another writer is noticed at once. The watch is set at the end of a pass; a second write finds it in any case.
+    while not tree.written.acquire(timeout=0.2):
+        (tmp_path / "machine/proc/irq/24/smp_affinity_list").write_text("1")
+    assert tree.value(24) == "0,3"
+    before, place.state = place.state, State()
+    quiet(outcome_of(place, object(), before))
+    loop.advance(1.0)
+    tree.await_writes(3)
+    quiet.close()
+    assert (tree.value(24), tree.value(25)) == ("0-3", "0-3")
+
+
+def test_nothing_is_given_back_before_the_runtime_has_told_what_runs(make: Make, tmp_path: Path) -> None:
+    kernel, loop = machine(), FakeLoop(Clock())
+    make(kernel).apply(wish("2-3"))
+    place, store = Place(node(), State()), QuietFile(str(tmp_path), "boot")
+    quiet = QuietCPUsThread(
+        cast("Handler", place),
+        cast("Loop", loop),
+        lambda _: make(kernel),
+        store,
+        cast("KernelSettingFiles", kernel),
+        LOG,
+    )
+    quiet.start()
+    loop.advance(60.0)
+    assert store.exists
+    assert quiet.askers == ()
