@@ -145,6 +145,7 @@ class Assembly:
         count = metrics.count_quota if metrics else lambda _noticed_by: None
         settings = reconcile_kernel_settings(config, log, handler, loop, count)
         quiet = keep_cpus_quiet(config, log, handler, loop, self._hears_other_annotations)
+        feed.quiet = lambda: quiet.report
         drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings, quiet)
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row

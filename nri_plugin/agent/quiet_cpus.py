@@ -503,13 +503,17 @@ class QuietCPUs:
 
     def _report(self, done: _Pass) -> None:
         reaches = [*map(self._reach, done.listed.movable), *map(self._fixed_reach, done.listed.fixed)]
-        self.report = QuietReport(
+        report = QuietReport(
             quiet=self._wish.quiet,
             moved=sum(bool(one.written) for one in self._kept.values()),
             changed=sum(one.is_changed for one in self._kept.values()),
             reaches=tuple(one for one in reaches if one is not None),
             rivals=self._fights.waiting,
         )
+        if (
+            report != self.report
+        ):  # an equal one stays the same object, so that its readers are not told again
+            self.report = report
 
     def _reach(self, found: Interrupt) -> Reach | None:
         """Whether it can reach quiet CPUs after the pass, and why."""

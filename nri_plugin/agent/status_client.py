@@ -5,7 +5,7 @@ The agent writes one JSON object on a line:
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0,
-     "incomplete": [...]}
+     "incomplete": [...], "quiet": {...}}
 
 A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
 The rows of pods, containers and allocations are those of the checkpoint.
@@ -211,6 +211,49 @@ class RuntimeRow(Struct, frozen=True):
     registration_timeout_ms: int = 0
 
 
+class ReachRow(Struct, frozen=True):
+    """An interrupt that can still reach quiet CPUs.
+
+    Attributes:
+        handlers: names of its handlers.
+        cpus: the CPUs that it may be delivered to.
+        quiet: those of them that are quiet.
+        reason: `kernel-managed`, `next-interrupt`, `left-alone`, `rival`, `claimed`, or the errno of a refused write.
+    """
+
+    number: int
+    handlers: str
+    cpus: str
+    quiet: str
+    reason: str
+
+
+class QuietRow(Struct, frozen=True):
+    """Quiet CPUs, as the last pass over the settings of the kernel left them.
+
+    Attributes:
+        moved: settings that have a value of the agent.
+        changed: settings that somebody else has changed, and that keep that value.
+        reaching: interrupts that can still reach quiet CPUs; `reaches` has the first of them.
+        rivals: settings that somebody else sets again and again.
+        trouble: why nothing is kept quiet; empty while it is.
+    """
+
+    cpus: str
+    moved: int = 0
+    changed: int = 0
+    reaching: int = 0
+    reaches: tuple[ReachRow, ...] = ()
+    rivals: tuple[str, ...] = ()
+    trouble: str = ""
+
+    def __str__(self) -> str:
+        """Return one sentence."""
+        if self.trouble:
+            return f"CPUs {self.cpus} are not kept quiet: {self.trouble}"
+        return f"CPUs {self.cpus} are quiet; {self.reaching or 'no'} interrupts can still reach them"
+
+
 class StatusRow(Struct, frozen=True):
     """One line of the status."""
 
@@ -229,6 +272,7 @@ class StatusRow(Struct, frozen=True):
     observing: bool = False
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
+    quiet: QuietRow | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +289,7 @@ class AgentStatus:
         observing: the agent only observes.
         failed_creations: creations in a row that failed after the agent's answer.
         incomplete: pods that run in part.
+        quiet: quiet CPUs; None where nobody asks for them.
     """
 
     node: Node
@@ -256,6 +301,7 @@ class AgentStatus:
     observing: bool = False
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
+    quiet: QuietRow | None = None
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -282,6 +328,7 @@ def encode(status: AgentStatus) -> bytes:
         observing=status.observing,
         failed_creations=status.failed_creations,
         incomplete=status.incomplete,
+        quiet=status.quiet,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -309,6 +356,7 @@ def decode(line: bytes) -> AgentStatus:
         row.observing,
         row.failed_creations,
         row.incomplete,
+        row.quiet,
     )
 
 

@@ -19,7 +19,16 @@ from threading import Thread
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.incomplete_pods import IncompletePods
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow, RuntimeRow, encode
+from nri_plugin.agent.quiet_cpus import QuietReport
+from nri_plugin.agent.status_client import (
+    AgentStatus,
+    DriftRow,
+    QuietRow,
+    ReachRow,
+    RefusalRow,
+    RuntimeRow,
+    encode,
+)
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.refusals import UNEXPECTED
@@ -30,6 +39,7 @@ from nri_plugin.wire.nri.events import Configure
 FILE_NAME = "agent.sock"
 """In the state directory."""
 
+NO_REPORT = QuietReport()
 LATEST_REFUSALS = 64
 LATEST_DRIFTS = 64
 PAUSE_S = 0.05
@@ -48,6 +58,7 @@ class StatusFeed:
         refusals: the latest, oldest first; replaced as a whole, so that another thread may read it.
         drifts: the same for drifts.
         wake: called after each change.
+        quiet: returns what the last pass over the settings of quiet CPUs found.
         failed_creations: returns how many creations in a row failed after the agent's answer.
         incomplete: the record of pods that run in part.
     """
@@ -58,6 +69,7 @@ class StatusFeed:
         self.drifts: tuple[DriftRow, ...] = ()
         self.wake: Callable[[], None] = lambda: None
         self.failed_creations: Callable[[], int] = lambda: 0
+        self.quiet: Callable[[], QuietReport] = lambda: NO_REPORT
         self._count = 0
 
     def __call__(self, outcome: RequestOutcome) -> None:
@@ -110,6 +122,29 @@ def drift_row(report: DriftReport) -> DriftRow:
         round=report.round,
         is_fight=report.is_fight,
         error=report.error,
+    )
+
+
+MOST_REACHES = 64
+"""Interrupts that a line names; a machine may have a queue for each CPU and device."""
+
+
+def quiet_row(report: QuietReport) -> QuietRow | None:
+    """Return the row of quiet CPUs; None where nobody asks for them. Interrupts that can be moved come first."""
+    if not (report.quiet or report.trouble):
+        return None
+    reaches = sorted(report.reaches, key=lambda one: one.reason == "kernel-managed")
+    return QuietRow(
+        str(report.quiet),
+        report.moved,
+        report.changed,
+        len(reaches),
+        tuple(
+            ReachRow(one.number, ",".join(one.actions), str(one.cpus), str(one.quiet), one.reason)
+            for one in reaches[:MOST_REACHES]
+        ),
+        report.rivals,
+        report.trouble,
     )
 
 
@@ -256,7 +291,8 @@ class StatusSocket:
         node, state = self._view()
         runtime = self._runtime()
         failed = self._feed.failed_creations()
-        now = (node, state, refusals, drifts, runtime, failed, self._feed.incomplete.records)
+        quiet = self._feed.quiet()
+        now = (node, state, refusals, drifts, runtime, failed, self._feed.incomplete.records, quiet)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._told = now
@@ -270,6 +306,7 @@ class StatusSocket:
                 observing=self._observing,
                 failed_creations=failed,
                 incomplete=self._feed.incomplete.rows(state),
+                quiet=quiet_row(quiet),
             )
         )
         self._made_at = time.monotonic()

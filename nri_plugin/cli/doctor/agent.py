@@ -2,10 +2,12 @@
 
 import posixpath
 import shlex
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.agent.other_owners import IN_A_ROW
+from nri_plugin.agent.status_client import QuietRow, ReachRow
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.view import Hidden
 
@@ -13,6 +15,9 @@ ENOUGH_BYTES = 16 << 20
 """A checkpoint of 3,000 containers is below one MiB; three generations and a history fit."""
 
 MOST_NAMED = 3
+
+ACCEPTED = ("kernel-managed", "next-interrupt", "left-alone", "claimed")
+"""Reasons of interrupts on quiet CPUs that nothing has to be done about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class AgentEvidence:
         plugin: the file by which the runtime starts the agent itself; empty when it does not.
         unit: of the runtime.
         failed_creations: creations in a row that failed after the agent's answer, as it reports.
+        quiet: quiet CPUs, as it reports; None where no container asks for them.
         suspects: plugins that the runtime starts beside the agent, and programs that pin.
         must_hand_over: the kubelet's static managers have to be switched off first; the kubelet's findings hold the steps.
     """
@@ -64,6 +70,7 @@ class AgentEvidence:
     plugin: str = ""
     unit: str = "containerd"
     first_lines: Sequence[str] = ()
+    quiet: QuietRow | None = None
 
     @property
     def restart(self) -> str:
@@ -246,6 +253,39 @@ def _fights(seen: AgentEvidence) -> Finding | None:
     )
 
 
+def _quiet(seen: AgentEvidence) -> Finding | None:
+    """Interrupts on quiet CPUs: those that could be moved and were not, then those that only the kernel moves."""
+    found = seen.quiet
+    if found is None:
+        return None
+    if found.trouble:
+        return to_do(
+            str(found),
+            "mount into the agent's container what the guide page quiet-cpus lists, or set irqs and workqueues to none",
+        )
+    if found.rivals:
+        return to_do(
+            f"{found}; another program sets {', '.join(found.rivals[:MOST_NAMED])} again and again",
+            "let irqbalance, tuned or the script of a driver leave these CPUs alone",
+            f"{seen.journal} -g 'again and again' -n 20",
+        )
+    movable = [one for one in found.reaches if one.reason not in ACCEPTED]
+    if movable:
+        return advice(
+            f"{found}: {', '.join(map(_reach, movable[:MOST_NAMED]))}",
+            "ENOSPC: give interrupts more housekeeping CPUs; other words are errors of the kernel",
+        )
+    kinds = Counter(one.reason for one in found.reaches)
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(kinds.items()))
+    shared = [one for one in found.reaches if one.reason == "kernel-managed" and one.cpus != one.quiet]
+    named = f"; shared with other CPUs: {', '.join(map(_reach, shared[:MOST_NAMED]))}" if shared else ""
+    return fine(f"{found}{f' ({why})' if why else ''}{named}")
+
+
+def _reach(one: ReachRow) -> str:
+    return f"{one.number} {one.handlers} (CPUs {one.cpus}, {one.reason})"
+
+
 CHECKS: Mapping[str, Callable[[AgentEvidence], Finding | None]] = {
     "configuration": _configuration,
     "agent": _running,
@@ -258,4 +298,5 @@ CHECKS: Mapping[str, Callable[[AgentEvidence], Finding | None]] = {
     "rivals": _rivals,
     "failed-creations": _failed_creations,
     "fights": _fights,
+    "quiet-cpus": _quiet,
 }

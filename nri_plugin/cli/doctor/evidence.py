@@ -349,6 +349,7 @@ class _Collector:
             rivals=self.processes if isinstance(self.processes, Hidden) else self.rivals,
             observing=status is not None and status.observing,
             failed_creations=status.failed_creations if status else 0,
+            quiet=status.quiet if status else None,
             suspects=(*self.runtime.other_plugins, *self.rivals),
             must_hand_over=self.kubelet.must_hand_over,
             plugin=self.plugin[0] if self.plugin else "",

@@ -327,6 +327,7 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted, now: AgentNow 
         for one in (now.incomplete if now else ())
         if not wanted or one.pod_uid in shown
     ]
+    lines += [f"quiet: {now.quiet}"] if now and now.quiet and not wanted else []
     lines += [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
         f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "

@@ -25,7 +25,7 @@ from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, RuntimeRow
+    from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, QuietRow, RuntimeRow
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -272,11 +272,13 @@ class AgentNow:
         answers: whether it answers on its status socket.
         runtime: the connected container runtime; None for none.
         incomplete: pods that run in part.
+        quiet: quiet CPUs; None where nobody asks for them.
     """
 
     answers: bool = False
     runtime: "RuntimeRow | None" = None
     incomplete: "tuple[IncompletePodRow, ...]" = ()
+    quiet: "QuietRow | None" = None
 
     @property
     def has_no_runtime(self) -> bool:
@@ -306,7 +308,7 @@ def agent_now(state_dir: str) -> AgentNow:
     status = read_agent(state_dir)
     if status is None:
         return AgentNow()
-    return AgentNow(answers=True, runtime=status.runtime, incomplete=status.incomplete)
+    return AgentNow(True, status.runtime, status.incomplete, status.quiet)
 
 
 def runtime_facts(runtime: "RuntimeRow | None") -> dict[str, str] | None:

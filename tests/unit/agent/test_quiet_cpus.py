@@ -12,7 +12,15 @@ import pytest
 
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import PATIENT, SWEEP_S, QuietCPUs, QuietCPUsThread, give_back
+from nri_plugin.agent.quiet_cpus import (
+    PATIENT,
+    SWEEP_S,
+    QuietCPUs,
+    QuietCPUsThread,
+    QuietReport,
+    give_back,
+)
+from nri_plugin.agent.status_socket import quiet_row
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.engine import decide
 from nri_plugin.core.quiet import Claim, Wanted
@@ -551,3 +559,20 @@ def test_nothing_is_given_back_before_the_runtime_has_told_what_runs(make: Make,
     loop.advance(60.0)
     assert store.exists
     assert quiet.askers == ()
+
+
+def test_the_report_becomes_a_row_of_the_status_and_stays_the_same_object(make: Make) -> None:
+    quiet = make(machine())
+    quiet.apply(wish("2-3"))
+    first = quiet.report
+    quiet.look()
+    assert quiet.report is first
+    row = quiet_row(first)
+    assert row is not None
+    assert (row.cpus, row.reaching) == ("2-3", 2)
+    # Without remapping an interrupt moves with its next occurrence; where it comes to until then is said.
+    assert [(one.number, one.reason) for one in row.reaches] == [
+        (0, "kernel-managed"),
+        (27, "kernel-managed"),
+    ]
+    assert quiet_row(QuietReport()) is None

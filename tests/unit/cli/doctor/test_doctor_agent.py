@@ -1,9 +1,11 @@
 import shlex
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nri_plugin.agent.status_client import QuietRow, ReachRow
 from nri_plugin.cli.doctor.agent import CHECKS, AgentEvidence
 from nri_plugin.cli.doctor.findings import Finding, Verdict, judged
 from nri_plugin.cli.doctor.view import Hidden
@@ -150,4 +152,26 @@ def test_nobody_is_told_to_start_a_second_agent_or_to_write_a_second_configurati
     assert "printf" not in told
     assert answers["agent"].says.endswith(
         "; the runtime starts it from /opt/nri/plugins/95-nri-pin, once, at its own start"
+    )
+
+
+def quiet(*reaches: ReachRow, **more: Any) -> Finding:
+    return found(quiet=QuietRow("2-5", reaching=len(reaches), reaches=reaches, **more))["quiet-cpus"]
+
+
+def test_interrupts_on_quiet_cpus_are_named_with_their_reason() -> None:
+    assert "quiet-cpus" not in found()
+    missing = quiet(trouble="/host/proc/irq/default_smp_affinity is not there")
+    assert (missing.verdict, "/host/proc/irq" in missing.says) == (Verdict.TO_DO, True)
+    rival = quiet(rivals=("irq/24",))
+    assert (rival.verdict, "irq/24" in rival.says) == (Verdict.TO_DO, True)
+    full = quiet(ReachRow(24, "eth0-rx", "0-5", "2-5", "ENOSPC"))
+    assert (full.verdict, "24 eth0-rx (CPUs 0-5, ENOSPC)" in full.says) == (Verdict.ADVICE, True)
+    managed = quiet(
+        ReachRow(30, "nvme0q1", "1-2", "2", "kernel-managed"), ReachRow(31, "x", "4", "4", "claimed")
+    )
+    assert managed.verdict is Verdict.OK
+    assert managed.says == (
+        "CPUs 2-5 are quiet; 2 interrupts can still reach them (1 claimed, 1 kernel-managed); "
+        "shared with other CPUs: 30 nvme0q1 (CPUs 1-2, kernel-managed)"
     )
