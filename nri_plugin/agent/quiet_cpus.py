@@ -218,12 +218,12 @@ class QuietCPUs:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is wanted, and nothing has to be given back."""
-        return self._wish.is_nothing and not self._kept and not self._bans
+        return self._wish.is_nothing and not self._bans and all(one.refused for one in self._kept.values())
 
     @property
     def left(self) -> tuple[str, ...]:
         """Settings that have to be given back."""
-        return (*self._kept, *self._bans)
+        return (*(name for name, one in self._kept.items() if not one.refused), *self._bans)
 
     @property
     def watched(self) -> tuple[int, ...]:
@@ -240,8 +240,10 @@ class QuietCPUs:
 
     def look(self, only: Iterable[int] | None = None) -> None:
         """Make a pass over all settings, or over these interrupts and the mask for later ones."""
-        if self.is_idle and not self._store.exists:
+        if self.is_idle:
             self.report = QuietReport()
+            if not self._kept:
+                self._remove_file()  # of another boot
             return
         trouble = self._try(only)
         if trouble:
@@ -427,7 +429,8 @@ class QuietCPUs:
         """Forget everything once nobody asks any more and all settings have a value that is not ours."""
         if not self._wish.is_nothing:
             return
-        left = {name: one for name, one in self._kept.items() if name in done.left}
+        # That the kernel lets nobody set an interrupt is remembered until the next boot.
+        left = {name: one for name, one in self._kept.items() if name in done.left or one.refused}
         changed = [name for name, one in self._kept.items() if one.is_changed and name not in left]
         if changed:
             say(
@@ -439,9 +442,16 @@ class QuietCPUs:
             )
         self._kept = left
         if not left and not self._bans:
+            self._remove_file()
+        elif len(left) < len(self._stored.kept):
             with suppress(CheckpointError):
-                self._store.remove()
-                self._stored = Originals()
+                self._store.save(Originals(dict(left), dict(self._bans)))
+                self._stored = Originals(dict(left), dict(self._bans))
+
+    def _remove_file(self) -> None:
+        with suppress(CheckpointError):
+            self._store.remove()
+            self._stored = Originals()
 
     # irqbalance
 

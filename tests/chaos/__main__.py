@@ -60,6 +60,7 @@ def report(tally: Tally) -> str:
         f"pods admitted as a whole: {tally.admitted}",
         f"Guaranteed containers that ran on CPUs of others while nobody was there: {tally.overlapped}, each until Synchronize",
         f"allocations of running containers that only the memory held when an agent ended: {tally.unsaved}",
+        f"interrupts: {', '.join(f'{what} {count}' for what, count in sorted(tally.interrupts.items()))}",
         f"broken in all: {sum(tally.broken.values())} {dict(tally.broken) or ''}".rstrip(),
         *tally.stories,
     ]

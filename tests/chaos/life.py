@@ -21,6 +21,7 @@ from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
 from tests.chaos.agent import Agent
 from tests.chaos.disk import Disk, Inode, Names
 from tests.chaos.faults import Fault, Faults, Killed
+from tests.chaos.interrupts import PlayedInterrupts
 from tests.chaos.judge import Judge
 from tests.chaos.whole_pods import TELLINGS, is_plain_init, whole_pod
 from tests.largest_pods import SPEC_KINDS, enlarged
@@ -87,6 +88,7 @@ class Tally:
     Attributes:
         admitted: pods that were admitted as a whole, with their facts.
         unsaved: exclusive CPUs of running containers that only the memory held when an agent ended.
+        interrupts: what happened to the played interrupts, by kind.
         recovery_s: worst time from a start of the agent to its answer to Synchronize, by what it recovered from.
     """
 
@@ -100,6 +102,7 @@ class Tally:
     overlapped: int = 0
     unsaved: int = 0
     lives: int = 0
+    interrupts: Counter[str] = field(default_factory=Counter)
 
 
 class CreationFailedError(PluginRefusedError):
@@ -167,6 +170,7 @@ class Life:
         self.admitted: set[str] = set()
         self.disk = Disk(self.faults, self.random)
         self.judge = Judge(self.node, self.tree, self.runtime)
+        self.interrupts = PlayedInterrupts(seed, len(MACHINE.online))
         self.serial = self.looks = 0
         self.sizes: dict[str, int] = {}
         self.agent: Agent | None = None
@@ -189,6 +193,11 @@ class Life:
             before = told
         if self.agent is not None:
             self.agent.end()
+        self.interrupts.end()
+        self.tally.interrupts += self.interrupts.events
+        self.tally.broken["interrupts"] += len(self.interrupts.broken)
+        self.tally.broken += Counter()  # without zeros
+        self.tally.stories += [f"seed {self.seed}: {one}" for one in self.interrupts.broken[:5]]
         self.tally.overlapped += len(self.judge.overlapped)
 
     def step(self) -> None:
@@ -242,6 +251,8 @@ class Life:
             most = len(state.pods) * POD_KEPT + len(state.containers) * CONTAINER_KEPT
             if deep_size(*state.pods.values(), *state.containers.values()) > most:
                 self.judge._say("kept", f"more than {most} bytes after {self.story}")
+        if alive and self.agent:
+            self.interrupts.follow(self.agent.handler.node, self.agent.handler.state)
         self._count(fault, before)
 
     def look_at_once(self, fault: Fault | None, *, exact: bool) -> None:

@@ -116,13 +116,15 @@ def test_managed_interrupts_are_tried_at_most_once_also_by_the_next_agent(
 ) -> None:
     kernel = machine(shows_mode=shows_mode)
     for quiet in (make(kernel) for _ in range(2)):
-        for one in ("2-3", "1-3", "3"):
+        for one in ("2-3", "", "1-3", "3"):
             quiet.apply(wish(one))
             quiet.look()
     tried = [name for name, _ in kernel.writes if name in ("irq/0", "irq/26", "irq/27")]
     assert len(tried) == len(set(tried)) == (0 if shows_mode else 3)
     reasons = {one.number: one.reason for one in quiet.report.reaches}
     assert reasons == {0: "kernel-managed", 27: "kernel-managed"}
+    quiet.apply(NOTHING)
+    assert quiet.is_idle
 
 
 def test_originals_are_on_disk_before_the_first_write(
