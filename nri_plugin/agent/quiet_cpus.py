@@ -54,6 +54,9 @@ FOLLOW_S = 0.05
 DEAF_S = 0.1
 """Seconds without listening after a notice: another writer that never stops costs ten short passes a second."""
 
+OBEYS_S = 60.0
+"""Seconds until irqbalance is told again: its rounds have 10 s unless it was started with others."""
+
 AFFINITY_FILES = ("smp_affinity", "default_smp_affinity")
 """How the names of the files begin whose writes matter."""
 
@@ -199,7 +202,7 @@ class QuietCPUs:
         self._stored = Originals()
         self._kept: dict[str, Kept] = {}
         self._bans: dict[str, str] = {}
-        self._told: dict[str, CPUSet] = {}
+        self._told: dict[str, tuple[CPUSet, float]] = {}
         self._fights, self._failures = Pauses(PATIENT, 1.0), Pauses(0, SWEEP_S)
         self._failed_by: dict[str, str] = {}
         self._trouble, self._balancer_trouble, self._rival_line = (
@@ -488,16 +491,20 @@ class QuietCPUs:
                 del self._bans[path]
 
     def _tell(self, one: IRQBalance, own: CPUSet, leaves: CPUSet) -> None:
-        """Raises: HostError: it does not answer."""
-        desired = own | leaves
-        if one.banned() == desired:
+        """Tell one its CPUs, once: it obeys with its next round, and shows the former ones until then.
+
+        Raises:
+            HostError: it does not answer.
+        """
+        desired, now = own | leaves, self._clock()
+        told, at = self._told.get(one.path, (None, 0.0))
+        if (told == desired and now < at + OBEYS_S) or one.banned() == desired:
             return
-        if not leaves:
-            one.unban()
-            if one.banned() == own:
-                return
         one.ban(desired)
-        say(self._log, logging.INFO, "irqbalance told which CPUs to leave alone", cpus=desired or "none")
+        self._told[one.path] = desired, now
+        if told != desired:
+            text = "irqbalance told which CPUs to leave alone"
+            say(self._log, logging.INFO, text, cpus=desired or "none")
 
     def _warn_of_balancer(self, error: HostError) -> None:
         if self._balancer_trouble.is_due(str(error), self._clock()):

@@ -45,20 +45,12 @@ class IRQBalance:
         return CPUSet(int(found[1].replace(",", ""), 16))
 
     def ban(self, cpus: CPUSet) -> None:
-        """Keep interrupts away from exactly these CPUs.
+        """Keep interrupts away from exactly these CPUs, from its next round on; none: those of its configuration.
 
         Raises:
             HostError: it does not answer.
         """
         self._ask(f"settings cpus {cpus or 'NULL'}")
-
-    def unban(self) -> None:
-        """Let it have the CPUs of its own configuration again.
-
-        Raises:
-            HostError: it does not answer.
-        """
-        self._ask("settings cpus NULL")
 
     def _ask(self, command: str) -> str:
         credentials = _CREDENTIALS.pack(os.getpid(), os.geteuid(), os.getegid())

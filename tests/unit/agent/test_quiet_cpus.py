@@ -400,7 +400,7 @@ class PlayedBalancer:
 
     def __init__(self, path: str, own: str = "0") -> None:
         self.path, self.own = path, CPUSet.parse(own)
-        self.now, self.is_deaf = self.own, False
+        self.now, self.is_deaf, self.is_slow, self.told = self.own, False, False, 0
 
     def banned(self) -> CPUSet:
         if self.is_deaf:
@@ -408,10 +408,9 @@ class PlayedBalancer:
         return self.now
 
     def ban(self, cpus: CPUSet) -> None:
-        self.now = cpus
-
-    def unban(self) -> None:
-        self.now = self.own
+        self.told += 1
+        if not self.is_slow:
+            self.now = cpus or self.own
 
 
 def test_irqbalance_is_told_again_after_its_restart_and_gets_its_own_ban_back(
@@ -431,6 +430,23 @@ def test_irqbalance_is_told_again_after_its_restart_and_gets_its_own_ban_back(
     successor.apply(NOTHING)
     assert there[0].now == CPUSet.parse("1")
     assert successor.is_idle
+
+
+def test_irqbalance_obeys_late_and_is_not_told_at_every_pass(tmp_path: Path, clock: Clock) -> None:
+    one = PlayedBalancer("irqbalance1.sock", "")
+    one.is_slow = True
+    quiet = QuietCPUs(machine(), QuietFile(str(tmp_path), "boot"), LOG, clock, lambda: [one])  # type: ignore[arg-type,list-item]
+    quiet.apply(wish("2-3"))
+    for _ in range(5):
+        clock.now += SWEEP_S
+        quiet.look()
+    assert one.told == 1
+    clock.now += 100
+    quiet.look()
+    assert one.told == 2
+    one.now = CPUSet.parse("2-3")
+    quiet.apply(NOTHING)
+    assert one.told == 3
 
 
 def test_an_irqbalance_that_does_not_answer_is_said_once(
