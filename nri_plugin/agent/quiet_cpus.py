@@ -519,7 +519,8 @@ class QuietCPUs:
     # The report
 
     def _report(self, done: _Pass) -> None:
-        reaches = [*map(self._reach, done.listed.movable), *map(self._fixed_reach, done.listed.fixed)]
+        movable = (self._reach(found, is_written=found.name in done.writes) for found in done.listed.movable)
+        reaches = [*movable, *map(self._fixed_reach, done.listed.fixed)]
         report = QuietReport(
             quiet=self._wish.quiet,
             moved=sum(bool(one.written) for one in self._kept.values()),
@@ -532,14 +533,16 @@ class QuietCPUs:
         ):  # an equal one stays the same object, so that its readers are not told again
             self.report = report
 
-    def _reach(self, found: Interrupt) -> Reach | None:
+    def _reach(self, found: Interrupt, *, is_written: bool) -> Reach | None:
         """Whether it can reach quiet CPUs after the pass, and why."""
         wish, name = self._wish, found.name
         kept = self._kept.get(name)
         if not wish.quiet or kept is None:
             return None
-        now = CPUSet.parse(self._files.read(name) or "")
-        delivered = self._files.effective(found.number) or now
+        now, delivered = found.cpus, found.effective
+        if is_written:
+            now, delivered = CPUSet.parse(self._files.read(name) or ""), self._files.effective(found.number)
+        delivered = delivered or now
         quiet = (now | delivered) & wish.quiet
         if not quiet:
             return None
