@@ -34,16 +34,19 @@ from nri_plugin.core.quiet import (
     settle_latency,
     wanted,
 )
+from nri_plugin.core.requests import pod_uid
 from nri_plugin.host.cgroup_watch import IN_Q_OVERFLOW, Inotify
+from nri_plugin.host.devices import listed_addresses
 from nri_plugin.host.interrupts import ABSENT, FIXED, NOT_GRANTED, KernelSettingFiles, Listed, RefusedError
 from nri_plugin.host.irqbalance import IRQBalance
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import State
+from nri_plugin.model.state import State, allocation_key
 from nri_plugin.process.logs import LogRateLimit, Repeats, say, say_trace
 from nri_plugin.process.loop import Loop
-from nri_plugin.wire.nri.events import Synchronize
+from nri_plugin.wire.nri.events import CreateContainer, Synchronize
+from nri_plugin.wire.nri.messages import Container
 
 SWEEP_S = 4.0
 """Seconds between two passes over all settings; a new interrupt and a CPU that went offline are put right within 5 s."""
@@ -615,6 +618,7 @@ class QuietCPUsThread:
         self._state: State | None = None
         self._wish = Wanted()
         self._is_synchronized = self._is_due = False
+        self._devices: dict[str, tuple[str, ...]] = {}
         self._worker: _Worker | None = None
 
     @property
@@ -638,9 +642,22 @@ class QuietCPUsThread:
 
     def __call__(self, outcome: RequestOutcome) -> None:
         """Observe an outcome: its consequences are written soon after the answer."""
-        self._is_synchronized |= isinstance(outcome.event, Synchronize)
+        event = outcome.event
+        if isinstance(event, Synchronize):
+            self._is_synchronized = True
+            uids = {pod.id: pod_uid(pod) for pod in event.pods}
+            for one in event.containers:
+                self._remember(uids.get(one.pod_id, ""), one)
+        elif isinstance(event, CreateContainer):
+            self._remember(pod_uid(event.pod), event.container)
         if isinstance(outcome.event, Synchronize) or outcome.decision.state is not outcome.before:
             self.follow_soon()
+
+    def _remember(self, uid: str, container: Container) -> None:
+        """Remember the container's own PCI devices: they are told at its creation, and by Synchronize."""
+        addresses = listed_addresses(container)
+        if addresses:
+            self._devices[allocation_key(uid, container.name)] = addresses
 
     def follow_soon(self) -> None:
         """Derive what is wanted after `FOLLOW_S`."""
@@ -663,8 +680,9 @@ class QuietCPUsThread:
             return
         is_first = self._state is None
         self._node, self._state = node, state
+        self._devices = {key: one for key, one in self._devices.items() if key in state.allocations}
         try:
-            wish = wanted(node, state, hears_others=self._hears_others())
+            wish = wanted(node, state, hears_others=self._hears_others(), devices=self._devices)
         except Exception:  # noqa: BLE001 - an error here must not keep containers from being placed
             say_trace(self._log, "internal error, quiet CPUs are not derived")
             return

@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from nri_plugin.core.requests import irq_claim, irq_wish, wake_latency_us
 from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, Workqueues
@@ -108,7 +109,16 @@ class Wanted:
         return not (self.quiet or self.claims or self.no_workqueues or self.latency_us)
 
 
-def wanted(node: Node, state: State, *, hears_others: bool = True) -> Wanted:
+NO_DEVICES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+
+
+def wanted(
+    node: Node,
+    state: State,
+    *,
+    hears_others: bool = True,
+    devices: Mapping[str, tuple[str, ...]] = NO_DEVICES,
+) -> Wanted:
     """What the containers of `state` ask for.
 
     An allocation asks from the moment it is made until its pod ends, also while its container is restarted: interrupts
@@ -118,6 +128,7 @@ def wanted(node: Node, state: State, *, hears_others: bool = True) -> Wanted:
         node: the node.
         state: the state.
         hears_others: whether annotations of other programs count; they do not where the runtime acts on them itself.
+        devices: PCI addresses of the containers' own devices, by key of their allocations.
     """
     options, online = node.options, node.topology.online
     if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE:
@@ -131,7 +142,7 @@ def wanted(node: Node, state: State, *, hears_others: bool = True) -> Wanted:
     to_reserved = options.irq_housekeeping is IRQHousekeeping.RESERVED and bool(reserved)
     return Wanted(
         askers=tuple(one for one in askers if one.quiet),
-        claims=tuple(_claims(node, state, askers)),
+        claims=tuple(_claims(node, state, askers, devices)),
         quiet=quiet,
         no_workqueues=all_exclusive if options.workqueues is Workqueues.EXCLUSIVE else NO_CPUS,
         latency_us=tuple(sorted(_latencies(node, state, held, hears_others=hears_others).items())),
@@ -183,11 +194,19 @@ def housekeeping_variables(node: Node, state: State, key: str) -> Mapping[str, s
     return dict.fromkeys(HOUSEKEEPING_VARIABLES, str(first[0])) if first and first[0] else {}
 
 
-def _claims(node: Node, state: State, askers: Iterable[Asker]) -> Iterator[Claim]:
+OWN_DEVICES = "devices"
+"""In a claim: the PCI addresses of the container's own devices."""
+
+
+def _claims(
+    node: Node, state: State, askers: Iterable[Asker], devices: Mapping[str, tuple[str, ...]]
+) -> Iterator[Claim]:
     for one in askers:
         uid, name = owner_of(one.key)
         pod = state.pods.get(uid)
-        patterns = irq_claim(node.options, pod, name) if pod is not None else ()
+        said = irq_claim(node.options, pod, name) if pod is not None else ()
+        own = devices.get(one.key, ()) if OWN_DEVICES in said else ()
+        patterns = (*(pattern for pattern in said if pattern != OWN_DEVICES), *own)
         cpus = (one.housekeeping or one.cpus) & node.topology.online
         if patterns and cpus:
             yield Claim(one.key, patterns, cpus)

@@ -14,7 +14,8 @@ container, because an operator who trusts a namespace wants to know.
     nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
     nri-pin/numa-node                       the NUMA node that the scheduler of the pod counted on
     nri-pin/irqs.container.NAME             quiet | housekeeping | any: device interrupts on its exclusive CPUs
-    nri-pin/irq-claim.container.NAME        patterns of interrupts that come to its own CPUs, with commas between them
+    nri-pin/irq-claim.container.NAME        patterns of interrupts that come to its own CPUs, with commas between them;
+                                            `devices` are those of its own PCI devices
     nri-pin/wake-latency-us.container.NAME  the longest time that its CPUs may take to wake up, in microseconds
 
 `.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an

@@ -350,6 +350,12 @@ class _SysfsSearch:
         return self._by_number[key]
 
 
+def listed_addresses(container: Container) -> tuple[str, ...]:
+    """The PCI addresses that variables of SR-IOV device plugins list, in order."""
+    listed = {address for _, addresses in _variables(container.env) for address in addresses}
+    return tuple(sorted(filter(_ADDRESS.match, listed)))
+
+
 def _variables(env: Iterable[str]) -> Iterator[tuple[str, set[str]]]:
     """Variables that list devices, each with its PCI addresses. A variable that ends in `_INFO` holds JSON."""
     for line in env:

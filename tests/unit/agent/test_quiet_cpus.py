@@ -4,6 +4,7 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -491,6 +492,7 @@ class Tree:
             for name, text in (("actions", f"dev{number}"), ("chip_name", "chip"), ("hwirq", str(number))):
                 self.put(f"sys/kernel/irq/{number}/{name}", text)
         self.put("proc/irq/default_smp_affinity", "f")
+        self.put("sys/bus/pci/devices/0000:3b:00.0/msi_irqs/25", "msix")
         self.written = threading.Semaphore(0)
 
     def put(self, name: str, text: str) -> None:
@@ -527,7 +529,12 @@ def outcome_of(place: Place, event: object, before: State) -> RequestOutcome:
 
 def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_asker(tmp_path: Path) -> None:
     tree, loop = Tree(tmp_path / "machine"), FakeLoop(Clock())
-    place = Place(node(topology(1, 4, 1), reserved="0", irqs=IRQs.EXCLUSIVE), State())
+    place = Place(
+        node(
+            topology(1, 4, 1), reserved="0", irqs=IRQs.EXCLUSIVE, annotation_namespaces=frozenset({"default"})
+        ),
+        State(),
+    )
     (tmp_path / "state").mkdir()
     store = QuietFile(str(tmp_path / "state"), "boot")
     quiet = QuietCPUsThread(
@@ -543,12 +550,14 @@ def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_a
     loop.advance(1.0)
     assert threading.active_count() == threads
     assert quiet.report.quiet == NO_CPUS
-    of, before = pod("p", cpu=2), place.state
-    place.state = decide(place.node, before, nri.CreateContainer(of, container(of, cpu=2))).state
-    quiet(outcome_of(place, object(), before))
+    of, before = replace(pod("p", cpu=2), annotations={"nri-pin/irq-claim.pod": "devices"}), place.state
+    with_device = replace(container(of, cpu=2), env=("PCIDEVICE_X=0000:3B:00.0",))
+    event = nri.CreateContainer(of, with_device)
+    place.state = decide(place.node, before, event).state
+    quiet(outcome_of(place, event, before))
     loop.advance(1.0)
     tree.await_writes(3)
-    assert (tree.value(24), tree.value(25)) == ("0,3", "0,3")
+    assert (tree.value(24), tree.value(25)) == ("0,3", "1-2")
     # Another writer is noticed at once. The watch is set at the end of a pass; a second write finds it in any case.
     while not tree.written.acquire(timeout=0.2):
         (tmp_path / "machine/proc/irq/24/smp_affinity_list").write_text("1")

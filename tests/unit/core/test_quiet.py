@@ -126,6 +126,15 @@ def test_a_claim_goes_to_the_container_or_to_its_first_core() -> None:
     assert not Interrupt(1, ("eth1-rx",), "", cpus("0")).matches(one.patterns)
 
 
+def test_a_claim_of_its_own_devices_is_one_of_their_addresses() -> None:
+    of = on()
+    state, _, _ = running(of, **{"nri-pin/irq-claim.pod": "devices,eth0"})
+    (one,) = wanted(of, state, devices={"p/c": ("0000:3b:00.1",)}).claims
+    assert one.patterns == ("eth0", "0000:3b:00.1")
+    state, _, _ = running(of, **{"nri-pin/irq-claim.pod": "devices"})
+    assert wanted(of, state).claims == ()
+
+
 def test_the_shortest_latency_that_is_asked_for_counts() -> None:
     of = on()
     assert asked(of, **{"nri-pin/wake-latency-us.pod": "5"}).latency_us == tuple(
