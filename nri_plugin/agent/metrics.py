@@ -31,7 +31,7 @@ from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
 from nri_plugin.agent.pod_level_metrics import ASSIGNMENTS, ResourceManagerCounts
-from nri_plugin.agent.quiet_cpus import QuietCPUsThread
+from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.core.drift import Cause

@@ -19,7 +19,8 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
 from nri_plugin.agent.observing import ObservedWatch
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import QuietCPUs, QuietCPUsThread
+from nri_plugin.agent.quiet_cpus import QuietCPUs
+from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.startup import warn_of_overcommitted
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.checkpoint.quiet_file import QuietFile

@@ -17,10 +17,10 @@ from nri_plugin.agent.quiet_cpus import (
     PATIENT,
     SWEEP_S,
     QuietCPUs,
-    QuietCPUsThread,
     QuietReport,
     give_back,
 )
+from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.status_socket import quiet_row
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.engine import decide
