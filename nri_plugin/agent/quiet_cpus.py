@@ -41,6 +41,9 @@ PATIENT = 10
 
 LONGEST_PAUSE_S = 300.0
 
+MOST_DEFAULTS = 32
+"""Values of the mask for later interrupts that are remembered."""
+
 REMEDY = "mount what deploy/guide/quiet-cpus.md lists into the agent's container, or set irqs: none and workqueues: none"
 NOT_STORED = "interrupts are not touched: what they were before cannot be stored"
 
@@ -270,7 +273,7 @@ class QuietCPUs:
         done = _Pass(dict(self._kept))
         if Kind.IRQ in in_use:
             is_first = Kind.DEFAULT not in self._kept
-            self._settle_mask(done, Kind.DEFAULT, self._wish.quiet)
+            self._settle_default(done)
             if not is_first:
                 # By itself: an interrupt that is requested from here on has the right mask already. The first time all
                 # others are remembered before, so that each without an original has come after that.
@@ -318,6 +321,20 @@ class QuietCPUs:
             return
         known = done.kept.get(name) or Kept(name, value)
         done.take(settle_cpus(self._wish, known, CPUSet.parse(value), leaves))
+
+    def _settle_default(self, done: _Pass) -> None:
+        """Decide for the mask of later interrupts, and remember former values of ours.
+
+        An interrupt that was requested under one of them may not have been looked at since.
+        """
+        former = done.kept.get(Kind.DEFAULT)
+        self._settle_mask(done, Kind.DEFAULT, self._wish.quiet)
+        if former is not None:
+            one = done.kept[Kind.DEFAULT]
+            given = dict.fromkeys(
+                [*(each for each in former.written if each not in one.written), *one.written]
+            )
+            done.kept[Kind.DEFAULT] = replace(one, written=tuple(given)[-MOST_DEFAULTS:])
 
     def _settle_workqueues(self, done: _Pass) -> None:
         for name in self._files.workqueues():

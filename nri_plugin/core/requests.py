@@ -614,12 +614,11 @@ def _check_quiet(given: Mapping[str, str], name: str) -> None:
     Raises:
         AnnotationError: there is one.
     """
-    wish, others = _word(given, IRQS, name, IRQWish), _crio_irqs(given, name)
-    if wish is not None and others is not None and wish is not others[1]:
-        full = _heard(given, IRQS, name)
+    _word(given, IRQS, name, IRQWish)
+    own, others = _heard(given, IRQS, name), _crio_irqs(given, name)
+    if own is not None and others is not None and own[1] != others[1]:
         raise AnnotationError(
-            full[0] if full else IRQS,
-            f"{wish} contradicts {others[0]}, which says {others[2][:40]!r}; remove one of them",
+            own[0], f"{own[1]} contradicts {others[0]}, which says {others[2][:40]!r}; remove one of them"
         )
     claim = _heard(given, IRQ_CLAIM, name)
     if claim is not None and not _patterns(claim[1]):

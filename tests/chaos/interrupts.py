@@ -106,6 +106,8 @@ class PlayedInterrupts:
         """The life went on: perhaps something happens to the interrupts, then the agent makes a pass."""
         options = replace(node.options, irqs=IRQs.EXCLUSIVE, workqueues=Workqueues.EXCLUSIVE)
         if node.topology.online != self.kernel.online:
+            # A device that came while originals could not be stored, and a CPU that goes before they can, are not told apart.
+            self.recover()
             self.passes()
             self.events["CPUs went offline or came back"] += 1
             self.set_online(node.topology.online)

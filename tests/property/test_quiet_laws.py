@@ -201,4 +201,4 @@ class QuietCPUsModel(RuleBasedStateMachine):
 
 
 TestQuietCPUs = QuietCPUsModel.TestCase
-TestQuietCPUs.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestQuietCPUs.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
