@@ -411,7 +411,8 @@ class QuietCPUs:
 
     def _refused(self, done: _Pass, name: str, error: RefusedError, now: float) -> None:
         if error.number in ABSENT:
-            done.left.discard(name)
+            if self._files.read(name) is None:
+                done.left.discard(name)  # freed since it was listed: nothing has to be given back
             return
         self.counts["failed", error.word] += 1
         if error.number in FIXED:

@@ -318,6 +318,17 @@ def test_a_freed_interrupt_is_no_failure(make: Make) -> None:
     assert not any(what == "failed" for what, _ in quiet.counts)
 
 
+def test_an_interrupt_that_is_still_there_is_given_back_after_a_write_that_did_not_find_it(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.refuse["irq/24"] = errno.ENOENT
+    quiet.apply(NOTHING)
+    kernel.refuse.clear()
+    quiet.look()
+    assert value(kernel, 24) == "0-3"
+
+
 def test_a_missing_mount_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     kernel = machine()
     kernel.lacks = "/host/proc/irq/default_smp_affinity is not there"
