@@ -273,6 +273,7 @@ class QuietCPUs:
         done = _Pass(dict(self._kept))
         if Kind.IRQ in in_use:
             is_first = Kind.DEFAULT not in self._kept
+            former = self._kept.get(Kind.DEFAULT)
             self._settle_default(done)
             if not is_first:
                 # By itself: an interrupt that is requested from here on has the right mask already. The first time all
@@ -281,7 +282,7 @@ class QuietCPUs:
                 if trouble:
                     return done, trouble
                 done = _Pass(dict(self._kept), left=done.left)
-            self._settle_interrupts(done, None if is_first else only)
+            self._settle_interrupts(done, None if is_first else only, former)
         if only is None:
             if Kind.WORKQUEUE in in_use:
                 self._settle_workqueues(done)
@@ -303,11 +304,15 @@ class QuietCPUs:
             self._save(done)
         return trouble
 
-    def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None) -> None:
+    def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None, former: Kept | None) -> None:
+        """Decide for interrupts; `former` is what was known of the mask for later ones before this pass."""
         wish = self._wish
         named = bool(wish.claims or wish.controlled or wish.left_alone)
         done.listed = self._files.interrupts(with_devices=named, only=only)
         default = self._kept.get(Kind.DEFAULT)
+        if default is not None and former is not None:
+            # Those that are new were requested under the former mask, or have the value of the present one by themselves.
+            default = replace(former, written=tuple(dict.fromkeys((*former.written, *default.written))))
         # Without a wish only those are of interest that have something to be given back, or had our mask from the start.
         is_any = not wish.is_nothing or (default is not None and bool(default.written))
         for found in done.listed.movable:
@@ -329,7 +334,7 @@ class QuietCPUs:
         """
         former = done.kept.get(Kind.DEFAULT)
         self._settle_mask(done, Kind.DEFAULT, self._wish.quiet)
-        if former is not None:
+        if former is not None and former.original == done.kept[Kind.DEFAULT].original:
             one = done.kept[Kind.DEFAULT]
             given = dict.fromkeys(
                 [*(each for each in former.written if each not in one.written), *one.written]

@@ -91,6 +91,7 @@ class PlayedInterrupts:
         self.wish = Wanted(online=self.kernel.online)
         self.events: Counter[str] = Counter()
         self.broken: list[str] = []
+        self.refused: set[str] = set()  # lines that answered an errno which is tried again
 
     def start(self) -> QuietCPUs:
         # One that was killed behind a write, or could not store that it was refused, leaves the next one to find out.
@@ -154,7 +155,7 @@ class PlayedInterrupts:
                 self.broken.append(f"irq {number} may come to quiet CPUs {line.cpus & self.wish.quiet}")
         tried = Counter(name for name, _ in kernel.writes)
         for number, line in kernel.lines.items():
-            if line.is_managed and tried[f"irq/{number}"] > 1:
+            if line.is_managed and tried[f"irq/{number}"] > 1 and f"irq/{number}" not in self.refused:
                 self.broken.append(f"the managed irq {number} was written {tried[f'irq/{number}']} times")
 
     # What others do
@@ -218,6 +219,7 @@ class PlayedInterrupts:
     def refuse(self) -> None:
         name = self.random.choice([*(f"irq/{number}" for number in self.kernel.lines), "default", "*"])
         self.kernel.refuse[name] = self.random.choice(ERRORS)
+        self.refused.add(name)
 
     def fill(self) -> None:
         self.store.is_full = True

@@ -1,6 +1,7 @@
 """Interrupts of the guest as its kernel shows them, and sources that make some at will."""
 
 import contextlib
+import functools
 import os
 import subprocess
 from dataclasses import dataclass
@@ -29,6 +30,16 @@ class Line:
     is_movable: bool
 
 
+@functools.cache
+def _takes_a_write(number: str, actions: str, file: Path) -> bool:
+    """Whether the kernel lets anybody set it: before Linux 6.12 only a write tells, that of its own value."""
+    try:
+        write(file, file.read_text().strip())
+    except OSError:
+        return False
+    return True
+
+
 def lines() -> list[Line]:
     """Every interrupt that has a handler."""
     found = []
@@ -46,7 +57,7 @@ def lines() -> list[Line]:
                     actions,
                     frozenset(parse_list(file.read_text().strip())),
                     frozenset(parse_list((place / "effective_affinity_list").read_text().strip())),
-                    bool(file.stat().st_mode & 0o200),
+                    bool(file.stat().st_mode & 0o200) and _takes_a_write(place.name, actions, file),
                 )
             )
     return found
