@@ -139,6 +139,10 @@ class PlayedKernel:
             tuple(one for one in found if one.is_settable), tuple(one for one in found if not one.is_settable)
         )
 
+    def online_cpus(self) -> CPUSet:
+        """The CPUs that are online now."""
+        return self.online
+
     def effective(self, number: int) -> CPUSet | None:
         """Where it is delivered."""
         line = self.lines.get(number)

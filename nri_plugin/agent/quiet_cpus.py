@@ -315,8 +315,14 @@ class QuietCPUs:
             default = replace(former, written=tuple(dict.fromkeys((*former.written, *default.written))))
         # Without a wish only those are of interest that have something to be given back, or had our mask from the start.
         is_any = not wish.is_nothing or (default is not None and bool(default.written))
+        online = self._files.online_cpus()
+        is_stale = online is not None and online != wish.online
         for found in done.listed.movable:
             known = done.kept.get(found.name)
+            if is_stale and (known is None or not known.is_of(found)):
+                # CPUs came or went since the wish was made. Which mask the interrupt was given follows from those that
+                # are online, so it is looked at with the next wish.
+                continue
             if known is not None or is_any:
                 done.take(settle_interrupt(wish, known, found, default))
 

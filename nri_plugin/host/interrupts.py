@@ -20,6 +20,7 @@ from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 
 IRQS = "proc/irq"
+ONLINE = "sys/devices/system/cpu/online"
 DEFAULT_MASK = "default_smp_affinity"
 ABOUT_IRQS = "sys/kernel/irq"
 WORKQUEUES = "sys/devices/virtual/workqueue"
@@ -176,6 +177,12 @@ class KernelSettingFiles:
             with suppress(OSError):
                 names = [read_value(os.path.join(device, "irq"))]
         return (int(name) for name in names if name.isdecimal() and int(name))
+
+    def online_cpus(self) -> CPUSet | None:
+        """The CPUs that are online now; None where the kernel does not tell."""
+        with suppress(OSError, ValueError):
+            return CPUSet.parse(read_value(os.path.join(self._root, ONLINE)))
+        return None
 
     # Values
 

@@ -268,6 +268,22 @@ def test_a_new_interrupt_gets_back_what_it_would_have_had_without_us(make: Make)
     assert (value(kernel, 30), value(kernel, 31)) == ("0-3", "0-3")
 
 
+def test_a_new_interrupt_waits_while_cpus_are_online_that_the_wish_does_not_know(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    kernel.set_online(CPUSet.parse("0-2"))
+    stale = wish("2", online=CPUSet.parse("0-2"), housekeeping=CPUSet.parse("0-1"))
+    quiet.apply(stale)
+    kernel.set_online(CPUSet.parse("0-3"))
+    kernel.add(30, "new")
+    quiet.look()
+    assert 30 not in quiet.watched
+    quiet.apply(wish("2"))
+    assert (value(kernel, 30), 30 in quiet.watched) == ("0-1,3", True)
+    quiet.apply(NOTHING)
+    assert value(kernel, 30) == "0-3"
+
+
 def test_a_reused_number_is_another_interrupt(make: Make) -> None:
     kernel = machine()
     kernel.foreign("irq/24", "2")
@@ -318,7 +334,9 @@ def test_a_freed_interrupt_is_no_failure(make: Make) -> None:
     assert not any(what == "failed" for what, _ in quiet.counts)
 
 
-def test_an_interrupt_that_is_still_there_is_given_back_after_a_write_that_did_not_find_it(make: Make) -> None:
+def test_an_interrupt_that_is_still_there_is_given_back_after_a_write_that_did_not_find_it(
+    make: Make,
+) -> None:
     kernel = machine()
     quiet = make(kernel)
     quiet.apply(wish("2-3"))

@@ -47,7 +47,10 @@ def test_every_container_with_exclusive_cpus_asks_where_the_configuration_says_s
 
 
 def test_nobody_asks_without_the_option() -> None:
-    assert asked(on(IRQs.NONE), **{IRQ: "quiet", "nri-pin/wake-latency-us.pod": "5"}).is_nothing
+    annotations = {IRQ: "quiet", "nri-pin/wake-latency-us.pod": "5"}
+    assert asked(on(IRQs.NONE), **annotations).is_nothing
+    alone = asked(on(IRQs.NONE, workqueues=Workqueues.EXCLUSIVE), **annotations)
+    assert (alone.no_workqueues, alone.quiet, alone.latency_us) == (cpus("2-5"), CPUSet(), ())
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,9 @@ def test_wrong_words_are_refused_before_anything_runs(
     ],
 )
 def test_less_than_everything_does_not_replace_the_committed_report(words: list[str], place: Path) -> None:
-    commands = dict.fromkeys(("run", "shell", "all", "report", "record", "measure", "list"), lambda _words: 0)
+    commands = dict.fromkeys(
+        ("run", "shell", "all", "report", "record", "measure", "floor", "list"), lambda _words: 0
+    )
     assert report_folder(parser(commands).parse_args(["all", "--work", "/kept", *words])) == place
 
 

@@ -168,3 +168,12 @@ def test_no_irqbalance_and_one_that_has_ended(tmp_path: Path) -> None:
     assert running(str(tmp_path)) == ()
     with pytest.raises(HostError, match="irqbalance does not answer"):
         IRQBalance(str(tmp_path / "irqbalance1.sock")).banned()
+
+
+def test_the_cpus_that_are_online_are_told_or_not(tmp_path: Path) -> None:
+    files = KernelSettingFiles(str(tmp_path))
+    assert files.online_cpus() is None
+    place = tmp_path / "sys/devices/system/cpu"
+    place.mkdir(parents=True)
+    (place / "online").write_text("0-2,5\n")
+    assert files.online_cpus() == CPUSet.parse("0-2,5")
