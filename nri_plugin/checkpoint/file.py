@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from weakref import finalize
 
 from nri_plugin.checkpoint.format import (
     JOURNAL_VERSION,
@@ -315,6 +316,8 @@ class _Journal:
 
     def __init__(self, descriptor: int, size: int, checksum: int) -> None:
         self._descriptor = descriptor
+        # A reader that nobody uses any more leaves no descriptor behind.
+        self._closing = finalize(self, os.close, descriptor)
         self.size = size
         self.checksum = checksum
         self.is_trusted = True
@@ -349,7 +352,7 @@ class _Journal:
 
     def close(self) -> None:
         """Close the file."""
-        os.close(self._descriptor)
+        self._closing()
 
 
 class CheckpointFile:

@@ -80,6 +80,7 @@ def test_answer_for_programs(place: Path) -> None:
         "limited": [],
         "not_started": ["new"],
         "failures": [],
+        "interrupt_settings": 0,
     }
 
 
