@@ -44,7 +44,7 @@ from nri_plugin.agent.outcome import (
 from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
-from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts
+from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts, may_be_read
 from nri_plugin.core.pod_news import PodFactsTold, PodNews
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import HostError, NriPinError
@@ -532,10 +532,15 @@ class Handler:
         failed = self.cpusets.unwritten
         if not failed:
             return
-        stale = dict.fromkeys(Target(write.target, write.container_id) for write in failed)
+        stale = {Target(write.target, write.container_id): write for write in failed}
         failed.clear()
+        due = list(stale)
+        if not self.is_settled:
+            # A file below a slice has its turn later; until then the slice bounds it.
+            due = may_be_read(self.node, self.state, stale)
+            failed.extend(write for target, write in stale.items() if target not in due)
         observed = []
-        for target in stale:
+        for target in due:
             with suppress(HostError):
                 observed.append(self.cpusets.observe(target))
         seen = [one for one in observed if one is not None]

@@ -603,6 +603,21 @@ def test_a_file_that_cannot_be_written_late_is_said_and_keeps_no_other_waiting()
     assert set(POOLED) - bench.cgroups.values.keys() == {POOLED[3]}
 
 
+def test_a_file_that_failed_late_is_repaired_once_nothing_waits_any_more():
+    bench = with_waiting_files()
+    bench.cgroups.values.update(dict.fromkeys(POOLED, cpus("0-15")))
+    bench.cgroups.failing = set(POOLED)
+    bench.handler.write_waiting()
+    bench.cgroups.failing = set()
+    # The event comes while other files wait: it leaves the failed ones for later, and does not forget them.
+    run(bench, SHARED_POD, container(SHARED_POD, cpu=0.5))
+    while bench.handler.write_waiting():
+        pass
+    assert len([path for path in POOLED if bench.cgroups.values[path] == cpus("0-15")]) == PORTION
+    bench.ask(nri.StopContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
+    assert {bench.cgroups.values[path] for path in POOLED} == {cpus("0-1,4-15")}
+
+
 def test_a_late_portion_that_the_validator_refuses_is_said(monkeypatch: pytest.MonkeyPatch):
     bench = with_waiting_files()
     monkeypatch.setattr(State, "desired_cpus", lambda *_: cpus("2"))
