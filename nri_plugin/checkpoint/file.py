@@ -303,6 +303,9 @@ def _read_regular(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
+_close = os.close
+
+
 class _Journal:
     """The file that a checkpoint is, open for appending.
 
@@ -317,7 +320,7 @@ class _Journal:
     def __init__(self, descriptor: int, size: int, checksum: int) -> None:
         self._descriptor = descriptor
         # A reader that nobody uses any more leaves no descriptor behind.
-        self._closing = finalize(self, os.close, descriptor)
+        self._forgotten = finalize(self, _close, descriptor)
         self.size = size
         self.checksum = checksum
         self.is_trusted = True
@@ -352,7 +355,8 @@ class _Journal:
 
     def close(self) -> None:
         """Close the file."""
-        self._closing()
+        self._forgotten.detach()
+        os.close(self._descriptor)
 
 
 class CheckpointFile:

@@ -59,6 +59,11 @@ class CPUChange:
     after: CPUSet
 
 
+LATE_S = 3.0
+"""Seconds within which an expectation has to come true; the agent needs milliseconds on an idle machine."""
+_PAUSE_S = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerRefusal:
     """A refused container, with the agent's message."""
@@ -355,6 +360,15 @@ class Player:
             notes.problems.append(f"the agent should have logged {step.text}, it did not")
 
     def _expect(self, step: Expect, notes: Notes) -> None:
+        """Compare now, or soon: the agent widens the shared pool after its answer."""
+        deadline = time.monotonic() + LATE_S
+        problems = self._unmet(step)
+        while problems and self.stage.agent_pid and time.monotonic() < deadline:
+            time.sleep(_PAUSE_S)
+            problems = self._unmet(step)
+        notes.problems += problems
+
+    def _unmet(self, step: Expect) -> list[str]:
         placement = self._running().get(step.target)
         held = None
         if placement is not None:
@@ -366,7 +380,7 @@ class Player:
                 caches=self.caches_of(placement.effective),
                 devices=self.devices_of(step.target),
             )
-        notes.problems += unmet(step, self.refusals.get(step.target), held)
+        return list(unmet(step, self.refusals.get(step.target), held))
 
     def devices_of(self, key: str) -> Given:
         """The devices of a container, by resource."""
