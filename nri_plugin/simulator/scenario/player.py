@@ -140,6 +140,7 @@ class Player:
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
+        self._waits = True
         self._heard = 0  # bytes of the agent's log that earlier `logged` steps have matched
         self._disturbed: set[str] = set()  # created, or given other CPUs, while no agent ran
 
@@ -363,9 +364,11 @@ class Player:
         """Compare now, or soon: the agent widens the shared pool after its answer."""
         deadline = time.monotonic() + LATE_S
         problems = self._unmet(step)
-        while problems and self.stage.agent_pid and time.monotonic() < deadline:
+        while problems and self._waits and self.stage.agent_pid and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
             problems = self._unmet(step)
+        # One that stays wrong makes the scenario fail; the others need no patience any more.
+        self._waits = self._waits and not problems
         notes.problems += problems
 
     def _unmet(self, step: Expect) -> list[str]:
