@@ -22,7 +22,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
-from weakref import finalize
 
 from nri_plugin.checkpoint.format import (
     JOURNAL_VERSION,
@@ -303,9 +302,6 @@ def _read_regular(descriptor: int) -> bytes:
     return b"".join(parts)
 
 
-_close = os.close
-
-
 class _Journal:
     """The file that a checkpoint is, open for appending.
 
@@ -319,8 +315,6 @@ class _Journal:
 
     def __init__(self, descriptor: int, size: int, checksum: int) -> None:
         self._descriptor = descriptor
-        # A reader that nobody uses any more leaves no descriptor behind.
-        self._forgotten = finalize(self, _close, descriptor)
         self.size = size
         self.checksum = checksum
         self.is_trusted = True
@@ -355,7 +349,6 @@ class _Journal:
 
     def close(self) -> None:
         """Close the file."""
-        self._forgotten.detach()
         os.close(self._descriptor)
 
 
