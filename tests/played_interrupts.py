@@ -10,7 +10,7 @@ import errno
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from nri_plugin.core.quiet import Interrupt, Kind
+from nri_plugin.core.quiet import Interrupt, SettingKind
 from nri_plugin.host.interrupts import Listed, RefusedError
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
@@ -112,7 +112,7 @@ class PlayedKernel:
 
     # The interface of KernelSettingFiles
 
-    def missing(self, _kinds: Collection[Kind]) -> str:
+    def missing(self, _kinds: Collection[SettingKind]) -> str:
         """Which mount is missing."""
         return self.lacks
 
@@ -168,7 +168,7 @@ class PlayedKernel:
         if name.startswith("irq/"):
             self._write_line(name, CPUSet.parse(value))
             return
-        if not name.startswith(Kind.LATENCY) and not CPUSet.parse(value) & self.online:
+        if not name.startswith(SettingKind.LATENCY) and not CPUSet.parse(value) & self.online:
             raise RefusedError(name, errno.EINVAL)
         self.values[name] = value
 

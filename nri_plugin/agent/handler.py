@@ -13,7 +13,7 @@
     10 read back  compare the effective cpusets with the written ones                                  I/O
     11 the rest   cpusets of containers that a written slice bounds, in portions between requests       I/O
 
-The runtime waits up to step 8; nobody waits for steps 9 to 11. `Handler.answer` does steps 2 to 7 in this order.
+The runtime waits until step 8. Steps 9 to 11 follow the answer. `Handler.answer` does steps 2 to 7 in this order.
 `runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve`, `send`, `account` and
 `read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of
 the same loop, so they work between two requests.
@@ -464,7 +464,7 @@ class Handler:
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every cgroup should hold the desired value by now.
+        """Return whether all cgroups are expected to hold their desired values.
 
         Each portion brings the cgroups that wait nearer to their turn. Where none is written for too long, the wait is not
         believed, so that drift is found in any case.

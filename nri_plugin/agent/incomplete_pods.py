@@ -125,7 +125,7 @@ class IncompletePods:
             self._keep(replace(known, refused={**known.refused, name: row}))
 
     def _look(self, node: Node, pod: PodRecord) -> None:
-        """Note what the pod lacks by now."""
+        """Record what the pod lacks."""
         known = self._by_uid.get(pod.uid) or MissingOfPod(pod.uid, pod.namespace, pod.name)
         lacks = lacking(node, pod)
         if lacks != known.lacks:

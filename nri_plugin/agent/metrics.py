@@ -226,9 +226,9 @@ GAUGES = {
     "nri_pin_partitions": "Containers whose exclusive CPUs are a partition.",
     "nri_pin_quiet_cpus": "CPUs that device interrupts are kept off.",
     "nri_pin_quiet_settings": "Interrupts, masks and latencies that have a value of the agent.",
-    "nri_pin_quiet_settings_changed": "Such settings that somebody else has changed; they keep that value.",
+    "nri_pin_quiet_settings_changed": "Quiet settings that another program changed; the agent keeps the new value.",
     "nri_pin_quiet_reaching_interrupts": "Interrupts that can still reach quiet CPUs; nri-pin doctor names them.",
-    "nri_pin_quiet_rivals": "Such settings that somebody else sets again and again.",
+    "nri_pin_quiet_rivals": "Quiet settings that another program changes repeatedly.",
     "nri_pin_quiet_trouble": "1 while nothing is kept quiet: a mount is missing, or originals cannot be stored.",
     "nri_pin_partitions_refused": "Containers without the desired partition: the kernel refused it.",
 }

@@ -15,17 +15,17 @@ from dataclasses import dataclass, field, replace
 from nri_plugin.checkpoint.quiet_file import Originals, QuietFile
 from nri_plugin.core.quiet import (
     Interrupt,
-    Kept,
-    Kind,
-    Settled,
-    Wanted,
+    KeptSetting,
+    QuietWanted,
+    SettingKind,
+    SettledSetting,
     is_controlled,
     settle_cpus,
     settle_interrupt,
     settle_latency,
 )
 from nri_plugin.host.interrupts import ABSENT, FIXED, NOT_GRANTED, KernelSettingFiles, Listed, RefusedError
-from nri_plugin.host.irqbalance import IRQBalance
+from nri_plugin.host.irqbalance import IRQBalanceProcess
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.process.logs import LogRateLimit, Repeats, say
@@ -137,13 +137,13 @@ class Pauses:
 class _Pass:
     """One pass: what was decided, and `left` of that: what could not be written."""
 
-    kept: dict[str, Kept]
+    kept: dict[str, KeptSetting]
     writes: dict[str, str] = field(default_factory=dict)
     undone: dict[str, str] = field(default_factory=dict)
     listed: Listed = field(default_factory=lambda: Listed((), ()))
     left: set[str] = field(default_factory=set)
 
-    def take(self, one: Settled) -> None:
+    def take(self, one: SettledSetting) -> None:
         name = one.kept.name
         self.kept[name] = one.kept
         if one.write is not None:
@@ -173,13 +173,13 @@ class QuietCPUs:
         store: QuietFile,
         log: logging.Logger,
         clock: Callable[[], float],
-        balancers: Callable[[], Iterable[IRQBalance]] = tuple,
+        balancers: Callable[[], Iterable[IRQBalanceProcess]] = tuple,
     ) -> None:
         self._files, self._store, self._log, self._clock = files, store, log, clock
         self._balancers = balancers
-        self._wish = Wanted()
+        self._wish = QuietWanted()
         self._stored = Originals()
-        self._kept: dict[str, Kept] = {}
+        self._kept: dict[str, KeptSetting] = {}
         self._bans: dict[str, str] = {}
         self._told: dict[str, tuple[CPUSet, float]] = {}
         self._fights, self._failures = Pauses(PATIENT, 1.0), Pauses(0, SWEEP_S)
@@ -210,9 +210,11 @@ class QuietCPUs:
     @property
     def watched(self) -> tuple[int, ...]:
         """Numbers of the interrupts whose writes matter."""
-        return tuple(int(name.partition("/")[2]) for name in self._kept if name.startswith(f"{Kind.IRQ}/"))
+        return tuple(
+            int(name.partition("/")[2]) for name in self._kept if name.startswith(f"{SettingKind.IRQ}/")
+        )
 
-    def apply(self, wish: Wanted) -> None:
+    def apply(self, wish: QuietWanted) -> None:
         """Make a pass for what is wanted from now on."""
         if wish.quiet != self._wish.quiet or wish.no_workqueues != self._wish.no_workqueues:
             for name in list(self._failed_by):
@@ -257,23 +259,25 @@ class QuietCPUs:
             self._report(done)
         return trouble
 
-    def _in_use(self) -> frozenset[Kind]:
+    def _in_use(self) -> frozenset[SettingKind]:
         """The kinds of settings that somebody wants, or that have to be given back."""
-        wish, kinds = self._wish, {Kind(name.partition("/")[0]) for name in self._kept}
-        if wish.quiet or wish.claims or Kind.DEFAULT in kinds:
-            kinds |= {Kind.IRQ, Kind.DEFAULT}
+        wish, kinds = self._wish, {SettingKind(name.partition("/")[0]) for name in self._kept}
+        if wish.quiet or wish.claims or SettingKind.DEFAULT in kinds:
+            kinds |= {SettingKind.IRQ, SettingKind.DEFAULT}
         if wish.no_workqueues:
-            kinds.add(Kind.WORKQUEUE)
+            kinds.add(SettingKind.WORKQUEUE)
         if wish.latency_us:
-            kinds.add(Kind.LATENCY)
+            kinds.add(SettingKind.LATENCY)
         return frozenset(kinds)
 
-    def _decide_and_write(self, in_use: frozenset[Kind], only: Iterable[int] | None) -> tuple[_Pass, str]:
+    def _decide_and_write(
+        self, in_use: frozenset[SettingKind], only: Iterable[int] | None
+    ) -> tuple[_Pass, str]:
         """Raises: CheckpointError, HostError: nothing was written."""
         done = _Pass(dict(self._kept))
-        if Kind.IRQ in in_use:
-            is_first = Kind.DEFAULT not in self._kept
-            former = self._kept.get(Kind.DEFAULT)
+        if SettingKind.IRQ in in_use:
+            is_first = SettingKind.DEFAULT not in self._kept
+            former = self._kept.get(SettingKind.DEFAULT)
             self._settle_default(done)
             if not is_first:
                 # By itself: an interrupt that is requested from here on has the right mask already. The first time all
@@ -284,9 +288,9 @@ class QuietCPUs:
                 done = _Pass(dict(self._kept), left=done.left)
             self._settle_interrupts(done, None if is_first else only, former)
         if only is None:
-            if Kind.WORKQUEUE in in_use:
+            if SettingKind.WORKQUEUE in in_use:
                 self._settle_workqueues(done)
-            if Kind.LATENCY in in_use:
+            if SettingKind.LATENCY in in_use:
                 self._settle_latencies(done)
             self._look_for_balancers()
         return done, self._carry_out(done)
@@ -304,12 +308,12 @@ class QuietCPUs:
             self._save(done)
         return trouble
 
-    def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None, former: Kept | None) -> None:
+    def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None, former: KeptSetting | None) -> None:
         """Decide for interrupts; `former` is what was known of the mask for later ones before this pass."""
         wish = self._wish
         named = bool(wish.claims or wish.controlled or wish.left_alone)
         done.listed = self._files.interrupts(with_devices=named, only=only)
-        default = self._kept.get(Kind.DEFAULT)
+        default = self._kept.get(SettingKind.DEFAULT)
         if default is not None and former is not None:
             # Those that are new were requested under the former mask, or have the value of the present one by themselves.
             default = replace(former, written=tuple(dict.fromkeys((*former.written, *default.written))))
@@ -330,7 +334,7 @@ class QuietCPUs:
         value = self._files.read(name)
         if value is None or (not leaves and name not in done.kept):
             return
-        known = done.kept.get(name) or Kept(name, value)
+        known = done.kept.get(name) or KeptSetting(name, value)
         done.take(settle_cpus(self._wish, known, CPUSet.parse(value), leaves))
 
     def _settle_default(self, done: _Pass) -> None:
@@ -338,14 +342,14 @@ class QuietCPUs:
 
         An interrupt that was requested under one of them may not have been looked at since.
         """
-        former = done.kept.get(Kind.DEFAULT)
-        self._settle_mask(done, Kind.DEFAULT, self._wish.quiet)
-        if former is not None and former.original == done.kept[Kind.DEFAULT].original:
-            one = done.kept[Kind.DEFAULT]
+        former = done.kept.get(SettingKind.DEFAULT)
+        self._settle_mask(done, SettingKind.DEFAULT, self._wish.quiet)
+        if former is not None and former.original == done.kept[SettingKind.DEFAULT].original:
+            one = done.kept[SettingKind.DEFAULT]
             given = dict.fromkeys(
                 [*(each for each in former.written if each not in one.written), *one.written]
             )
-            done.kept[Kind.DEFAULT] = replace(one, written=tuple(given)[-MOST_DEFAULTS:])
+            done.kept[SettingKind.DEFAULT] = replace(one, written=tuple(given)[-MOST_DEFAULTS:])
 
     def _settle_workqueues(self, done: _Pass) -> None:
         for name in self._files.workqueues():
@@ -353,12 +357,14 @@ class QuietCPUs:
 
     def _settle_latencies(self, done: _Pass) -> None:
         asked = dict(self._wish.latency_us)
-        known = {int(name.partition("/")[2]) for name in done.kept if _is_of(name, Kind.LATENCY)}
+        known = {int(name.partition("/")[2]) for name in done.kept if _is_of(name, SettingKind.LATENCY)}
         for cpu in sorted(known | asked.keys()):
-            name = f"{Kind.LATENCY}/{cpu}"
+            name = f"{SettingKind.LATENCY}/{cpu}"
             value = self._files.read(name)
             if value is not None:
-                done.take(settle_latency(done.kept.get(name) or Kept(name, value), value, asked.get(cpu)))
+                done.take(
+                    settle_latency(done.kept.get(name) or KeptSetting(name, value), value, asked.get(cpu))
+                )
 
     def _save(self, done: _Pass) -> None:
         """Store what has to be given back, where the file does not hold it yet.
@@ -495,7 +501,7 @@ class QuietCPUs:
             if not leaves:
                 del self._bans[path]
 
-    def _tell(self, one: IRQBalance, own: CPUSet, leaves: CPUSet) -> None:
+    def _tell(self, one: IRQBalanceProcess, own: CPUSet, leaves: CPUSet) -> None:
         """Tell one its CPUs, once: it obeys with its next round, and shows the former ones until then.
 
         Raises:
@@ -568,7 +574,7 @@ class QuietCPUs:
         return Reach(found.number, found.actions, found.cpus, quiet, "kernel-managed") if quiet else None
 
 
-def _is_of(name: str, *kinds: Kind) -> bool:
+def _is_of(name: str, *kinds: SettingKind) -> bool:
     return name.partition("/")[0] in kinds
 
 
@@ -578,13 +584,13 @@ def give_back(
     online: CPUSet,
     log: logging.Logger,
     clock: Callable[[], float],
-    balancers: Callable[[], Iterable[IRQBalance]],
+    balancers: Callable[[], Iterable[IRQBalanceProcess]],
 ) -> tuple[int, list[str]]:
     """Give every setting back, without an agent; returns how many were given back, and why others were not."""
     if not store.exists:
         return 0, []
     quiet = QuietCPUs(files, store, log, clock, balancers)
-    quiet.apply(Wanted(online=online))
+    quiet.apply(QuietWanted(online=online))
     count = sum(number for (what, _), number in quiet.counts.items() if what == "given-back")
     if quiet.is_idle:
         return count, []

@@ -16,7 +16,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.quiet_cpus import SWEEP_S, QuietCPUs, QuietReport
 from nri_plugin.checkpoint.quiet_file import QuietFile
-from nri_plugin.core.quiet import Wanted, wanted
+from nri_plugin.core.quiet import QuietWanted, wanted
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.host.cgroup_watch import IN_Q_OVERFLOW, Inotify
 from nri_plugin.host.devices import listed_addresses
@@ -66,7 +66,7 @@ class QuietCPUsThread:
         self._files, self._log, self._hears_others = files, log, hears_others
         self._node: Node | None = None
         self._state: State | None = None
-        self._wish = Wanted()
+        self._wish = QuietWanted()
         self._is_synchronized = self._is_due = False
         self._devices: dict[str, tuple[str, ...]] = {}
         self._worker: _Worker | None = None
@@ -168,7 +168,7 @@ class _Worker:
         self._thread = threading.Thread(target=self._run, name="quiet CPUs", daemon=True)
         self._thread.start()
 
-    def apply(self, wish: Wanted) -> None:
+    def apply(self, wish: QuietWanted) -> None:
         """Make a pass for it; returns at once."""
         self._loop.post(lambda: self._safely(lambda: self.passes.apply(wish)))
 

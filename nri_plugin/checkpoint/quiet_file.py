@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from nri_plugin.checkpoint.file import keep_aside, write_whole
-from nri_plugin.core.quiet import Kept
+from nri_plugin.core.quiet import KeptSetting
 from nri_plugin.model.errors import CheckpointError
 
 FILE_NAME = "quiet.json"
@@ -33,7 +33,7 @@ class Originals:
         bans: CPUs that a running irqbalance had banned by itself, by the name of its socket.
     """
 
-    kept: Mapping[str, Kept] = field(default_factory=dict)
+    kept: Mapping[str, KeptSetting] = field(default_factory=dict)
     bans: Mapping[str, str] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
@@ -117,7 +117,7 @@ def _decoded(data: bytes) -> tuple[str, Originals]:
     if body["format"] != FORMAT:
         raise ValueError(f"its format is {body['format']}, expected {FORMAT}")
     rows = [
-        Kept(**{**row, "written": tuple(row["written"]), "actions": tuple(row["actions"])})
+        KeptSetting(**{**row, "written": tuple(row["written"]), "actions": tuple(row["actions"])})
         for row in body["kept"]
     ]
     return body["boot"], Originals({row.name: row for row in rows}, dict(body["bans"]))

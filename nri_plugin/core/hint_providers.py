@@ -27,7 +27,7 @@ from functools import cached_property, lru_cache
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
 from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
-from nri_plugin.model.persistent import Sum, persistent
+from nri_plugin.model.persistent import CachedSum, persistent
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Allocation, PodRecord, State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
@@ -172,4 +172,6 @@ def memory_state_of(node: Node, state: State) -> MemoryState:
     return memory_state(machine, blocks)
 
 
-_MEMORY: Sum[str, Allocation, Totals] = Sum(lambda some: totals(one.memory for _, one in some), added)
+_MEMORY: CachedSum[str, Allocation, Totals] = CachedSum(
+    lambda some: totals(one.memory for _, one in some), added
+)

@@ -72,7 +72,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class QuietWanted:
     """What all containers of a node ask for together.
 
     Attributes:
@@ -118,7 +118,7 @@ def wanted(
     *,
     hears_others: bool = True,
     devices: Mapping[str, tuple[str, ...]] = NO_DEVICES,
-) -> Wanted:
+) -> QuietWanted:
     """What the containers of `state` ask for.
 
     An allocation asks from the moment it is made until its pod ends, also while its container is restarted: interrupts
@@ -132,7 +132,7 @@ def wanted(
     """
     options, online = node.options, node.topology.online
     if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE:
-        return Wanted(online=online)
+        return QuietWanted(online=online)
     held = [(key, one) for key, one in state.allocations.items() if one.cpus and not is_whole_pod(key)]
     askers = tuple(_askers(node, state, held, hears_others=hears_others))
     quiet = _union(one.quiet for one in askers)
@@ -140,7 +140,7 @@ def wanted(
     shared = online - all_exclusive - quiet
     reserved = (node.reserved & online) - quiet
     to_reserved = options.irq_housekeeping is IRQHousekeeping.RESERVED and bool(reserved)
-    return Wanted(
+    return QuietWanted(
         askers=tuple(one for one in askers if one.quiet),
         claims=tuple(_claims(node, state, askers, devices)),
         quiet=quiet,
@@ -242,7 +242,7 @@ def _union(sets: Iterable[CPUSet]) -> CPUSet:
 # The settings of the kernel, as they are found.
 
 
-class Kind(StrEnum):
+class SettingKind(StrEnum):
     """The kinds of settings; each begins the name of a setting."""
 
     IRQ = "irq"
@@ -282,7 +282,7 @@ class Interrupt:
     @property
     def name(self) -> str:
         """The name of its setting."""
-        return f"{Kind.IRQ}/{self.number}"
+        return f"{SettingKind.IRQ}/{self.number}"
 
     def matches(self, patterns: Iterable[str]) -> bool:
         """Whether a handler or the device has a name of this form."""
@@ -291,7 +291,7 @@ class Interrupt:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class KeptSetting:
     """What is known of a setting beyond its value. It is stored before the setting is written.
 
     Attributes:
@@ -328,12 +328,12 @@ class Kept:
         """Whether the value is one that we gave."""
         return value in self.written or (bool(self.shown) and value == self.shown)
 
-    def with_value(self, value: str, found: str) -> "Kept":
+    def with_value(self, value: str, found: str) -> "KeptSetting":
         """What to store before `value` is written over `found`."""
         former = (found,) if self.is_ours(found) and found != value else ()
         return replace(self, written=(*former, value), shown="")
 
-    def confirmed(self, found: str) -> "Kept":
+    def confirmed(self, found: str) -> "KeptSetting":
         """The same once the setting has one of our values, or its original one."""
         if found == self.original:
             return replace(self, written=(), shown="")
@@ -341,7 +341,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledSetting:
     """The result for one setting.
 
     Attributes:
@@ -350,12 +350,12 @@ class Settled:
         undone: what somebody else had set it to, which is written over.
     """
 
-    kept: Kept
+    kept: KeptSetting
     write: str | None = None
     undone: str = ""
 
 
-def settle(kept: Kept, found: str, desired: str, *, undo: bool) -> Settled:
+def settle(kept: KeptSetting, found: str, desired: str, *, undo: bool) -> SettledSetting:
     """Decide for a setting that has one right value.
 
     Args:
@@ -365,28 +365,28 @@ def settle(kept: Kept, found: str, desired: str, *, undo: bool) -> Settled:
         undo: whether a value of somebody else is written over; it is the original from now on otherwise.
     """
     if kept.refused:
-        return Settled(kept)
+        return SettledSetting(kept)
     undone = ""
     if found != kept.original and not kept.is_ours(found):
         if not undo:
-            return Settled(replace(kept, original=found, written=(), shown="", is_changed=True))
+            return SettledSetting(replace(kept, original=found, written=(), shown="", is_changed=True))
         undone = found
     is_shown_otherwise = kept.shown and found == kept.shown and kept.written[-1:] == (desired,)
     if found == desired or is_shown_otherwise:
-        return Settled(kept.confirmed(found))
-    return Settled(kept.with_value(desired, found), desired, undone)
+        return SettledSetting(kept.confirmed(found))
+    return SettledSetting(kept.with_value(desired, found), desired, undone)
 
 
 def settle_cpus(
-    wish: Wanted,
-    kept: Kept,
+    wish: QuietWanted,
+    kept: KeptSetting,
     found: CPUSet,
     leaves: CPUSet,
     *,
     claimed: CPUSet = NO_CPUS,
     made_by_kernel: Iterable[CPUSet] = (),
     node: int = -1,
-) -> Settled:
+) -> SettledSetting:
     """Decide for one setting that is a set of CPUs.
 
     Args:
@@ -403,7 +403,7 @@ def settle_cpus(
     return settle(kept, str(found), str(desired), undo=not is_free)
 
 
-def narrowed_cpus(wish: Wanted, own: CPUSet, leaves: CPUSet, node: int = -1) -> CPUSet:
+def narrowed_cpus(wish: QuietWanted, own: CPUSet, leaves: CPUSet, node: int = -1) -> CPUSet:
     """The CPUs for a setting whose own ones are `own`, when it leaves the CPUs `leaves`; empty where there is none."""
     online = wish.online
     if not own & online:
@@ -419,19 +419,21 @@ def narrowed_cpus(wish: Wanted, own: CPUSet, leaves: CPUSet, node: int = -1) -> 
     return local - leaves or wish.housekeeping - leaves or online - leaves
 
 
-def is_controlled(wish: Wanted, found: Interrupt) -> bool:
+def is_controlled(wish: QuietWanted, found: Interrupt) -> bool:
     """Whether the configuration lets the agent move it."""
     if found.matches(wish.left_alone):
         return False
     return not wish.controlled or found.matches(wish.controlled)
 
 
-def claim_of(wish: Wanted, found: Interrupt) -> CPUSet:
+def claim_of(wish: QuietWanted, found: Interrupt) -> CPUSet:
     """The CPUs that containers claim it for; empty for no claim. Several claims share it."""
     return _union(one.cpus for one in wish.claims if found.matches(one.patterns))
 
 
-def settle_interrupt(wish: Wanted, kept: Kept | None, found: Interrupt, default: Kept | None) -> Settled:
+def settle_interrupt(
+    wish: QuietWanted, kept: KeptSetting | None, found: Interrupt, default: KeptSetting | None
+) -> SettledSetting:
     """Decide for one interrupt that may be set.
 
     Args:
@@ -444,7 +446,7 @@ def settle_interrupt(wish: Wanted, kept: Kept | None, found: Interrupt, default:
     if kept is None or not kept.is_of(found):
         original = by_default.get(found.cpus, found.cpus)
         ours = (str(found.cpus),) if original != found.cpus else ()
-        kept = Kept(found.name, str(original), ours, chip=found.chip, actions=found.actions)
+        kept = KeptSetting(found.name, str(original), ours, chip=found.chip, actions=found.actions)
     moves = is_controlled(wish, found)
     return settle_cpus(
         wish,
@@ -457,7 +459,7 @@ def settle_interrupt(wish: Wanted, kept: Kept | None, found: Interrupt, default:
     )
 
 
-def _given_by_default(wish: Wanted, default: Kept, found: Interrupt) -> Mapping[CPUSet, CPUSet]:
+def _given_by_default(wish: QuietWanted, default: KeptSetting, found: Interrupt) -> Mapping[CPUSet, CPUSet]:
     """What an interrupt got at its request from our mask for later interrupts, and what it would have got without us.
 
     Source: kernel/irq/manage.c, irq_setup_affinity: the online CPUs of the mask, of the device's NUMA node where there
@@ -483,7 +485,7 @@ def latency_text(latency_us: int) -> str:
     return str(latency_us) if latency_us else NO_LATENCY
 
 
-def settle_latency(kept: Kept, found: str, asked_us: int | None) -> Settled:
+def settle_latency(kept: KeptSetting, found: str, asked_us: int | None) -> SettledSetting:
     """Decide for the latency of one CPU. A shorter one of somebody else stays: it is as good for the container."""
     if asked_us is None:
         return settle(kept, found, kept.original, undo=False)

@@ -178,7 +178,7 @@ class Brake:
         return group if group in self.pauses or has_room else OTHERS
 
 
-class NodeRoom:
+class FreeResources:
     """Follows what the node has for further pods, from status to status."""
 
     def __init__(self) -> None:
@@ -290,7 +290,7 @@ class RefusedPods:
         self._client, self._node_name, self._clock = client, node_name, clock
         # One difference for all events, so that the event of a pod that goes on waiting stays the same.
         self._epoch_s = wall_clock() - clock()
-        self._brake, self._node = Brake(), NodeRoom()
+        self._brake, self._node = Brake(), FreeResources()
         self._waits: dict[str, _WaitingPod] = {}
 
     def take(
@@ -299,7 +299,7 @@ class RefusedPods:
         refusals: Iterable[RefusalRow],
         with_devices: frozenset[PodName] = frozenset(),
     ) -> None:
-        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `NodeRoom.take`."""
+        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `FreeResources.take`."""
         now_s = self._clock()
         self._node.take(status, refusals, now_s, with_devices)
         # Pods of one group wait alike.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from nri_plugin.core.quiet import Interrupt, Kind
+from nri_plugin.core.quiet import Interrupt, SettingKind
 from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
@@ -91,7 +91,7 @@ class KernelSettingFiles:
     def path(self, name: str) -> str:
         """The file of a setting."""
         kind, _, which = name.partition("/")
-        return os.path.join(self._root, _FILES[Kind(kind)].format(which)).replace("//", "/")
+        return os.path.join(self._root, _FILES[SettingKind(kind)].format(which)).replace("//", "/")
 
     def directory(self, number: int | None) -> str:
         """The directory to watch for writes of an interrupt; None for that of the mask for later ones."""
@@ -189,16 +189,16 @@ class KernelSettingFiles:
     def read(self, name: str) -> str | None:
         """The value of a setting; sets of CPUs as lists. None where there is no such file, or it holds something else."""
         path = self.path(name)
-        kind = Kind(name.partition("/")[0])
+        kind = SettingKind(name.partition("/")[0])
         with suppress(OSError, ValueError):
-            if kind is Kind.WORKQUEUE:
+            if kind is SettingKind.WORKQUEUE:
                 # Linux 6.8 subtracts isolated partitions from the mask, and shows beside it what was asked for.
                 with suppress(OSError, ValueError):
                     return str(CPUSet(_mask(read_value(f"{path}_requested"))))
             text = read_value(path)
-            if kind is Kind.LATENCY:
+            if kind is SettingKind.LATENCY:
                 return text
-            return str(CPUSet.parse(text) if kind is Kind.IRQ else CPUSet(_mask(text)))
+            return str(CPUSet.parse(text) if kind is SettingKind.IRQ else CPUSet(_mask(text)))
         return None
 
     def write(self, name: str, value: str) -> None:
@@ -207,8 +207,10 @@ class KernelSettingFiles:
         Raises:
             RefusedError: the kernel refused.
         """
-        path, kind = self.path(name), Kind(name.partition("/")[0])
-        text = mask_text(CPUSet.parse(value)) if kind in (Kind.DEFAULT, Kind.WORKQUEUE) else value
+        path, kind = self.path(name), SettingKind(name.partition("/")[0])
+        text = (
+            mask_text(CPUSet.parse(value)) if kind in (SettingKind.DEFAULT, SettingKind.WORKQUEUE) else value
+        )
         try:
             self._write(path, text)
         except OSError as error:
@@ -216,17 +218,17 @@ class KernelSettingFiles:
 
     def workqueues(self) -> tuple[str, ...]:
         """The names of the masks that bind unbound kernel work and writeback."""
-        names = (f"{Kind.WORKQUEUE}/", f"{Kind.WORKQUEUE}/writeback")
+        names = (f"{SettingKind.WORKQUEUE}/", f"{SettingKind.WORKQUEUE}/writeback")
         return tuple(name for name in names if os.path.exists(self.path(name)))
 
-    def missing(self, kinds: Collection[Kind]) -> str:
+    def missing(self, kinds: Collection[SettingKind]) -> str:
         """The first file for settings of these kinds that is not there, or not writable; empty when all are."""
         needed = [
-            *([os.path.join(IRQS, DEFAULT_MASK)] if Kind.DEFAULT in kinds else []),
-            *([os.path.join(WORKQUEUES, "cpumask")] if Kind.WORKQUEUE in kinds else []),
+            *([os.path.join(IRQS, DEFAULT_MASK)] if SettingKind.DEFAULT in kinds else []),
+            *([os.path.join(WORKQUEUES, "cpumask")] if SettingKind.WORKQUEUE in kinds else []),
             *(
                 [os.path.join(LATENCIES, "cpu0/power/pm_qos_resume_latency_us")]
-                if Kind.LATENCY in kinds
+                if SettingKind.LATENCY in kinds
                 else []
             ),
         ]
@@ -240,10 +242,10 @@ class KernelSettingFiles:
 
 
 _FILES = {
-    Kind.IRQ: f"{IRQS}/{{}}/smp_affinity_list",
-    Kind.DEFAULT: f"{IRQS}/{DEFAULT_MASK}",
-    Kind.WORKQUEUE: f"{WORKQUEUES}/{{}}/cpumask",
-    Kind.LATENCY: f"{LATENCIES}/cpu{{}}/power/pm_qos_resume_latency_us",
+    SettingKind.IRQ: f"{IRQS}/{{}}/smp_affinity_list",
+    SettingKind.DEFAULT: f"{IRQS}/{DEFAULT_MASK}",
+    SettingKind.WORKQUEUE: f"{WORKQUEUES}/{{}}/cpumask",
+    SettingKind.LATENCY: f"{LATENCIES}/cpu{{}}/power/pm_qos_resume_latency_us",
 }
 
 _WORD = (1 << 32) - 1

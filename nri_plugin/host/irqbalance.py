@@ -23,7 +23,7 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 @dataclass(frozen=True, slots=True)
-class IRQBalance:
+class IRQBalanceProcess:
     """One irqbalance.
 
     Attributes:
@@ -68,11 +68,11 @@ class IRQBalance:
             ) from None
 
 
-def running(root: str = "/") -> tuple[IRQBalance, ...]:
+def running(root: str = "/") -> tuple[IRQBalanceProcess, ...]:
     """Every irqbalance that has a socket below this root."""
     directory = os.path.join(root, DIRECTORY)
     try:
         names = sorted(filter(_NAME.match, os.listdir(directory)))
     except OSError:
         return ()
-    return tuple(IRQBalance(os.path.join(directory, name)) for name in names)
+    return tuple(IRQBalanceProcess(os.path.join(directory, name)) for name in names)

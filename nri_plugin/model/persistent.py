@@ -32,7 +32,7 @@ _DEEPEST = 60 // _BITS
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Generic[Key, Value, Total]):
+class CachedSum(Generic[Key, Value, Total]):
     """A sum over all entries; branches remember theirs, so that only changed paths are added up again.
 
     Attributes:
@@ -231,7 +231,7 @@ class PersistentMap(Mapping[Key, Value]):
         entry = _leaf_of(self.root, key).entries.get(key)
         return -1 if entry is None else entry[0]
 
-    def total(self, wanted: Sum[Key, Value, Total]) -> Total:
+    def total(self, wanted: CachedSum[Key, Value, Total]) -> Total:
         """The sum over all entries."""
         return _total(self.root, wanted)
 
@@ -321,7 +321,7 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
             yield key, None, entry[1]
 
 
-def _total(tree: _Tree, wanted: Sum[Any, Any, Total]) -> Total:
+def _total(tree: _Tree, wanted: CachedSum[Any, Any, Total]) -> Total:
     for one, known in tree.sums:
         if one is wanted:
             return cast("Total", known)

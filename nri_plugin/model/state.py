@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import Node
-from nri_plugin.model.persistent import Change, PersistentMap, Sum, persistent
+from nri_plugin.model.persistent import CachedSum, Change, PersistentMap, persistent
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 
 
@@ -638,22 +638,24 @@ def _joined(parts: list[list[str]]) -> list[str]:
     return list(chain.from_iterable(parts))
 
 
-_UNREACHABLE: Sum[str, ContainerRecord, bool] = Sum(
+_UNREACHABLE: CachedSum[str, ContainerRecord, bool] = CachedSum(
     lambda some: not all(one.cgroup.path for _, one in some), any
 )
-_SLICES: Sum[str, ContainerRecord, frozenset[CgroupRef | None]] = Sum(
+_SLICES: CachedSum[str, ContainerRecord, frozenset[CgroupRef | None]] = CachedSum(
     lambda some: frozenset(slice_above(one.cgroup.path) for _, one in some if one.cgroup.path),
     lambda parts: frozenset().union(*parts),
 )
-_BELOW_NO_SLICE: Sum[str, ContainerRecord, list[str]] = Sum(
+_BELOW_NO_SLICE: CachedSum[str, ContainerRecord, list[str]] = CachedSum(
     lambda some: [key for key, one in some if one.cgroup.path and slice_above(one.cgroup.path) is None],
     _joined,
 )
-_EXCLUSIVE: Sum[str, Allocation, int] = Sum(
+_EXCLUSIVE: CachedSum[str, Allocation, int] = CachedSum(
     lambda some: reduce(or_, [one.cpus.mask for _, one in some], 0), lambda masks: reduce(or_, masks, 0)
 )
-_HOLDERS: Sum[str, Allocation, list[str]] = Sum(lambda some: [key for key, one in some if one.cpus], _joined)
-_GUARANTEED: Sum[str, PodRecord, list[str]] = Sum(
+_HOLDERS: CachedSum[str, Allocation, list[str]] = CachedSum(
+    lambda some: [key for key, one in some if one.cpus], _joined
+)
+_GUARANTEED: CachedSum[str, PodRecord, list[str]] = CachedSum(
     lambda some: [uid for uid, one in some if one.qos is QOSClass.GUARANTEED],
     _joined,
 )

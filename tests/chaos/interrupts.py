@@ -12,7 +12,7 @@ from random import Random
 
 from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, SWEEP_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import Originals
-from nri_plugin.core.quiet import Wanted, wanted
+from nri_plugin.core.quiet import QuietWanted, wanted
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import IRQs, Node, Workqueues
 from nri_plugin.model.sets import CPUSet
@@ -88,7 +88,7 @@ class PlayedInterrupts:
         self.last, self.now = 24 + LINES, 0.0
         self.store = PlayedStore()
         self.agent = self.start()
-        self.wish = Wanted(online=self.kernel.online)
+        self.wish = QuietWanted(online=self.kernel.online)
         self.events: Counter[str] = Counter()
         self.broken: list[str] = []
         self.refused: set[str] = set()  # lines that answered an errno which is tried again
@@ -124,7 +124,7 @@ class PlayedInterrupts:
         self.recover()
         self.passes()
         self.set_online(self.kernel.present)
-        self.wish = Wanted(online=self.kernel.present)
+        self.wish = QuietWanted(online=self.kernel.present)
         for _ in range(3):
             self.now += 2 * LONGEST_PAUSE_S
             self.passes()

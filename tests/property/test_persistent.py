@@ -5,9 +5,9 @@ import pickle
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.model.persistent import Change, PersistentMap, Sum
+from nri_plugin.model.persistent import CachedSum, Change, PersistentMap
 
-TOTAL: Sum[object, int, int] = Sum(lambda some: sum(value for _, value in some), sum)
+TOTAL: CachedSum[object, int, int] = CachedSum(lambda some: sum(value for _, value in some), sum)
 
 
 class Colliding:
@@ -140,7 +140,7 @@ def test_a_sum_after_one_change_adds_one_path_only() -> None:
         added.extend(terms)
         return sum(terms)
 
-    wanted: Sum[int, int, int] = Sum(lambda some: sum(value for _, value in some), joined)
+    wanted: CachedSum[int, int, int] = CachedSum(lambda some: sum(value for _, value in some), joined)
     before = PersistentMap.of(dict.fromkeys(range(5000), 1))
     assert before.total(wanted) == 5000
     added.clear()

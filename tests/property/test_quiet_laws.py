@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import QuietFile
-from nri_plugin.core.quiet import Wanted
+from nri_plugin.core.quiet import QuietWanted
 from nri_plugin.model.sets import CPUSet
 from tests.played_interrupts import PlayedKernel, machine
 
@@ -79,9 +79,9 @@ class QuietCPUsModel(RuleBasedStateMachine):
         store = QuietFile(self.directory.name, "boot")
         return QuietCPUs(self.kernel, store, LOG, lambda: self.now)  # type: ignore[arg-type]
 
-    def wish(self) -> Wanted:
+    def wish(self) -> QuietWanted:
         online, quiet = self.kernel.online, self.quiet
-        return Wanted(
+        return QuietWanted(
             quiet=quiet,
             no_workqueues=quiet,
             online=online,

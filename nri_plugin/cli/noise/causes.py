@@ -8,7 +8,7 @@ from nri_plugin.host.kernel_work import ReachingInterrupt
 from nri_plugin.model.sets import CPUSet
 
 
-class Cause(NamedTuple):
+class NoiseCause(NamedTuple):
     """The explanation of one source.
 
     Attributes:
@@ -25,127 +25,129 @@ class Cause(NamedTuple):
 PARTITION = "isolation: partition"
 TO_MEASURE = "nothing has to: it is a sign of the sources above"
 
-CAUSES: Mapping[tuple[NoiseKind, str], Cause] = {
-    (NoiseKind.TICK, ""): Cause(
+CAUSES: Mapping[tuple[NoiseKind, str], NoiseCause] = {
+    (NoiseKind.TICK, ""): NoiseCause(
         "the scheduler's tick, which runs while a thread does, and timers of the container's own threads",
         "a CPU without a tick, which only the boot gives, and on it a single thread that does not sleep",
         "nohz_full={cpus}",
     ),
-    (NoiseKind.IPI, "RES"): Cause(
+    (NoiseKind.IPI, "RES"): NoiseCause(
         "a thread on another CPU woke one that runs or waits here",
         "one thread for each CPU that does not wait for others, and no balancing from outside",
         PARTITION,
     ),
-    (NoiseKind.IPI, "CAL"): Cause(
+    (NoiseKind.IPI, "CAL"): NoiseCause(
         "another CPU had a function run here: flushes of the address space, memory compaction, changes of the kernel's code",
         "no threads of one process outside these CPUs that unmap memory, and no compaction in the background",
         "sysctl -w vm.compaction_proactiveness=0",
     ),
-    (NoiseKind.IPI, "TLB"): Cause(
+    (NoiseKind.IPI, "TLB"): NoiseCause(
         "a thread of the same process unmapped memory, or the kernel moved or merged pages of it",
         "memory that is allocated once and kept, and no balancing of memory",
         "sysctl -w kernel.numa_balancing=0",
     ),
-    (NoiseKind.IPI, "IWI"): Cause(
+    (NoiseKind.IPI, "IWI"): NoiseCause(
         "the kernel put off work of its own to this CPU: messages, performance events, RCU",
         "no performance events on this CPU; the rest is rare",
     ),
-    (NoiseKind.IPI, ""): Cause(
+    (NoiseKind.IPI, ""): NoiseCause(
         "another CPU interrupted this one", "fewer threads that wake or flush each other", PARTITION
     ),
-    (NoiseKind.OTHER, "NMI"): Cause(
+    (NoiseKind.OTHER, "NMI"): NoiseCause(
         "the watchdog for hard lockups, or a performance event",
         "no watchdog, or one that leaves these CPUs out",
         "sysctl -w kernel.nmi_watchdog=0",
     ),
-    (NoiseKind.OTHER, "PMI"): Cause(
+    (NoiseKind.OTHER, "PMI"): NoiseCause(
         "the watchdog for hard lockups, or a performance event",
         "no watchdog, or one that leaves these CPUs out",
         "sysctl -w kernel.nmi_watchdog=0",
     ),
-    (NoiseKind.OTHER, "MCP"): Cause(
+    (NoiseKind.OTHER, "MCP"): NoiseCause(
         "the kernel polls for machine checks",
         "a longer interval, or none",
         "echo 0 > /sys/devices/system/machinecheck/machinecheck0/check_interval",
     ),
-    (NoiseKind.OTHER, "TRM"): Cause("the CPU became too hot, or cooled down", "better cooling"),
-    (NoiseKind.OTHER, "THR"): Cause("a corrected memory error passed its threshold", "other memory modules"),
-    (NoiseKind.OTHER, ""): Cause(
+    (NoiseKind.OTHER, "TRM"): NoiseCause("the CPU became too hot, or cooled down", "better cooling"),
+    (NoiseKind.OTHER, "THR"): NoiseCause(
+        "a corrected memory error passed its threshold", "other memory modules"
+    ),
+    (NoiseKind.OTHER, ""): NoiseCause(
         "the processor or the hypervisor interrupted the CPU", "nothing that is known here"
     ),
-    (NoiseKind.SOFTIRQ, "TIMER"): Cause(
+    (NoiseKind.SOFTIRQ, "TIMER"): NoiseCause(
         "timers that expired on this CPU, those of the container's threads among them",
         "timers of idle CPUs queued elsewhere, and a CPU without a tick",
         "sysctl -w kernel.timer_migration=1",
     ),
-    (NoiseKind.SOFTIRQ, "HRTIMER"): Cause(
+    (NoiseKind.SOFTIRQ, "HRTIMER"): NoiseCause(
         "precise timers that expired, as for nanosleep and timerfd",
         "no such timers in the container's threads",
     ),
-    (NoiseKind.SOFTIRQ, "NET_RX"): Cause(
+    (NoiseKind.SOFTIRQ, "NET_RX"): NoiseCause(
         "packets that were received where their interrupt came, or that were steered here",
         "the interrupts of the network device elsewhere, and no receive steering to these CPUs",
         "grep . /sys/class/net/*/queues/rx-*/rps_cpus",
     ),
-    (NoiseKind.SOFTIRQ, "NET_TX"): Cause(
+    (NoiseKind.SOFTIRQ, "NET_TX"): NoiseCause(
         "packets that were sent from here", "the container's own traffic; other senders on other CPUs"
     ),
-    (NoiseKind.SOFTIRQ, "BLOCK"): Cause(
+    (NoiseKind.SOFTIRQ, "BLOCK"): NoiseCause(
         "requests to a disk that were completed here", "the interrupts of the disk elsewhere"
     ),
-    (NoiseKind.SOFTIRQ, "SCHED"): Cause(
+    (NoiseKind.SOFTIRQ, "SCHED"): NoiseCause(
         "the scheduler balanced load from the tick", "a scheduling domain of the container's own", PARTITION
     ),
-    (NoiseKind.SOFTIRQ, "RCU"): Cause(
+    (NoiseKind.SOFTIRQ, "RCU"): NoiseCause(
         "callbacks that free memory of the kernel",
         "these callbacks in threads elsewhere, which only the boot gives",
         "rcu_nocbs={cpus}",
     ),
-    (NoiseKind.SOFTIRQ, ""): Cause(
+    (NoiseKind.SOFTIRQ, ""): NoiseCause(
         "a driver put off work to where its interrupt came", "the interrupts of that device elsewhere"
     ),
-    (NoiseKind.STRANGERS, ""): Cause(
+    (NoiseKind.STRANGERS, ""): NoiseCause(
         "threads of others ran here: kernel threads, or daemons that pin themselves",
         "kernel threads elsewhere as far as they can be moved",
         "nri-pin doctor",
     ),
-    (NoiseKind.STEAL, ""): Cause(
+    (NoiseKind.STEAL, ""): NoiseCause(
         "the host ran something else while this machine could have run",
         "CPUs of the host that belong to this machine alone",
     ),
-    (NoiseKind.QUEUE, ""): Cause(
+    (NoiseKind.QUEUE, ""): NoiseCause(
         "threads waited on these CPUs while others ran there, the container's own among them",
         "no more threads that run than CPUs, and no strangers",
     ),
-    (NoiseKind.WAIT, ""): Cause(
+    (NoiseKind.WAIT, ""): NoiseCause(
         "threads of the container could run, and something else did",
         "no more threads that run than CPUs, and no strangers",
     ),
-    (NoiseKind.INVOLUNTARY, ""): Cause(
+    (NoiseKind.INVOLUNTARY, ""): NoiseCause(
         "threads of the container were preempted, by one another or by strangers",
         "no more threads that run than CPUs, and no strangers",
     ),
-    (NoiseKind.MIGRATION, ""): Cause(
+    (NoiseKind.MIGRATION, ""): NoiseCause(
         "threads of the container were moved between its CPUs", "threads that pin themselves"
     ),
-    (NoiseKind.THROTTLED, ""): Cause(
+    (NoiseKind.THROTTLED, ""): NoiseCause(
         "a CPU quota stopped the container's threads, its own or that of a cgroup above",
         "no quota on containers with exclusive CPUs",
         "featureGates: {DisableCPUQuotaWithExclusiveCPUs: true}",
     ),
-    (NoiseKind.PRESSURE, ""): Cause("some thread of the container waited for a CPU", TO_MEASURE),
-    (NoiseKind.IRQ_PRESSURE, ""): Cause("interrupts and softirqs held all its threads up", TO_MEASURE),
-    (NoiseKind.HINT_FAULT, ""): Cause(
+    (NoiseKind.PRESSURE, ""): NoiseCause("some thread of the container waited for a CPU", TO_MEASURE),
+    (NoiseKind.IRQ_PRESSURE, ""): NoiseCause("interrupts and softirqs held all its threads up", TO_MEASURE),
+    (NoiseKind.HINT_FAULT, ""): NoiseCause(
         "NUMA balancing takes pages away to see who uses them",
         "no NUMA balancing where containers are pinned",
         "sysctl -w kernel.numa_balancing=0",
     ),
-    (NoiseKind.PAGE, ""): Cause(
+    (NoiseKind.PAGE, ""): NoiseCause(
         "NUMA balancing moved pages",
         "no NUMA balancing where containers are pinned",
         "sysctl -w kernel.numa_balancing=0",
     ),
-    (NoiseKind.MEMORY, ""): Cause(
+    (NoiseKind.MEMORY, ""): NoiseCause(
         "memory was allocated on NUMA nodes that are not those of its CPUs",
         "memory nodes that are bound at creation",
         "memoryManagerPolicy: Static",
@@ -154,7 +156,7 @@ CAUSES: Mapping[tuple[NoiseKind, str], Cause] = {
 """By kind and name; an empty name is any other."""
 
 
-def cause_of(row: NoiseRow, cpus: CPUSet, interrupts: Mapping[int, ReachingInterrupt]) -> Cause:
+def cause_of(row: NoiseRow, cpus: CPUSet, interrupts: Mapping[int, ReachingInterrupt]) -> NoiseCause:
     """The explanation of a row.
 
     Args:
@@ -168,14 +170,14 @@ def cause_of(row: NoiseRow, cpus: CPUSet, interrupts: Mapping[int, ReachingInter
     return found._replace(command=found.command.replace("{cpus}", str(cpus)))
 
 
-def of_device(interrupt: ReachingInterrupt | None, cpus: CPUSet, number: int) -> Cause:
+def of_device(interrupt: ReachingInterrupt | None, cpus: CPUSet, number: int) -> NoiseCause:
     """The explanation of a device's interrupt, by its affinity."""
     if interrupt is None:
-        return Cause(
+        return NoiseCause(
             "a device, or its driver, interrupted the CPU", "its interrupt on other CPUs", by_hand(number)
         )
     if interrupt.is_movable:
-        return Cause(
+        return NoiseCause(
             f"the interrupt may be delivered to CPUs {interrupt.allowed}",
             "irqs: exclusive, or another affinity by hand (where the kernel manages it after all, which those before "
             "6.12 do not show, the write fails)",
@@ -183,11 +185,11 @@ def of_device(interrupt: ReachingInterrupt | None, cpus: CPUSet, number: int) ->
         )
     others = interrupt.allowed - cpus
     if not others:
-        return Cause(
+        return NoiseCause(
             f"kernel-managed, fires only for I/O of CPUs {interrupt.allowed}",
             "no I/O to that device from these CPUs: it is the container's own",
         )
-    return Cause(
+    return NoiseCause(
         f"kernel-managed, fires only for I/O of CPUs {interrupt.allowed}, of which {others} are not the container's",
         "CPUs that share no queue with others, or a boot that sends such interrupts elsewhere",
         f"isolcpus=managed_irq,{cpus}",

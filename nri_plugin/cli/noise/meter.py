@@ -28,7 +28,7 @@ ID_CHARACTERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class NoiseReading:
     """All counters at one moment.
 
     Attributes:
@@ -60,7 +60,7 @@ class NoiseMeter:
         except HostError:
             self._files = None
 
-    def read(self, rows: Sequence[StateRow]) -> Reading:
+    def read(self, rows: Sequence[StateRow]) -> NoiseReading:
         """The counters of these containers and of their CPUs."""
         cpus = NO_CPUS
         for row in rows:
@@ -75,7 +75,7 @@ class NoiseMeter:
                 key: one and replace(one, threads=threads.get(refs[key]) or None)
                 for key, one in found.items()
             }
-        return Reading(node, found)
+        return NoiseReading(node, found)
 
     def interrupts(self) -> dict[int, ReachingInterrupt]:
         """The interrupts of the node by number; empty where they cannot be seen."""
@@ -93,7 +93,7 @@ def _proc_of_node(roots: Sequence[str]) -> str | None:
     return None
 
 
-def noise_between(row: StateRow, before: Reading, after: Reading) -> CPUNoise:
+def noise_between(row: StateRow, before: NoiseReading, after: NoiseReading) -> CPUNoise:
     """The noise of one container between two readings."""
     own = before.containers.get(row.record.id), after.containers.get(row.record.id)
     return noise_of(row.allocation.in_force, before.node, after.node, own, row.numa_nodes)

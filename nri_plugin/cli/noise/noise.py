@@ -12,7 +12,7 @@ import click
 
 from nri_plugin.cli.doctor.view import is_in_pod
 from nri_plugin.cli.noise import probe as probing
-from nri_plugin.cli.noise.meter import NoiseMeter, Reading, measured, noise_between
+from nri_plugin.cli.noise.meter import NoiseMeter, NoiseReading, measured, noise_between
 from nri_plugin.cli.noise.text import MeasuredContainer, facts, overview, report
 from nri_plugin.cli.output import NARROW, columns, cut, echo, format_option, waiting, wants_colour
 from nri_plugin.cli.state.rows import StateRow, rows_of
@@ -189,7 +189,7 @@ def _measure(
         sample = feed.next() or sample
 
 
-def _noises(rows: Sequence[StateRow], before: Reading, after: Reading) -> list[MeasuredContainer]:
+def _noises(rows: Sequence[StateRow], before: NoiseReading, after: NoiseReading) -> list[MeasuredContainer]:
     return [MeasuredContainer(row, noise_between(row, before, after)) for row in rows]
 
 

@@ -24,7 +24,7 @@ from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.status_socket import quiet_row
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.engine import decide
-from nri_plugin.core.quiet import Claim, Wanted
+from nri_plugin.core.quiet import Claim, QuietWanted
 from nri_plugin.host.interrupts import KernelSettingFiles
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import IRQs, Node
@@ -48,10 +48,10 @@ class Clock:
         return self.now
 
 
-def wish(quiet: str, **more: object) -> Wanted:
+def wish(quiet: str, **more: object) -> QuietWanted:
     every, left = CPUSet.parse("0-3"), CPUSet.parse("0-3") - CPUSet.parse(quiet)
     defaults = {"online": every, "housekeeping": left, "cpus_by_node": ((0, every),)}
-    return Wanted(quiet=CPUSet.parse(quiet), **(defaults | more))  # type: ignore[arg-type]
+    return QuietWanted(quiet=CPUSet.parse(quiet), **(defaults | more))  # type: ignore[arg-type]
 
 
 NOTHING = wish("")
@@ -397,7 +397,7 @@ def test_without_an_online_cpu_of_its_own_it_goes_to_housekeeping_cpus_of_its_no
     kernel.add(24, "rng", "6", node=1)
     kernel.add(25, "eth", "6-7", node=-1)
     nodes = ((0, CPUSet.parse("0-3")), (1, CPUSet.parse("4-7")))
-    one = Wanted(
+    one = QuietWanted(
         quiet=CPUSet.parse("6-7"),
         online=CPUSet.parse("0-7"),
         housekeeping=CPUSet.parse("0,4"),

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.core.engine import decide
-from nri_plugin.core.quiet import Interrupt, Wanted, first_core, narrowed_cpus, wanted
+from nri_plugin.core.quiet import Interrupt, QuietWanted, first_core, narrowed_cpus, wanted
 from nri_plugin.model import bounds
 from nri_plugin.model.options import IRQHousekeeping, IRQs, Node, Workqueues
 from nri_plugin.model.sets import CPUSet
@@ -31,7 +31,7 @@ def on(irqs: IRQs = IRQs.EXCLUSIVE, **more: object) -> Node:
     return node(machine(), irqs=irqs, annotation_namespaces=TRUSTING, **more)
 
 
-def asked(of: Node, hears_others: bool = True, **annotations: str) -> Wanted:
+def asked(of: Node, hears_others: bool = True, **annotations: str) -> QuietWanted:
     return wanted(of, running(of, **annotations)[0], hears_others=hears_others)
 
 

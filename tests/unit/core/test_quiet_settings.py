@@ -8,9 +8,9 @@ from nri_plugin.core.quiet import (
     Asker,
     Claim,
     Interrupt,
-    Kept,
-    Settled,
-    Wanted,
+    KeptSetting,
+    QuietWanted,
+    SettledSetting,
     latency_text,
     narrowed_cpus,
     settle,
@@ -21,13 +21,13 @@ from nri_plugin.model.options import IRQWish
 from nri_plugin.model.sets import CPUSet
 from tests.builders import cpus
 
-WISH = Wanted(
+WISH = QuietWanted(
     quiet=cpus("2-3"),
     online=cpus("0-7"),
     housekeeping=cpus("0,4"),
     cpus_by_node=((0, cpus("0-3")), (1, cpus("4-7"))),
 )
-KEPT = Kept("irq/24", "0-7", chip="MSI 1", actions=("eth0",))
+KEPT = KeptSetting("irq/24", "0-7", chip="MSI 1", actions=("eth0",))
 
 
 def line(own: str, **more: object) -> Interrupt:
@@ -35,8 +35,11 @@ def line(own: str, **more: object) -> Interrupt:
 
 
 def settled(
-    found: Interrupt, kept: Kept | None = KEPT, default: Kept | None = None, wish: Wanted = WISH
-) -> Settled:
+    found: Interrupt,
+    kept: KeptSetting | None = KEPT,
+    default: KeptSetting | None = None,
+    wish: QuietWanted = WISH,
+) -> SettledSetting:
     return settle_interrupt(wish, kept, found, default)
 
 
@@ -63,7 +66,7 @@ def test_without_housekeeping_cpus_it_goes_anywhere_and_without_any_it_stays() -
 
 def test_a_value_of_ours_is_right_until_something_else_is_wanted() -> None:
     ours = replace(KEPT, written=("0-1,4-7",))
-    assert settled(line("0-1,4-7"), ours) == Settled(ours)
+    assert settled(line("0-1,4-7"), ours) == SettledSetting(ours)
     more = settled(line("0-1,4-7"), ours, wish=replace(WISH, quiet=cpus("1-3")))
     # After a crash before the write the former value is known as ours, too.
     assert (more.write, more.kept.written) == ("0,4-7", ("0-1,4-7", "0,4-7"))
@@ -87,13 +90,13 @@ def test_a_value_of_somebody_else_is_kept_off_the_quiet_cpus_and_undone_on_them(
 
 def test_a_controller_that_shows_less_than_was_written_is_right() -> None:
     shown = replace(KEPT, written=("0-1,4-7",), shown="0")
-    assert settled(line("0"), shown) == Settled(shown)
+    assert settled(line("0"), shown) == SettledSetting(shown)
     assert settled(line("0"), shown, wish=replace(WISH, quiet=cpus("3"))).write == "0-2,4-7"
 
 
 def test_what_the_kernel_refuses_is_not_written_again() -> None:
     refused = replace(KEPT, refused="EIO")
-    assert settled(line("0-7"), refused) == Settled(refused)
+    assert settled(line("0-7"), refused) == SettledSetting(refused)
 
 
 def test_a_claim_wins_and_interrupts_that_are_left_alone_get_their_own_value() -> None:
@@ -113,14 +116,14 @@ def test_a_claim_wins_and_interrupts_that_are_left_alone_get_their_own_value() -
 def test_a_new_interrupt_is_given_back_what_it_would_have_got_without_us(
     found: str, node: int, original: str
 ) -> None:
-    default = Kept("default", "0-7", ("0-1,4-7",))
+    default = KeptSetting("default", "0-7", ("0-1,4-7",))
     done = settled(line(found, node=node), None, default)
     assert done.kept.original == original
     assert done.kept.is_ours(found) == (found != original)
 
 
 def test_a_default_mask_of_cpus_that_are_offline_counts_for_nothing() -> None:
-    default = Kept("default", "9", ("8",))
+    default = KeptSetting("default", "9", ("8",))
     assert settled(line("0-1"), None, default).kept.original == "0-1"
 
 
@@ -138,7 +141,7 @@ def test_another_interrupt_under_its_number_has_an_original_of_its_own() -> None
 
 def test_latencies_are_words_of_the_kernel() -> None:
     assert (latency_text(0), latency_text(20)) == ("n/a", "20")
-    kept = Kept("latency/2", "0")
+    kept = KeptSetting("latency/2", "0")
     asked = settle_latency(kept, "0", 20)
     assert asked.write == "20"
     assert settle_latency(asked.kept, "20", 20).write is None
@@ -152,7 +155,7 @@ def test_latencies_are_words_of_the_kernel() -> None:
 
 def test_a_value_that_is_right_already_is_confirmed() -> None:
     assert settle(replace(KEPT, written=("1", "2")), "2", "2", undo=True).kept.written == ("2",)
-    assert Wanted().is_nothing
+    assert QuietWanted().is_nothing
     assert not WISH.is_nothing
 
 

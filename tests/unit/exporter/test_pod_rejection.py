@@ -20,8 +20,8 @@ from nri_plugin.exporter.refused_pods import (
     WAITS,
     WINDOW_S,
     Brake,
+    FreeResources,
     Group,
-    NodeRoom,
     Outcome,
     Pause,
     RefusedPods,
@@ -292,7 +292,7 @@ def test_memory_that_comes_free_is_more_and_memory_that_was_free_is_not(node: No
 
 
 def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none_is_not() -> None:
-    follows, gpu = NodeRoom(), frozenset({("default", "gpu")})
+    follows, gpu = FreeResources(), frozenset({("default", "gpu")})
     running = State({"u": PodRecord("u", "s", "gpu", "default"), "v": PodRecord("v", "t", "web", "default")})
     status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), running)
     rooms = []
@@ -309,7 +309,7 @@ def test_the_end_of_a_pod_with_devices_is_a_change_and_a_kubelet_that_lists_none
 
 
 def test_refused_pods_are_remembered_in_bounds() -> None:
-    follows, first = NodeRoom(), row("first")
+    follows, first = FreeResources(), row("first")
     holds = State(allocations={"first/init": Allocation(CPUSet.parse("2-3"))})
     status = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), holds)
     follows.take(status, [first, *(row(str(number)) for number in range(MOST_PODS))], 0.0)
@@ -321,7 +321,7 @@ def test_refused_pods_are_remembered_in_bounds() -> None:
 @pytest.mark.parametrize(("now", "available"), [(WINDOW_S - 1.0, "1-7"), (WINDOW_S, "1,4-7")])
 def test_a_pod_that_was_refused_long_ago_is_as_any_other(now: float, available: str) -> None:
     """It may have been placed at a later try; until then what it has counts as there for others."""
-    follows, holds = NodeRoom(), State(allocations={"u/app": Allocation(CPUSet.parse("2-3"))})
+    follows, holds = FreeResources(), State(allocations={"u/app": Allocation(CPUSet.parse("2-3"))})
     status = AgentStatus(Node(machine(nodes=1), Options(), CPUSet.parse("0")), holds)
     follows.take(status, [row("u")], 0.0)
     follows.take(status, [], now)
@@ -329,7 +329,7 @@ def test_a_pod_that_was_refused_long_ago_is_as_any_other(now: float, available: 
 
 
 def test_the_rooms_of_equal_nodes_hold_one_node() -> None:
-    follows, rooms = NodeRoom(), []
+    follows, rooms = FreeResources(), []
     for _ in range(2):
         follows.take(AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State()), [], 0.0)
         rooms.append(follows.room)

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.core.quiet import Kind
+from nri_plugin.core.quiet import SettingKind
 from nri_plugin.host.interrupts import KernelSettingFiles, RefusedError, mask_text
-from nri_plugin.host.irqbalance import IRQBalance, running
+from nri_plugin.host.irqbalance import IRQBalanceProcess, running
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 
@@ -60,7 +60,7 @@ def test_lines_without_a_handler_are_passed_over_and_the_mode_tells_fixed_ones(r
 
 def test_values_are_lists_whatever_the_file_has(root: Path) -> None:
     files = KernelSettingFiles(str(root))
-    assert files.read(Kind.DEFAULT) == "0-39"
+    assert files.read(SettingKind.DEFAULT) == "0-39"
     assert files.read("workqueue/") == "0-7"  # as asked for: the other has isolated partitions taken out
     assert files.read("latency/0") == "n/a"
     assert files.read("irq/24") == "0-3"
@@ -72,7 +72,7 @@ def test_each_value_is_one_write_in_the_form_of_its_file(root: Path) -> None:
     seen: list[tuple[str, str]] = []
     files = KernelSettingFiles(str(root), lambda path, text: seen.append((os.path.relpath(path, root), text)))
     for name, value in (
-        (Kind.DEFAULT, "0-1,32"),
+        (SettingKind.DEFAULT, "0-1,32"),
         ("irq/24", "0-1"),
         ("workqueue/", "0"),
         ("latency/0", "20"),
@@ -99,9 +99,9 @@ def test_a_refused_write_keeps_its_errno(root: Path) -> None:
 
 def test_what_is_missing_is_named(root: Path, tmp_path: Path) -> None:
     files = KernelSettingFiles(str(root))
-    assert files.missing({Kind.DEFAULT, Kind.WORKQUEUE, Kind.LATENCY}) == ""
+    assert files.missing({SettingKind.DEFAULT, SettingKind.WORKQUEUE, SettingKind.LATENCY}) == ""
     nothing = KernelSettingFiles(str(tmp_path / "empty"))
-    assert nothing.missing({Kind.DEFAULT}).endswith("proc/irq/default_smp_affinity is not there")
+    assert nothing.missing({SettingKind.DEFAULT}).endswith("proc/irq/default_smp_affinity is not there")
     assert nothing.missing(()) == ""
     with pytest.raises(HostError):
         nothing.interrupts()
@@ -167,7 +167,7 @@ def test_irqbalance_is_asked_and_told_by_its_socket(tmp_path: Path) -> None:
 def test_no_irqbalance_and_one_that_has_ended(tmp_path: Path) -> None:
     assert running(str(tmp_path)) == ()
     with pytest.raises(HostError, match="irqbalance does not answer"):
-        IRQBalance(str(tmp_path / "irqbalance1.sock")).banned()
+        IRQBalanceProcess(str(tmp_path / "irqbalance1.sock")).banned()
 
 
 def test_the_cpus_that_are_online_are_told_or_not(tmp_path: Path) -> None:
