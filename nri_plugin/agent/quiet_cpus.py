@@ -444,7 +444,16 @@ class QuietCPUs:
         if not self._wish.is_nothing:
             return
         # That the kernel lets nobody set an interrupt is remembered until the next boot.
-        left = {name: one for name, one in self._kept.items() if name in done.left or one.refused}
+        # While the mask for later interrupts is ours, an interrupt without a record counts as requested under it, so all
+        # records of interrupts stay.
+        is_default_ours = SettingKind.DEFAULT in done.left
+        left = {
+            name: one
+            for name, one in self._kept.items()
+            if name in done.left
+            or one.refused
+            or (is_default_ours and name.startswith(f"{SettingKind.IRQ}/"))
+        }
         changed = [name for name, one in self._kept.items() if one.is_changed and name not in left]
         if changed:
             say(

@@ -284,6 +284,23 @@ def test_a_new_interrupt_waits_while_cpus_are_online_that_the_wish_does_not_know
     assert value(kernel, 30) == "0-3"
 
 
+def test_an_interrupt_keeps_its_own_cpus_while_the_default_mask_cannot_be_given_back(
+    make: Make, clock: Clock
+) -> None:
+    kernel = machine()
+    kernel.foreign("irq/24", "0-1")
+    quiet = make(kernel)
+    quiet.apply(wish("2-3"))
+    kernel.refuse["default"] = errno.ENOSPC
+    for _ in range(3):
+        quiet.apply(NOTHING)
+        clock.now += 100
+    kernel.refuse.clear()
+    quiet.apply(NOTHING)
+    assert (value(kernel, 24), kernel.values["default"]) == ("0-1", "0-3")
+    assert quiet.left == ()
+
+
 def test_a_reused_number_is_another_interrupt(make: Make) -> None:
     kernel = machine()
     kernel.foreign("irq/24", "2")
