@@ -1,6 +1,7 @@
 """A Kubernetes node without a kubelet: a runtime, an agent, and pods that the tests ask for over CRI."""
 
 import json
+import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,9 +114,11 @@ class Node(Expectations):
         """Remove the pod's own cgroup in every hierarchy, as the kubelet does last of all.
 
         The first try may fail: systemd removes the scopes in it some time after the runtime has answered. The kubelet
-        tries until it is gone.
+        tries until it is gone. It stops the slice first: systemd makes the directory of an active slice anew.
         """
         name = pod.spec.cgroup_parent(self.runtime.systemd).rpartition("/")[2]
+        if self.runtime.systemd:
+            subprocess.run(["systemctl", "stop", name], check=False, timeout=120)
 
         def is_gone() -> bool:
             try:
