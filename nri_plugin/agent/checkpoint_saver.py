@@ -17,7 +17,8 @@ import threading
 from collections.abc import Mapping
 from typing import Protocol
 
-from nri_plugin.checkpoint.file import CheckpointFile, removed_mount, unsafe
+from nri_plugin.checkpoint.directory import removed_mount, unsafe
+from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import Allocation, State, named
 from nri_plugin.process.logs import say

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from nri_plugin.agent.connection import words
-from nri_plugin.checkpoint.file import LOCK_FILE, unsafe
+from nri_plugin.checkpoint.directory import unsafe
+from nri_plugin.checkpoint.file import LOCK_FILE
 from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.process.logs import LogRateLimit, say

@@ -19,14 +19,12 @@ from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.agent.recorder import Recorder
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.status_socket import StatusFeed
+from nri_plugin.checkpoint.directory import removed_mount, unsafe, unwritable
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
     OBSERVED_FILE_NAME,
     CheckpointFile,
     Origin,
-    removed_mount,
-    unsafe,
-    unwritable,
 )
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.config.checks import HOST_MOUNT

@@ -23,6 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
+from nri_plugin.checkpoint.directory import make_directory, sync_directory
 from nri_plugin.checkpoint.format import (
     JOURNAL_VERSION,
     VERSION,
@@ -34,7 +35,7 @@ from nri_plugin.checkpoint.format import (
     with_version,
 )
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.host.mounts import is_in_memory, read_mounts
+from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
@@ -50,74 +51,9 @@ LARGEST = 64 << 20
 LEAST_JOURNAL = 64 << 10
 """Bytes of a journal that is not compacted yet, however small the document is."""
 
-REMOVED = "//deleted"
-"""The end of a mount's root whose directory was removed. Source: Linux, fs/proc_namespace.c, seq_dentry."""
-
 # A path component that is a link, a FIFO or a device is refused or does not block: the directory may be another user's.
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def unsafe(path: str) -> str:
-    """Return why another user may replace files of the directory, with advice; empty if none may."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return ""
-    if not stat.S_ISDIR(status.st_mode):
-        return ""
-    if status.st_uid not in (0, os.geteuid()):
-        return f"belongs to user {status.st_uid}, who can replace the checkpoint; chown it to root"
-    if status.st_mode & stat.S_IWOTH:
-        mode = stat.S_IMODE(status.st_mode)
-        return f"everybody may write to it (mode {mode:04o}) and replace the checkpoint; chmod 700 it"
-    return ""
-
-
-def unwritable(path: str) -> str:
-    """Return why no file can be made in the directory, without trying; empty if no reason is known.
-
-    A missing directory can be made, or the first save reports the reason.
-    """
-    if not os.path.lexists(path):
-        return ""
-    if not os.path.isdir(path):
-        return "is no directory; give another with --state-dir or stateDir"
-    if os.access(path, os.W_OK | os.X_OK, effective_ids=True):
-        return ""
-    is_read_only = os.statvfs(path).f_flag & os.ST_RDONLY
-    return (
-        "is mounted read-only; mount it read-write"
-        if is_read_only
-        else "is not writable; let it belong to root"
-    )
-
-
-def removed_mount(path: str) -> str:
-    """Return why this process can never write to the directory again; empty when it can.
-
-    A container sees the host's directory through a mount. When the host removes the directory, the mount still shows
-    the removed one, also after the host has made a new one.
-    """
-    try:
-        is_removed = os.stat(path).st_nlink == 0 or _is_marked(path)
-    except OSError:
-        return ""
-    return (
-        "was removed on the host, and this container's mount still shows the removed directory; "
-        "only a restart of the agent heals that"
-        if is_removed
-        else ""
-    )
-
-
-def _is_marked(path: str) -> bool:
-    real = os.path.realpath(path)
-    try:
-        mounts = [mount for mount in read_mounts() if mount.point == real]
-    except HostError:
-        return False
-    return bool(mounts) and mounts[-1].root.endswith(REMOVED)
 
 
 def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
@@ -138,7 +74,7 @@ def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
             os.replace(new, path)
         else:
             os.link(new, path)  # fails if the file exists; a rename would replace it silently
-        _sync_directory(os.path.dirname(path) or ".")
+        sync_directory(os.path.dirname(path) or ".")
     except FileExistsError:
         raise CheckpointError(path, "is there already; give another name, or --force to replace it") from None
     except OSError as error:
@@ -170,7 +106,7 @@ def keep_aside(path: str) -> str:
             raise CheckpointError(path, f"cannot be kept as {target}: {error.strerror}") from None
         else:
             # The new name has to reach the disk before the old one is replaced.
-            _sync_directory(os.path.dirname(path) or ".")
+            sync_directory(os.path.dirname(path) or ".")
             return target
 
 
@@ -195,15 +131,6 @@ def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _sync_directory(path: str) -> None:
-    """Write names in a directory to the disk: a rename or link is lost in a crash until then."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remove(path: str) -> None:
@@ -513,7 +440,7 @@ class CheckpointFile:
         try:
             descriptor = _write_new(new, pieces, sync=self.durable)
         except FileNotFoundError:
-            _make_directory(self.directory)
+            make_directory(self.directory)
             descriptor = _write_new(new, pieces, sync=self.durable)
         try:
             if self._mark is None or _identity(self.path) == self._mark:
@@ -526,7 +453,7 @@ class CheckpointFile:
             self._mark, self._version = _identity(self.path), version
             self.held, self._held_facts = state, facts
             if self.durable:
-                _sync_directory(self.directory)
+                sync_directory(self.directory)
         except OSError:
             os.close(descriptor)
             raise
@@ -578,7 +505,7 @@ class CheckpointFile:
             os.close(_write_new(new, [data[: damage.at]], sync=self.durable))
             os.replace(new, self.path)
             if self.durable:
-                _sync_directory(self.directory)
+                sync_directory(self.directory)
             self._holds(damage.sound)
         except (CheckpointError, OSError, ValueError) as second:
             self.generation, problem = damage.sound.generation, f"; it could not be replaced: {second}"
@@ -616,13 +543,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino
-
-
-def _make_directory(path: str) -> None:
-    # Parents first and apart: they keep the usual mode, and only the last directory is closed to others.
-    os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-    with suppress(FileExistsError):
-        os.mkdir(path, 0o700)
 
 
 def _save_failure(error: OSError) -> str:

@@ -300,7 +300,7 @@ def test_a_name_that_may_be_lost_is_not_appended_to(directory: Path, monkeypatch
     file.append(FIRST)
     file.facts = NodeFacts.of(a_node())
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "_sync_directory", failing(errno.EIO))
+        patch.setattr(checkpoint, "sync_directory", failing(errno.EIO))
         with pytest.raises(CheckpointError):
             file.append(SECOND)
     inode = os.stat(file.path).st_ino

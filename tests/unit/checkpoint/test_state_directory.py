@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.checkpoint import file
-from nri_plugin.checkpoint.file import removed_mount, unsafe, unwritable
+from nri_plugin.checkpoint import directory
+from nri_plugin.checkpoint.directory import removed_mount, unsafe, unwritable
 from nri_plugin.host.mounts import parse_mounts
 
 
@@ -24,7 +24,7 @@ def test_a_directory_that_everybody_may_write_to_is_named(tmp_path: Path):
 
 def test_a_directory_of_another_user_is_named(monkeypatch: pytest.MonkeyPatch):
     status = SimpleNamespace(st_mode=0o40700, st_uid=os.geteuid() + 4242)
-    monkeypatch.setattr(file.os, "stat", lambda _path: status)
+    monkeypatch.setattr(directory.os, "stat", lambda _path: status)
     assert f"belongs to user {os.geteuid() + 4242}" in unsafe("/run/nri-pin")
 
 
@@ -44,8 +44,8 @@ def test_a_file_is_no_directory(tmp_path: Path):
 def test_a_directory_without_write_access_says_why(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flag: int, told: str
 ):
-    monkeypatch.setattr(file.os, "access", lambda *_a, **_n: False)
-    monkeypatch.setattr(file.os, "statvfs", lambda _path: SimpleNamespace(f_flag=flag))
+    monkeypatch.setattr(directory.os, "access", lambda *_a, **_n: False)
+    monkeypatch.setattr(directory.os, "statvfs", lambda _path: SimpleNamespace(f_flag=flag))
     assert unwritable(str(tmp_path)).startswith(told)
 
 
@@ -59,6 +59,6 @@ def test_a_directory_that_is_there_or_missing_was_not_removed_under_a_mount(tmp_
 )
 def test_a_mount_of_a_removed_directory_is_recognized(monkeypatch: pytest.MonkeyPatch, links: int, root: str):
     line = f"613 590 0:23 {root} /state rw,relatime - tmpfs tmpfs rw\n"
-    monkeypatch.setattr(file.os, "stat", lambda _path: SimpleNamespace(st_nlink=links))
-    monkeypatch.setattr(file, "read_mounts", lambda: parse_mounts(line))
+    monkeypatch.setattr(directory.os, "stat", lambda _path: SimpleNamespace(st_nlink=links))
+    monkeypatch.setattr(directory, "read_mounts", lambda: parse_mounts(line))
     assert "only a restart of the agent heals that" in removed_mount("/state")
