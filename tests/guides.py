@@ -29,6 +29,7 @@ COMMANDS = GUIDE / "commands.md"
 CONFIGURE = GUIDE / "configure.md"
 LIMITS = GUIDE / "limits.md"
 SIMULATE = GUIDE / "simulate.md"
+OPERATE = GUIDE / "operate.md"
 WIDTH = 80
 PROMPTS = ("$ ", "# ")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -285,6 +286,7 @@ def _cell(text: str) -> str:
 
 ANSWERED = (
     "nri-pin explain --machine demo ",
+    "nri-pin room --machine ",
     "nri-pin simulate inference\n",
     "nri-pin simulate demo model.yaml ",
 )
@@ -313,6 +315,7 @@ def outdated() -> dict[Path, str]:
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
         LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_tables()),
         CONFIGURE: with_answers(CONFIGURE.read_text("utf-8")),
+        OPERATE: with_answers(OPERATE.read_text("utf-8")),
         README: with_answers(README.read_text("utf-8")),
         SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
     }

@@ -145,6 +145,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "explain": CommandEntry(
         "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, real or hypothetical."
     ),
+    "room": CommandEntry("nri_plugin.cli.room:command", "Count how many more pods fit on this node."),
+    "who": CommandEntry("nri_plugin.cli.who:command", "Show who shares cores, caches and memory with whom."),
     "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes."),
     "noise": CommandEntry(
         "nri_plugin.cli.noise.noise:command",

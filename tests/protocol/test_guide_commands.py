@@ -45,6 +45,7 @@ ADDED = {
     "state export": f"{NODE} {STATE}",
     "top": f"--once {STATE} {NODE} {CGROUPS}",
     "explain": STATE,
+    "who": f"{STATE} {NODE}",
 }
 """Options that name the node on disk, for commands that would look at this machine."""
 

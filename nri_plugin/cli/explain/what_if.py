@@ -144,7 +144,7 @@ def event_of(wanted: WhatIf, node: Node, description: Description | None = None)
         resources=_said(whole or _sum((own, *others))),
     )
     container = Container(id=UID, name="container", pod_id=UID, resources=_said(own))
-    devices = tuple(_device(text, node, description) for text in wanted.devices)
+    devices = tuple(device(text, node, description) for text in wanted.devices)
     if whole is None and not others:
         return InformedCreate(CreateContainer(pod, container), devices=devices)
     names = (container.name, *(f"other-{number}" for number in range(1, len(others) + 1)))
@@ -327,7 +327,12 @@ def _amount(option: str, text: str, parse: Callable[[str], int], most: int, most
     return number
 
 
-def _device(text: str, node: Node, description: Description | None) -> DeviceResource:
+def device(text: str, node: Node, description: Description | None) -> DeviceResource:
+    """Devices of `RESOURCE=COUNT`, which a described machine places, or of `RESOURCE=COUNT@NODES`.
+
+    Raises:
+        ConfigError: it has another form, or names a NUMA node or a resource that is not there.
+    """
     resource, equals, rest = text.partition("=")
     count, _, places = rest.partition("@")
     if not equals or not count.isdecimal() or not 0 < int(count) <= 256:

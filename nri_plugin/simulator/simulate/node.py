@@ -26,7 +26,6 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
-from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
 from nri_plugin.core.pods import admits_whole
@@ -36,7 +35,7 @@ from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Amounts, Kind, Phase, Regime, State
+from nri_plugin.model.state import Amounts, Kind, Phase, PodFacts, Regime, State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
@@ -100,9 +99,13 @@ class NodeRoom:
 
     def take(self, pod: PodSpec) -> None:
         """Count a pod."""
-        self.give_back(pod.key)
-        self._pods[pod.key] = pod_requests(pod)
-        self._add(self._pods[pod.key], 1)
+        self.hold(pod.key, pod_requests(pod))
+
+    def hold(self, key: str, requests: Requests) -> None:
+        """Count requests under a name; earlier ones of that name no longer count."""
+        self.give_back(key)
+        self._pods[key] = requests
+        self._add(requests, 1)
 
     def give_back(self, key: str) -> None:
         """Stop counting a pod."""
@@ -113,10 +116,15 @@ class NodeRoom:
             self.used[name] = self.used.get(name, 0) + sign * amount
 
 
-def node_room(node: Node, config: Config) -> NodeRoom:
-    """The room of an empty node; memory of unknown size is not counted."""
+def node_room(node: Node, reserved_count: int = 0) -> NodeRoom:
+    """The room of an empty node; memory of unknown size is not counted.
+
+    Args:
+        node: machine and options.
+        reserved_count: how many CPUs are kept for the system where the node does not say which.
+    """
     topology = node.topology
-    reserved = len(node.reserved) or config.reserved_cpu_count
+    reserved = len(node.reserved) or reserved_count
     amounts = {"cpu": max(0, len(topology.online) - reserved) * 1000}
     pages: dict[str, int] = {}
     for one in topology.nodes:
@@ -126,7 +134,7 @@ def node_room(node: Node, config: Config) -> NodeRoom:
     sizes = [one.memory_bytes for one in topology.nodes]
     if None not in sizes:
         total = sum(size or 0 for size in sizes)
-        amounts["memory"] = max(0, total - sum(pages.values()) - config.options.kept_memory_bytes)
+        amounts["memory"] = max(0, total - sum(pages.values()) - node.options.kept_memory_bytes)
     return NodeRoom(amounts | pages)
 
 
@@ -140,18 +148,25 @@ def pod_requests(pod: PodSpec) -> dict[str, int]:
 
     Source: Kubernetes component-helpers/resource PodRequests.
     """
-    names = dict.fromkeys(name for spec, _ in pod.members for name in _requests(spec.amounts))
-    amounts = {name: _peak(pod, name) for name in names}
-    if pod.whole is not None:
-        amounts |= {name: amount for name, amount in _requests(pod.whole).items() if amount}
+    amounts = fact_requests(pod_facts(pod, ""))
     for name, amount in pod.overhead:
         amounts[name] = amounts.get(name, 0) + amount
     return {name: amount for name, amount in amounts.items() if amount}
 
 
-def _peak(pod: PodSpec, name: str) -> int:
-    inits = [(_requests(spec.amounts).get(name, 0), spec.is_sidecar) for spec in pod.init_containers]
-    return pod_total(inits, [_requests(spec.amounts).get(name, 0) for spec in pod.containers])
+def fact_requests(facts: PodFacts) -> dict[str, int]:
+    """The requests of a pod by its facts, which do not have the overhead of its runtime class."""
+    names = dict.fromkeys(name for one in facts.containers for name in _requests(one.amounts))
+    amounts = {name: _peak(facts, name) for name in names}
+    if facts.pod_resources is not None:
+        amounts |= {name: amount for name, amount in _requests(facts.pod_resources).items() if amount}
+    return amounts
+
+
+def _peak(facts: PodFacts, name: str) -> int:
+    asked = [(_requests(one.amounts).get(name, 0), one.kind) for one in facts.containers]
+    inits = [(amount, kind is Kind.SIDECAR) for amount, kind in asked if kind is not Kind.APP]
+    return pod_total(inits, [amount for amount, kind in asked if kind is Kind.APP])
 
 
 def _requests(amounts: Amounts) -> dict[str, int]:

@@ -10,10 +10,6 @@ Steps:
 2. `_capacity` tries for each shape how many more pods fit: now, and on the empty machine. Pods are added one by one, by
    the same decisions, until one is refused.
 3. The rows of the result are made from the node that remains.
-
-Differs: an agent decides about each pod anew; here: a pod without an allocation leaves the state as it was,
-    so the next one of its shape is decided alike, and the free resources of the node are divided instead of
-    tried. Why: thousands of such pods fit on a node. Option: none.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,7 +18,7 @@ from dataclasses import dataclass, replace
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.source import SourcedMachine
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
+from nri_plugin.simulator.runtime.device_manager import DeviceManager
 from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import (
@@ -38,15 +34,14 @@ from nri_plugin.simulator.scenario.steps import (
     unmet,
 )
 from nri_plugin.simulator.simulate.config import Chosen
-from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, node_room, pod_requests
+from nri_plugin.simulator.simulate.node import PlayedNode, node_room
 from nri_plugin.simulator.simulate.plan import PodPlan
+from nri_plugin.simulator.simulate.room import UNKNOWN_MEMORY_BYTES, TrialBudget, more_that_fit
 from nri_plugin.simulator.simulate.rows import (
     Rows,
     Shapes,
     asks_for_something,
     machine_row,
-    overruled,
-    refusal,
     shape_text,
     words,
 )
@@ -61,66 +56,6 @@ from nri_plugin.simulator.simulate.simulation import (
     StepRow,
     Totals,
 )
-
-MOST_TRIED = 4096
-"""Trials of one shape; as many as the largest machines have CPUs."""
-
-
-@dataclass(slots=True)
-class TrialBudget:
-    """How many trials are left; the trials of a shape are finished once begun."""
-
-    left: int
-
-
-def more_that_fit(
-    node: PlayedNode, pod: PodSpec, budget: TrialBudget | None = None
-) -> tuple[int, SimulatedRefusal | None]:
-    """How many more pods fit, and the refusal of the next one; None if nothing limits them.
-
-    Args:
-        node: is left as it is.
-        pod: the shape; its name does not matter.
-        budget: is reduced by every trial.
-    """
-    trial = node.fork()
-    for count in range(MOST_TRIED):
-        if budget is not None:
-            budget.left -= 1
-        one = replace(pod, name=f"another-{count}", namespace=pod.namespace or "default")
-        before, given = trial.state.allocations, trial.devices.given_count
-        tried = trial.run(one, start=False)  # a created container holds as much as a started one
-        # a namespace that is never refused gets its container without an allocation: this ends the trials, too
-        refusals = (refusal(each) or overruled(each) for each in tried)
-        if (why := next(filter(None, refusals), None)) is not None:
-            return count, why
-        # Nothing was allocated: all further pods of this shape are decided alike.
-        if trial.state.allocations == before and trial.devices.given_count == given:
-            return _divided(trial, one, count)
-        trial.forget_containers()
-    return MOST_TRIED, None
-
-
-def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, SimulatedRefusal | None]:
-    """How many more pods without allocations fit, after `count` others and `pod` itself."""
-    room = trial.room or NodeRoom({})
-    requests = pod_requests(pod)
-    rows = [
-        (room.allocatable[name] - room.used.get(name, 0)) // amount
-        for name, amount in requests.items()
-        if name in room.allocatable
-    ]
-    if not rows:
-        return 0, None
-    more = min(rows)
-    for name, amount in requests.items():
-        room.used[name] = room.used.get(name, 0) + more * amount
-    try:
-        room.check(replace(pod, name="another"))
-    except NotAdmittedError as error:
-        return count + 1 + more, words(error, RefusalStage.NODE)
-    return count + 1 + more, None
-
 
 # Steps
 
@@ -223,9 +158,6 @@ class StepPlayer:
 TRIALS_NOW, TRIALS_EMPTY = 600, 300
 """Trials of all shapes together, so that hundreds of shapes do not take minutes."""
 
-UNKNOWN_MEMORY_BYTES = 64 << 30
-"""For oom_score_adj if the size is unknown."""
-
 
 @dataclass(slots=True)
 class Played:
@@ -310,7 +242,7 @@ def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts
         who,
         has_device_hints=chosen.config.device_hints,
         knows_pods=plan.has_objects,
-        room=node_room(chosen.node, chosen.config) if plan.has_objects or counts else None,
+        room=node_room(chosen.node, chosen.config.reserved_cpu_count) if plan.has_objects or counts else None,
     )
 
 

@@ -24,7 +24,7 @@ def test_a_node_has_what_is_neither_reserved_nor_kept_nor_in_huge_pages() -> Non
         topology,
         sets={"systemReserved": "{cpu: 500m, memory: 1Gi}", "evictionHard": "{memory.available: 1Gi}"},
     )
-    assert node_room(chosen.node, chosen.config).allocatable == {
+    assert node_room(chosen.node, chosen.config.reserved_cpu_count).allocatable == {
         "cpu": 7000,  # one whole CPU is kept
         "memory": 8 * GIB - 2 * (2 * GIB + 8 * (2 << 20)) - 2 * GIB,
         "hugepages-1Gi": 4 * GIB,
@@ -35,7 +35,7 @@ def test_a_node_has_what_is_neither_reserved_nor_kept_nor_in_huge_pages() -> Non
 def test_a_machine_of_unknown_memory_counts_none() -> None:
     topology = machine_from(b"pack:1 numa:1(memory=0) l3:1 core:2 pu:1", "x", "x").topology
     chosen = choose(topology)
-    assert node_room(chosen.node, chosen.config).allocatable["memory"] == 0
+    assert node_room(chosen.node, chosen.config.reserved_cpu_count).allocatable["memory"] == 0
 
 
 @pytest.mark.parametrize(
