@@ -250,6 +250,20 @@ class _QuietWrites(Collector):
         yield family
 
 
+class _ConnectionsLost(Collector):
+    """Counts connections to the runtime that ended; the link counts them, so that it needs no metrics."""
+
+    def __init__(self, link: RuntimeLink) -> None:
+        self._link = link
+
+    def collect(self) -> Iterator[Metric]:
+        """One series."""
+        text = "Connections that had served the runtime and ended; containers created meanwhile are placed afterwards."
+        family = CounterMetricFamily("nri_pin_connections_lost_total", text)
+        family.add_metric([], self._link.lost)
+        yield family
+
+
 class Metrics:
     """All metrics of the agent in one registry: counters from the first event on, gauges once there is a handler.
 
@@ -447,7 +461,7 @@ class Metrics:
     def follow_state(
         self, handler: Handler, link: RuntimeLink, incomplete: Callable[[], int] = lambda: 0
     ) -> None:
-        """Show the allocations of the handler, those that only the memory holds, and the number of incomplete pods."""
+        """Show the allocations of the handler, the checkpoint, the connection, and the number of incomplete pods."""
         Gauge(
             "nri_pin_incomplete_pods",
             "Pods that run in part: a container was refused while others of the pod exist, or what the pod owns is lost.",
@@ -458,6 +472,12 @@ class Metrics:
             "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
             registry=self.registry,
         ).set_function(lambda: len(handler.checkpoint.unsaved(handler.state)))
+        Gauge(
+            "nri_pin_checkpoint_trouble",
+            "1 while the checkpoint cannot be saved, or others may change its directory; the log says why.",
+            registry=self.registry,
+        ).set_function(lambda: bool(handler.checkpoint.unready()))
+        self.registry.register(_ConnectionsLost(link))
         self.registry.register(
             StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
         )

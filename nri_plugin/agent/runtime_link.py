@@ -66,6 +66,7 @@ class RuntimeLink:
     Attributes:
         handler: handles requests; None until the agent may serve.
         waits_for: why the agent does not connect: another agent serves the runtime. Empty otherwise.
+        lost: how many connections ended that had served the runtime; an orderly end of the agent counts none.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class RuntimeLink:
     ) -> None:
         self.handler = handler
         self.waits_for = ""
+        self.lost = 0
         self._loop = loop
         self._open_socket = open_socket
         self._new_session = new_session
@@ -152,6 +154,7 @@ class RuntimeLink:
 
     def _lose(self, reason: object) -> None:
         served_since = self._connection.synchronized_at if self._connection else None
+        self.lost += served_since is not None
         # A runtime that drops the agent after each registration must not be called in a tight loop.
         if served_since is not None and self._loop.clock() - served_since >= HEALTHY_S:
             self._backoff.reset()

@@ -178,6 +178,14 @@ def test_monitoring_selects_the_agents_and_keeps_dashboards_as_they_are(render: 
     assert "{{event}}" in dashboard["data"]["nri-pin.json"]
 
 
+def test_alerts_are_a_rule_of_the_operator_as_they_are_in_the_file(render: Render):
+    assert not [one for one in render() if one["kind"] == "PrometheusRule"]
+    objects = render(metrics={"alerts": {"enabled": True, "labels": {"release": "prometheus"}}})
+    rule = named(objects, "PrometheusRule", "pin")
+    assert rule["metadata"]["labels"]["release"] == "prometheus"
+    assert rule["spec"] == yaml.safe_load((DEPLOY / "chart/files/alerts.yaml").read_text())
+
+
 @pytest.mark.parametrize(("secret", "scheme"), [("", None), ("certificate", "https")])
 def test_the_extenders_own_page_is_read_where_it_is(render: Render, secret: str, scheme: str | None):
     objects = render(

@@ -201,6 +201,7 @@ def test_a_runtime_that_hangs_up_on_every_try_is_said_once(make):
         rig.kill()
         rig.pass_time(5.0)
     assert len(rig.peers) > 5
+    assert rig.link.lost == 0, "none of these connections served the runtime"
     assert rig.bench.lines.texts("WARNING").count("connection to the container runtime ended") == 1
 
 
@@ -222,6 +223,7 @@ def test_garbage_ends_in_a_new_connection_that_works(make, garbage: bytes):
     rig.pass_time(11.0)  # what is only incomplete is given up after a while
     rig.settle()
     assert len(rig.peers) == 2
+    assert rig.link.lost == 1
     assert SILENT in rig.bench.lines.texts("WARNING")
     assert rig.bench.lines.fields(SILENT)["err"]
     assert rig.ask(CREATE).response.resources.cpus == "2-3"

@@ -32,7 +32,7 @@ def test_saves_are_timed_also_when_they_fail():
 
 def test_the_pages_tell_of_the_handler_and_the_runtime():
     loop, watch, handler = Loop(), Metrics(), Bench(node()).handler
-    link = SimpleNamespace(is_synchronized=False, waits_for="", handler=handler)
+    link = SimpleNamespace(is_synchronized=False, waits_for="", handler=handler, lost=3)
     watch.follow_state(handler, link)  # type: ignore[arg-type]
     pages = {"/metrics": watch.page(), **probe_pages(loop, link)}  # type: ignore[arg-type]
     server = Server(ListenAddress("metricsBindAddress", ("127.0.0.1", 0), "metrics"), Routes(pages), LOG)
@@ -54,6 +54,7 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
         status, text = ask("/metrics")
         assert status == 200
         assert "nri_pin_connected 1.0\n" in text
+        assert "nri_pin_connections_lost_total 3.0\n" in text
         assert "kubelet_cpu_manager_shared_pool_size_millicores 14000.0\n" in text
     finally:
         client.close()
@@ -134,16 +135,18 @@ def test_an_agent_that_waits_for_another_is_alive_and_says_for_whom(monkeypatch:
 
 def test_allocations_that_only_the_memory_holds_are_counted() -> None:
     bench, watch = Bench(node()), Metrics()
-    watch.follow_state(bench.handler, SimpleNamespace(is_synchronized=True))  # type: ignore[arg-type]
+    watch.follow_state(bench.handler, SimpleNamespace(is_synchronized=True, lost=0))  # type: ignore[arg-type]
     assert watch.registry.get_sample_value("nri_pin_unsaved_allocations") == 0
+    assert watch.registry.get_sample_value("nri_pin_checkpoint_trouble") == 0
     bench.handler.checkpoint.doubt("/run/x: is full")
     bench.handler.state = State(allocations={"p/c": Allocation(cpus("2-3"))})
     assert watch.registry.get_sample_value("nri_pin_unsaved_allocations") == 1
+    assert watch.registry.get_sample_value("nri_pin_checkpoint_trouble") == 1
 
 
 def test_incomplete_pods_are_counted() -> None:
     watch, found = Metrics(), [1, 2]
-    runtime = SimpleNamespace(is_synchronized=True)
+    runtime = SimpleNamespace(is_synchronized=True, lost=0)
     watch.follow_state(Bench(node()).handler, runtime, lambda: len(found))  # type: ignore[arg-type]
     assert watch.registry.get_sample_value("nri_pin_incomplete_pods") == 2
     found.clear()

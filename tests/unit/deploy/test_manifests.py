@@ -2,19 +2,20 @@
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from nri_plugin import __version__
 from nri_plugin.agent.metrics import Metrics
-from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.state import State
+from tests.agent_fakes import Bench
 from tests.builders import node
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
@@ -103,16 +104,48 @@ def test_the_version_is_the_packages() -> None:
     assert kustomization["images"][0]["newTag"] == __version__
 
 
+def exposed_names() -> set[str]:
+    """The metrics of agent and extender, and those of the exporter."""
+    bench, metrics = Bench(node()), Metrics()
+    metrics.follow_state(bench.handler, SimpleNamespace(is_synchronized=True, lost=0))  # type: ignore[arg-type]
+    text = generate_latest(metrics.registry).decode()
+    return set(re.findall(r"^([a-z_0-9]+)[{ ]", text, re.MULTILINE))
+
+
+def asked_names(expressions: Iterable[str]) -> set[str]:
+    return set(re.findall(r"(?:nri_pin|kubelet)_\w+", " ".join(expressions)))
+
+
 def test_the_dashboard_asks_for_nothing_that_is_not_exposed() -> None:
-    metrics, gauges = Metrics(), CollectorRegistry()
-    gauges.register(StateGauges(lambda: (node(), State()), lambda: True))
-    text = (generate_latest(metrics.registry) + generate_latest(gauges)).decode()
-    exposed = set(re.findall(r"^([a-z_0-9]+)[{ ]", text, re.MULTILINE))
     dashboard = json.loads((DEPLOY / "chart/files/dashboard.json").read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-    names = set(re.findall(r"(?:nri_pin|kubelet)_\w+", " ".join(asked)))
+    names = asked_names(
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])
+    )
     assert len(names) > 15
-    assert names <= exposed
+    assert names <= exposed_names()
+
+
+ALERTS = yaml.safe_load((DEPLOY / "chart/files/alerts.yaml").read_text())["groups"][0]["rules"]
+
+
+def test_the_alerts_ask_for_nothing_that_no_guide_knows() -> None:
+    names = asked_names(rule["expr"] for rule in ALERTS)
+    guide = (DEPLOY / "guide/metrics.md").read_text()
+    assert len(names) > 15
+    assert {name for name in names if name.removesuffix("_bucket") not in guide} == set()
+    of_agent = {name for name in names if not name.startswith(("nri_pin_export_", "nri_pin_extender_"))}
+    assert of_agent <= exposed_names()
+
+
+def test_each_alert_has_its_section_in_the_runbook() -> None:
+    text = (DEPLOY / "guide/runbook.md").read_text()
+    sections = dict(re.findall(r"^## (NriPin\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+    assert [rule["alert"] for rule in ALERTS] == list(sections)
+    for rule in ALERTS:
+        body = sections[rule["alert"]]
+        assert re.findall(r"^\* \*\*(\w+)\*\*", body, re.MULTILINE) == ["Means", "Look", "Do", "Otherwise"]
+        assert rule["annotations"]["runbook"] == f"deploy/guide/runbook.md#{rule['alert'].lower()}"
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
 
 
 def test_the_dashboards_panels_do_not_overlap() -> None:
