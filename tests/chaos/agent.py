@@ -11,6 +11,7 @@ from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state
+from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION, decode
 from nri_plugin.core.decision import InformedCreate
@@ -305,7 +306,7 @@ class Agent:
     def _working(self) -> Iterator[None]:
         """The checkpoint's code sees our disk where it says `os`."""
         real, least = checkpoint.os, checkpoint.LEAST_JOURNAL
-        checkpoint.os = self.disk  # type: ignore[assignment]
+        checkpoint.os = directory.os = self.disk  # type: ignore[assignment]
         checkpoint.LEAST_JOURNAL = LEAST_JOURNAL
         try:
             yield
@@ -313,7 +314,8 @@ class Agent:
             self.is_alive = False
             raise
         finally:
-            checkpoint.os, checkpoint.LEAST_JOURNAL = real, least
+            checkpoint.os = directory.os = real
+            checkpoint.LEAST_JOURNAL = least
 
 
 class _Inline(DirectStore):
