@@ -208,6 +208,11 @@ class QuietCPUs:
         return (*(name for name, one in self._kept.items() if not one.refused), *self._bans)
 
     @property
+    def awaits_cpus(self) -> dict[str, str]:
+        """Settings that cannot be given back until one of their own CPUs is online, with these CPUs."""
+        return {name: one.original for name, one in self._kept.items() if self._awaits_cpus(one)}
+
+    @property
     def watched(self) -> tuple[int, ...]:
         """Numbers of the interrupts whose writes matter."""
         return tuple(
@@ -446,12 +451,14 @@ class QuietCPUs:
         # That the kernel lets nobody set an interrupt is remembered until the next boot.
         # While the mask for later interrupts is ours, an interrupt without a record counts as requested under it, so all
         # records of interrupts stay.
-        is_default_ours = SettingKind.DEFAULT in done.left
+        default = self._kept.get(SettingKind.DEFAULT)
+        is_default_ours = default is not None and (default.name in done.left or self._awaits_cpus(default))
         left = {
             name: one
             for name, one in self._kept.items()
             if name in done.left
             or one.refused
+            or self._awaits_cpus(one)
             or (is_default_ours and name.startswith(f"{SettingKind.IRQ}/"))
         }
         changed = [name for name, one in self._kept.items() if one.is_changed and name not in left]
@@ -470,6 +477,16 @@ class QuietCPUs:
             with suppress(CheckpointError):
                 self._store.save(Originals(dict(left), dict(self._bans)))
                 self._stored = Originals(dict(left), dict(self._bans))
+
+    def _awaits_cpus(self, one: KeptSetting) -> bool:
+        """Whether no CPU of the original is online.
+
+        The kernel takes no such value. The setting has all online CPUs, as the kernel would give it, until one of its own
+        is back.
+        """
+        if not one.written or _is_of(one.name, SettingKind.LATENCY):
+            return False
+        return not CPUSet.parse(one.original) & self._wish.online
 
     def _remove_file(self) -> None:
         with suppress(CheckpointError):
@@ -603,4 +620,10 @@ def give_back(
     count = sum(number for (what, _), number in quiet.counts.items() if what == "given-back")
     if quiet.is_idle:
         return count, []
-    return count, [quiet.report.trouble or f"{name} was not given back" for name in quiet.left]
+    waiting = quiet.awaits_cpus
+    return count, [
+        f"{name} was {waiting[name]} before, and none of these CPUs is online; bring one online and try again"
+        if name in waiting
+        else quiet.report.trouble or f"{name} was not given back"
+        for name in quiet.left
+    ]

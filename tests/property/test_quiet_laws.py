@@ -19,7 +19,9 @@ from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.quiet import QuietWanted
 from nri_plugin.model.sets import CPUSet
-from tests.played_interrupts import PlayedKernel, machine
+from tests.chaos.faults import Killed
+from tests.chaos.interrupts import MortalKernel
+from tests.played_interrupts import machine
 
 LOG = logging.getLogger("quiet.laws")
 LOG.disabled = True
@@ -40,31 +42,11 @@ ERRORS = st.sampled_from(
 )
 
 
-class Killed(BaseException):
-    """SIGKILL."""
-
-
-class DyingKernel(PlayedKernel):
-    """Kills the agent before or after one of the next writes."""
-
-    dies_in = -1
-    takes_the_last = False
-
-    def write(self, name: str, value: str) -> None:
-        if self.dies_in == 0:
-            self.dies_in = -1
-            if self.takes_the_last:
-                super().write(name, value)
-            raise Killed
-        self.dies_in -= self.dies_in > 0
-        super().write(name, value)
-
-
 class QuietCPUsModel(RuleBasedStateMachine):
     @initialize(shows_mode=st.booleans(), own=SETS, keeps_one=st.booleans(), remaps=st.booleans())
     def boot(self, own: CPUSet, *, shows_mode: bool, keeps_one: bool, remaps: bool) -> None:
         played = machine(shows_mode=shows_mode)
-        self.kernel = DyingKernel(
+        self.kernel = MortalKernel(
             played.present, played.online, played.shows_mode, played.lines, played.values
         )
         self.kernel.foreign("irq/24", str(own))
@@ -91,13 +73,14 @@ class QuietCPUsModel(RuleBasedStateMachine):
         )
 
     def passes(self) -> None:
+        is_refused = bool(self.kernel.refuse)
         try:
             self.agent.apply(self.wish())
         except Killed:
             self.agent = self.start()
             self.agent.apply(self.wish())
         report = self.agent.report
-        self.is_settled = not (self.kernel.refuse or report.rivals or report.trouble)
+        self.is_settled = not (is_refused or report.rivals or report.trouble)
 
     @rule(quiet=QUIETS)
     def ask(self, quiet: CPUSet) -> None:
@@ -118,7 +101,9 @@ class QuietCPUsModel(RuleBasedStateMachine):
 
     @rule(online=st.sampled_from(["0-3", "0,2-3", "0-2", "0,3", "1-3"]).map(CPUSet.parse))
     def cpus_go_and_come(self, online: CPUSet) -> None:
-        # A device that was added since the last pass, and a CPU that came or went since, are not told apart.
+        # A device that was added since the last pass that could write, and a CPU that came or went since, are not told apart.
+        self.writes_succeed_again()
+        self.now += 2 * LONGEST_PAUSE_S
         self.passes()
         self.is_settled = False
         self.kernel.set_online(online)
@@ -184,12 +169,14 @@ class QuietCPUsModel(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "agent"):
             return
-        # All CPUs are back, nothing is refused, and nobody asks any more.
+        # Nothing is refused, and nobody asks any more. Then all CPUs come back.
         self.kernel.refuse.clear()
         self.kernel.dies_in = -1
         self.passes()
-        self.kernel.online = self.kernel.present
         self.quiet = CPUSet()
+        self.now += 2 * LONGEST_PAUSE_S
+        self.passes()
+        self.kernel.online = self.kernel.present
         for _ in range(3):
             self.now += 2 * LONGEST_PAUSE_S
             self.passes()

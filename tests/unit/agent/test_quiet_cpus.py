@@ -255,6 +255,59 @@ def test_interrupts_thrown_onto_quiet_cpus_by_a_hotplug_are_moved_and_given_back
     assert kernel.snapshot() == before
 
 
+def test_an_original_whose_cpus_are_offline_is_given_back_once_one_is_online(
+    make: Make, tmp_path: Path
+) -> None:
+    kernel = machine()
+    kernel.foreign("irq/24", "3")
+    kernel.foreign("default", "3")
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("3"))
+    online = CPUSet.parse("0-2")
+    kernel.set_online(online)
+    quiet.apply(wish("", online=online, housekeeping=online))
+    assert (value(kernel, 24), kernel.values["default"]) == ("0-2", "0-2")
+    assert {name: quiet.awaits_cpus[name] for name in ("irq/24", "default")} == {
+        "irq/24": "3",
+        "default": "3",
+    }
+    assert not quiet.is_idle
+    later = make(kernel)  # also an agent that was started since gives them back
+    later.apply(wish("", online=online, housekeeping=online))
+    assert value(kernel, 24) == "0-2"
+    kernel.set_online(kernel.present)
+    later.apply(NOTHING)
+    assert kernel.snapshot() == before
+    assert later.is_idle
+    assert not (tmp_path / "quiet.json").exists()
+
+
+def test_a_value_of_somebody_else_stays_while_an_original_waits_for_its_cpus(make: Make) -> None:
+    kernel = machine()
+    kernel.foreign("irq/24", "3")
+    quiet, online = make(kernel), CPUSet.parse("0-2")
+    quiet.apply(wish("3"))
+    kernel.set_online(online)
+    quiet.apply(wish("", online=online, housekeeping=online))
+    kernel.foreign("irq/24", "1")
+    kernel.set_online(kernel.present)
+    quiet.apply(NOTHING)
+    assert value(kernel, 24) == "1"
+    assert quiet.is_idle
+
+
+def test_release_says_which_cpus_an_original_waits_for(make: Make, tmp_path: Path, clock: Clock) -> None:
+    kernel, online = machine(), CPUSet.parse("0-2")
+    kernel.foreign("irq/24", "3")
+    make(kernel).apply(wish("3"))
+    kernel.set_online(online)
+    _, troubles = give_back(kernel, QuietFile(str(tmp_path), "boot"), online, LOG, clock, tuple)  # type: ignore[arg-type]
+    assert troubles == [
+        "irq/24 was 3 before, and none of these CPUs is online; bring one online and try again"
+    ]
+
+
 def test_a_new_interrupt_gets_back_what_it_would_have_had_without_us(make: Make) -> None:
     kernel = machine()
     quiet = make(kernel)
