@@ -1,0 +1,110 @@
+"""The programs of Kubernetes, built from their released source and kept.
+
+Everything comes through Go's module proxy: `k8s.io/kubernetes` is a module, and the modules of its staging folder are
+published under the same number (`v1.35.3` and `v0.35.3`). etcd is in its list of requirements, so the versions fit.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.e2e.lab.progress import step
+from tests.e2e.lab.shell import CannotRun, LabError
+from tests.e2e.lab.writing import write_whole
+
+DEFAULT_VERSION = "1.35.3"
+"""The version whose answers the tests' API server is checked against (`tests/kube_api_rules.json.gz`)."""
+
+PACKAGES = {
+    "kube-apiserver": "k8s.io/kubernetes/cmd/kube-apiserver",
+    "etcd": "go.etcd.io/etcd/server/v3",
+    "kube-controller-manager": "k8s.io/kubernetes/cmd/kube-controller-manager",
+    "kube-scheduler": "k8s.io/kubernetes/cmd/kube-scheduler",
+    "kubectl": "k8s.io/kubernetes/cmd/kubectl",
+    "kubelet": "k8s.io/kubernetes/cmd/kubelet",
+}
+CONTROL_PLANE = tuple(name for name in PACKAGES if name != "kubelet")
+
+_OLDEST_GO = (1, 21)
+"""The first that fetches the compiler that a module asks for."""
+
+_STAGED = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/src/", re.MULTILINE)
+_GO_LINE = re.compile(r"^go \S+$", re.MULTILINE)
+_VERSION = re.compile(r"1\.(\d+)\.\d+")
+_LOG_PART = 2000
+
+
+def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
+    """Return the folder with these programs; builds those that are missing, which takes minutes.
+
+    Raises:
+        CannotRun: there is no Go compiler.
+        LabError: one could not be built, or there is no such version.
+    """
+    minor = _VERSION.fullmatch(version)
+    if minor is None:
+        raise LabError(f"{version} is no version of Kubernetes like {DEFAULT_VERSION}")
+    folder = work / f"kubernetes-{version}"
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        check_go()
+        source = _module(version, folder / "source")
+        flags = " ".join(f"-X k8s.io/component-base/version.{word}" for word in _words(version, minor[1]))
+        for name in missing:
+            with step(f"building {name} {version}, once"):
+                _go(source, "build", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/{name}.new", PACKAGES[name])
+            (folder / f"{name}.new").replace(folder / name)
+    return folder
+
+
+def check_go() -> None:
+    """See that there is a compiler.
+
+    Raises:
+        CannotRun: there is none, or it is too old.
+    """
+    go = shutil.which("go")
+    said = subprocess.run([go, "env", "GOVERSION"], check=False, capture_output=True, text=True) if go else None
+    found = re.match(r"go(\d+)\.(\d+)", said.stdout) if said else None
+    if found is None or (int(found[1]), int(found[2])) < _OLDEST_GO:
+        have = f", and this machine has {found[0]}" if found else ""
+        wanted = ".".join(map(str, _OLDEST_GO))
+        raise CannotRun(f"it builds Kubernetes with Go {wanted} or newer{have}; install golang")
+
+
+def _words(version: str, minor: str) -> list[str]:
+    return [f"gitVersion=v{version}", "gitMajor=1", f"gitMinor={minor}"]
+
+
+def _module(version: str, folder: Path) -> Path:
+    """A module that requires Kubernetes as its own repository does, with the published staging modules."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "go.mod").exists():
+        return folder
+    with step(f"fetching the source of Kubernetes {version}, once"):
+        told = json.loads(_go(folder, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"))
+    theirs = Path(told["GoMod"]).read_text()
+    staged = "0" + version[1:]
+    go = _GO_LINE.search(theirs)
+    lines = ["module cluster", go[0] if go else "", f"require k8s.io/kubernetes v{version}"]
+    lines += [f"replace {name} => {name} v{staged}" for name in _STAGED.findall(theirs)]
+    write_whole(folder / "go.mod", "\n".join([*lines, ""]))
+    return folder
+
+
+def _go(folder: Path, *words: str) -> str:
+    """Run go with little priority; return what it printed.
+
+    Raises:
+        LabError: it failed.
+    """
+    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"}
+    done = subprocess.run(
+        ["nice", "-n", "10", "go", *words], cwd=folder, env=environment, check=False, capture_output=True, text=True
+    )
+    if done.returncode:
+        raise LabError(f"go {' '.join(words[:2])} failed: {(done.stderr or done.stdout).strip()[-_LOG_PART:]}")
+    return done.stdout
