@@ -31,10 +31,14 @@ class Authority:
     def make(self) -> None:
         """Make the authority and the key that signs tokens."""
         self.folder.mkdir(mode=0o700)
-        self._openssl("req", "-x509", *_NEW_KEY, "-subj", "/CN=cluster", "-keyout", self._ca_key, "-out", self.ca)
+        self._openssl(
+            "req", "-x509", *_NEW_KEY, "-subj", "/CN=cluster", "-keyout", self._ca_key, "-out", self.ca
+        )
         self._openssl("genrsa", "-out", self.accounts_key, "2048")
 
-    def certificate(self, name: str, *, user: str = "", group: str = "", hosts: Sequence[str] = ()) -> tuple[Path, Path]:
+    def certificate(
+        self, name: str, *, user: str = "", group: str = "", hosts: Sequence[str] = ()
+    ) -> tuple[Path, Path]:
         """A certificate and its key, of a client or, with hosts, of a server.
 
         Args:
@@ -47,7 +51,12 @@ class Authority:
         if not certificate.exists():
             subject = (f"/O={group}" if group else "") + f"/CN={user or name}"
             words = ["req", "-x509", "-CA", self.ca, "-CAkey", self._ca_key, *_NEW_KEY, "-subj", subject]
-            words += ["-addext", "basicConstraints=critical,CA:FALSE", "-addext", "extendedKeyUsage=clientAuth,serverAuth"]
+            words += [
+                "-addext",
+                "basicConstraints=critical,CA:FALSE",
+                "-addext",
+                "extendedKeyUsage=clientAuth,serverAuth",
+            ]
             if hosts:
                 words += ["-addext", f"subjectAltName={','.join(hosts)}"]
             self._openssl(*words, "-keyout", key, "-out", certificate)
@@ -79,7 +88,10 @@ class Authority:
         }  # fmt: skip
         text = f"{_part({'alg': 'RS256', 'typ': 'JWT'})}.{_part(claims)}"
         signed = subprocess.run(
-            ["openssl", "dgst", "-sha256", "-sign", self.accounts_key], input=text.encode(), check=True, capture_output=True
+            ["openssl", "dgst", "-sha256", "-sign", self.accounts_key],
+            input=text.encode(),
+            check=True,
+            capture_output=True,
         ).stdout
         return f"{text}.{_without_padding(signed)}"
 

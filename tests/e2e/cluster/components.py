@@ -55,7 +55,15 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
         flags = " ".join(f"-X k8s.io/component-base/version.{word}" for word in _words(version, minor[1]))
         for name in missing:
             with step(f"building {name} {version}, once"):
-                _go(source, "build", "-ldflags", f"-s -w {flags}", "-o", f"{folder}/{name}.new", PACKAGES[name])
+                _go(
+                    source,
+                    "build",
+                    "-ldflags",
+                    f"-s -w {flags}",
+                    "-o",
+                    f"{folder}/{name}.new",
+                    PACKAGES[name],
+                )
             (folder / f"{name}.new").replace(folder / name)
     return folder
 
@@ -67,7 +75,9 @@ def check_go() -> None:
         CannotRun: there is none, or it is too old.
     """
     go = shutil.which("go")
-    said = subprocess.run([go, "env", "GOVERSION"], check=False, capture_output=True, text=True) if go else None
+    said = (
+        subprocess.run([go, "env", "GOVERSION"], check=False, capture_output=True, text=True) if go else None
+    )
     found = re.match(r"go(\d+)\.(\d+)", said.stdout) if said else None
     if found is None or (int(found[1]), int(found[2])) < _OLDEST_GO:
         have = f", and this machine has {found[0]}" if found else ""
@@ -101,10 +111,22 @@ def _go(folder: Path, *words: str) -> str:
     Raises:
         LabError: it failed.
     """
-    environment = {**os.environ, "GOFLAGS": "-mod=mod -buildvcs=false", "CGO_ENABLED": "0", "GOTOOLCHAIN": "auto"}
+    environment = {
+        **os.environ,
+        "GOFLAGS": "-mod=mod -buildvcs=false",
+        "CGO_ENABLED": "0",
+        "GOTOOLCHAIN": "auto",
+    }
     done = subprocess.run(
-        ["nice", "-n", "10", "go", *words], cwd=folder, env=environment, check=False, capture_output=True, text=True
+        ["nice", "-n", "10", "go", *words],
+        cwd=folder,
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
     )
     if done.returncode:
-        raise LabError(f"go {' '.join(words[:2])} failed: {(done.stderr or done.stdout).strip()[-_LOG_PART:]}")
+        raise LabError(
+            f"go {' '.join(words[:2])} failed: {(done.stderr or done.stdout).strip()[-_LOG_PART:]}"
+        )
     return done.stdout

@@ -94,10 +94,12 @@ class ControlPlane:
             bare: only etcd and the API server.
         """
         self.authority.make()
-        self._about = dict(zip(("apiserver", "etcd", "peers"), _free_ports(3), strict=True))
+        self._about = dict(zip(("apiserver", "etcd", "peers"), free_ports(3), strict=True))
         write_whole(self._record, json.dumps(self._about))
         self.authority.certificate("apiserver", hosts=SERVER_NAMES)
-        self.authority.certificate("kubelet-client", user="kube-apiserver-kubelet-client", group="system:masters")
+        self.authority.certificate(
+            "kubelet-client", user="kube-apiserver-kubelet-client", group="system:masters"
+        )
         self.authority.kubeconfig("admin", self.server, group="system:masters")
         with step("starting etcd and the API server"):
             self._start_etcd()
@@ -105,8 +107,14 @@ class ControlPlane:
         if not bare:
             with step("starting the controller manager and the scheduler"):
                 self._start_controllers()
-                self.start_scheduler("scheduler")
-                self.until(lambda: self.found("/api/v1/namespaces/default/serviceaccounts/default"), "controllers work")
+                self.processes.start(
+                    "kube-scheduler",
+                    scheduler_command(self.programs, self.scheduler_configuration("scheduler")),
+                )
+                self.until(
+                    lambda: self.found("/api/v1/namespaces/default/serviceaccounts/default"),
+                    "controllers work",
+                )
 
     def down(self, keep: Path | None = None) -> None:
         """End everything that was started and remove the folder; logs go to `keep`."""
@@ -146,24 +154,19 @@ class ControlPlane:
         )  # fmt: skip
         self.until(self._is_ready, "the API server is ready", program="kube-apiserver")
 
-    def start_scheduler(self, name: str, configuration: Mapping[str, Any] | None = None) -> None:
-        """Start a scheduler.
-
-        Args:
-            name: of the process.
-            configuration: fields of its KubeSchedulerConfiguration.
-        """
+    def scheduler_configuration(self, name: str, fields: Mapping[str, Any] | None = None) -> Path:
+        """A file with the KubeSchedulerConfiguration of a scheduler of this cluster, with these fields."""
         user = self.authority.kubeconfig("scheduler", self.server, user="system:kube-scheduler")
-        config = self.folder / f"{name}.json"
+        file = self.folder / f"{name}.json"
         whole = {
             "apiVersion": "kubescheduler.config.k8s.io/v1",
             "kind": "KubeSchedulerConfiguration",
             "leaderElection": {"leaderElect": False},
             "clientConnection": {"kubeconfig": str(user)},
-            **(configuration or {}),
+            **(fields or {}),
         }
-        config.write_text(json.dumps(whole))
-        self.processes.start(name, [self.programs / "kube-scheduler", f"--config={config}", "--secure-port=0", "-v=2"])
+        file.write_text(json.dumps(whole))
+        return file
 
     def _start_etcd(self) -> None:
         client, peers = (f"http://127.0.0.1:{self._about[name]}" for name in ("etcd", "peers"))
@@ -246,7 +249,9 @@ class ControlPlane:
             command, input=text, capture_output=True, text=True, timeout=PATIENCE_S, env=home, check=False
         )
         if (done.returncode != 0) is not fails:
-            raise LabError(f"kubectl {' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}")
+            raise LabError(
+                f"kubectl {' '.join(words)} ended with {done.returncode}: {done.stdout}{done.stderr}"
+            )
         return done.stdout + done.stderr
 
     def until(
@@ -273,7 +278,7 @@ class ControlPlane:
             return False
 
 
-def _free_ports(count: int) -> Sequence[int]:
+def free_ports(count: int) -> Sequence[int]:
     """Ports of the loopback device that nobody listens on, all different."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
@@ -282,3 +287,14 @@ def _free_ports(count: int) -> Sequence[int]:
     for one in sockets:
         one.close()
     return ports
+
+
+def listens(port: int) -> bool:
+    """Whether somebody listens on that port of the loopback device."""
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+def scheduler_command(programs: Path, configuration: Path) -> list[str | Path]:
+    """A kube-scheduler with that configuration."""
+    return [programs / "kube-scheduler", f"--config={configuration}", "--secure-port=0", "-v=2"]

@@ -16,7 +16,7 @@ _LEGEND = (
     "that every container is where the embedded runtime has it, after every step. `(limited)`: see the limitations;",
     "`-`: left out by design, with the reason there.",
 )
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --ok: #1a7f37; --bad: #b42318; --dim: #6b7280; --line: #8884; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 75rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 2rem; }
@@ -75,7 +75,7 @@ def as_markdown(page: Page) -> str:
 def as_html(page: Page) -> str:
     """The report as one page without scripts."""
     parts = ["<!doctype html><html lang=en><meta charset=utf-8><title>Machine lab</title>"]
-    parts += [f"<style>{_STYLE}</style><h1>What the machine lab found</h1><ul>"]
+    parts += [f"<style>{STYLE}</style><h1>What the machine lab found</h1><ul>"]
     parts += [f"<li>{_esc(what)}: <b>{_esc(value)}</b>" for what, value in page.facts]
     parts.append(f"</ul><p>{' '.join(_LEGEND).replace('`', '')}")
     for machine, title, rows in page.tables:

@@ -1,0 +1,173 @@
+"""Command line of `hack/cluster`.
+
+Exit status: 0 everything held, 1 something did not, 2 wrong arguments, 77 this machine cannot do it, 130 interrupted.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.lab.progress import say
+from tests.e2e.lab.setting_up import CANNOT_RUN, take_lock
+from tests.e2e.lab.shell import CannotRun, LabError
+
+from .components import CONTROL_PLANE, DEFAULT_VERSION, programs
+from .control_plane import ControlPlane
+from .report import REPORTS, write_report
+from .running import Result, kept, run_scenarios
+from .scenarios import SCENARIOS
+
+_INTERRUPTED = 130
+_EPILOG = """examples:
+  hack/cluster run                             every scenario, with a cluster of its own
+  hack/cluster run foreign-edits-are-taken-back
+  hack/cluster up; hack/cluster shell; hack/cluster down
+  hack/cluster run --kubernetes 1.34.6
+  hack/cluster report
+"""
+
+
+def main() -> int:
+    """Do what was asked for; return the exit status."""
+    arguments = _parser().parse_args()
+    try:
+        return int(arguments.do(arguments))
+    except CannotRun as error:
+        print(f"hack/cluster: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", flush=True)  # noqa: T201
+        return CANNOT_RUN
+    except LabError as error:
+        print(f"hack/cluster: {error}", flush=True)  # noqa: T201
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+
+
+def _parser() -> argparse.ArgumentParser:
+    whole = argparse.ArgumentParser(
+        prog="hack/cluster",
+        description="A real cluster on this machine: etcd, kube-apiserver, kube-controller-manager, kube-scheduler.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    places = whole.add_subparsers(required=True, metavar="COMMAND")
+    commands: dict[str, tuple[str, Callable[[argparse.Namespace], int]]] = {
+        "up": ("bring a control plane up, and leave it running", _up),
+        "run": ("play scenarios, in the cluster that is up or one for the purpose", _run),
+        "list": ("name the scenarios", _list),
+        "shell": ("a shell with KUBECONFIG and kubectl of the cluster that is up", _shell),
+        "down": ("end everything that `up` started", _down),
+        "report": ("write the report of all kept results", _report),
+    }
+    for name, (words, do) in commands.items():
+        own = places.add_parser(name, help=words)
+        own.set_defaults(do=do)
+        own.add_argument(
+            "--work", type=Path, default=_default_work(), metavar="DIR",
+            help="programs and results, kept; or NRI_PIN_CLUSTER_WORK  [default: %(default)s]",
+        )  # fmt: skip
+        if name in ("up", "run"):
+            own.add_argument(
+                "--kubernetes", default=DEFAULT_VERSION, metavar="VERSION", help="[default: %(default)s]"
+            )
+        if name == "run":
+            own.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="[default: all]")
+        if name == "report":
+            own.add_argument("--to", type=Path, default=REPORTS, metavar="DIR", help="[default: tests/e2e]")
+    return whole
+
+
+def _default_work() -> Path:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("NRI_PIN_CLUSTER_WORK") or cache / "nri-pin" / "cluster")
+
+
+def _lasting(arguments: argparse.Namespace, version: str = DEFAULT_VERSION) -> ControlPlane:
+    folder = arguments.work / "up"
+    note = folder / "version"
+    version = note.read_text() if note.exists() else version
+    return ControlPlane(folder, arguments.work / f"kubernetes-{version}", is_lasting=True)
+
+
+def _up(arguments: argparse.Namespace) -> int:
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    with take_lock(arguments.work / "lock"):
+        programs(arguments.kubernetes, CONTROL_PLANE, arguments.work)
+        cluster = _lasting(arguments, arguments.kubernetes)
+        if cluster.is_up:
+            raise LabError("a cluster is up already; hack/cluster down ends it")
+        try:
+            cluster.up()
+        except BaseException:
+            cluster.down(arguments.work / "logs")
+            raise
+        (cluster.folder / "version").write_text(arguments.kubernetes)
+    say(f"Kubernetes {arguments.kubernetes} is up; export KUBECONFIG={cluster.admin}, or hack/cluster shell")
+    return 0
+
+
+def _down(arguments: argparse.Namespace) -> int:
+    if not (arguments.work / "up").exists():
+        say("nothing is up")
+        return 0
+    _lasting(arguments).down(arguments.work / "logs")
+    say(f"everything has ended; logs are in {arguments.work / 'logs'}")
+    return 0
+
+
+def _shell(arguments: argparse.Namespace) -> int:
+    cluster = _lasting(arguments)
+    if not cluster.is_up:
+        raise LabError("nothing is up; hack/cluster up brings a cluster up")
+    path = f"{cluster.programs}:{os.environ['PATH']}"
+    environment = {**os.environ, "KUBECONFIG": str(cluster.admin), "PATH": path}
+    return subprocess.run([os.environ.get("SHELL", "bash")], env=environment, check=False).returncode
+
+
+def _list(_arguments: argparse.Namespace) -> int:
+    for name, play in SCENARIOS.items():
+        print(f"{name:45} {(play.__doc__ or '').splitlines()[0]}")  # noqa: T201
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    names = arguments.scenarios or list(SCENARIOS)
+    if unknown := [name for name in names if name not in SCENARIOS]:
+        print(f"hack/cluster: there is no scenario {unknown[0]}; hack/cluster list names them")  # noqa: T201
+        return 2
+    arguments.work.mkdir(parents=True, exist_ok=True)
+    with take_lock(arguments.work / "lock"):
+        lasting = _lasting(arguments)
+        if lasting.is_up:
+            version = (lasting.folder / "version").read_text()
+            return _conclude(run_scenarios(names, lasting, version, arguments.work))
+        folder = programs(arguments.kubernetes, CONTROL_PLANE, arguments.work)
+        cluster = ControlPlane(arguments.work / f"run-{os.getpid()}", folder)
+        try:
+            cluster.up()
+            results = run_scenarios(names, cluster, arguments.kubernetes, arguments.work)
+        finally:
+            cluster.down(arguments.work / "logs")
+    return _conclude(results)
+
+
+def _conclude(results: list[Result]) -> int:
+    lines = [f"FAILED {one.scenario}: {text}" for one in results for text in one.failures]
+    lines += [
+        f"{'ok' if not one.failures else 'FAILED':8}{one.seconds:6.0f} s  {one.scenario}" for one in results
+    ]
+    held, failed = (sum(len(getattr(one, what)) for one in results) for what in ("held", "failures"))
+    print("\n".join(["", *lines, f"{held} facts held, {failed} did not"]), flush=True)  # noqa: T201
+    return 1 if failed or not held else 0
+
+
+def _report(arguments: argparse.Namespace) -> int:
+    for path in write_report(kept(arguments.work), arguments.to):
+        say(f"wrote {path}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
