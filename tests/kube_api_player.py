@@ -17,6 +17,22 @@ RULES = Path(__file__).with_name("kube_api_rules.json.gz")
 NAMED = re.compile(r"\$\{(\w+)\.(\w+)\}")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
+RECORDER = "nri-pin-recorder"
+"""The User-Agent of the recording, which ends up in field managers."""
+
+UNSTABLE = {
+    "topologies with labelSelector=a%20b": "the words of the parser of selectors",
+    "topologies with labelSelector=a%3Db%3Dc": "the words of the parser of selectors",
+    "a body that is a list": "the words of Go's JSON decoder",
+    "a body that is a text": "the words of Go's JSON decoder",
+    "no kind": "ends in a part of the body",
+    "a zone of numbers": "its two parts come in any order",
+    "two things wrong": "its two parts come in any order",
+    "another node": "ends in a difference of Go values",
+    "another container": "ends in a difference of Go values",
+}
+"""Requests whose answer's text is not compared, and why."""
+
 Ask = Callable[[str, str, bytes | None, str | None], tuple[int, Any]]
 """Method, path with query, body and its type; answers status and body."""
 
@@ -69,6 +85,11 @@ def comparable(status: int, answer: Any, sent: Object) -> Object:
         fields = [row["fieldsV1"] for row in found.get("managedFields", ()) if row["manager"] == "nri-pin"]
         result |= {"managers": sorted(managers), "generation": found.get("generation"), "ours": fields}
     return settled(result)
+
+
+def compared(note: str, answer: Object) -> Object:
+    """What of an answer to that request is compared."""
+    return {**answer, "message": ""} if note in UNSTABLE else answer
 
 
 def recorded() -> list[dict[str, Any]]:

@@ -8,10 +8,8 @@ import yaml
 
 from nri_plugin.kube.credentials import connect
 from tests.kube_api_exchanges import CRD
-from tests.kube_api_player import RULES, played
+from tests.kube_api_player import RECORDER, RULES, played
 from tests.kube_api_requests import requests
-
-AGENT = "nri-pin-recorder"
 
 
 def main(kubeconfig: str) -> None:
@@ -19,7 +17,7 @@ def main(kubeconfig: str) -> None:
     http = connect(kubeconfig)
 
     def ask(method: str, path: str, body: bytes | None, content_type: str | None) -> tuple[int, object]:
-        headers = {"User-Agent": AGENT} | ({"Content-Type": content_type} if content_type else {})
+        headers = {"User-Agent": RECORDER} | ({"Content-Type": content_type} if content_type else {})
         response = http.request(method, path, content=body, headers=headers)
         try:
             return response.status_code, response.json()

@@ -5,6 +5,8 @@ Exit status: 0 everything held, 1 something did not, 2 wrong arguments, 77 this 
 
 import argparse
 import os
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -33,6 +35,7 @@ _EPILOG = """examples:
 def main() -> int:
     """Do what was asked for; return the exit status."""
     arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was started is ended then, too
     try:
         return int(arguments.do(arguments))
     except CannotRun as error:
@@ -72,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
             own.add_argument(
                 "--kubernetes", default=DEFAULT_VERSION, metavar="VERSION", help="[default: %(default)s]"
             )
+        if name == "up":
+            own.add_argument("--bare", action="store_true", help="only etcd and the API server")
         if name == "run":
             own.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="[default: all]")
         if name == "report":
@@ -99,7 +104,7 @@ def _up(arguments: argparse.Namespace) -> int:
         if cluster.is_up:
             raise LabError("a cluster is up already; hack/cluster down ends it")
         try:
-            cluster.up()
+            cluster.up(bare=arguments.bare)
         except BaseException:
             cluster.down(arguments.work / "logs")
             raise
@@ -144,7 +149,10 @@ def _run(arguments: argparse.Namespace) -> int:
             version = (lasting.folder / "version").read_text()
             return _conclude(run_scenarios(names, lasting, version, arguments.work))
         folder = programs(arguments.kubernetes, CONTROL_PLANE, arguments.work)
-        cluster = ControlPlane(arguments.work / f"run-{os.getpid()}", folder)
+        cluster = ControlPlane(arguments.work / "run", folder)
+        shutil.rmtree(
+            cluster.folder, ignore_errors=True
+        )  # of a command that was killed, whose programs ended with it
         try:
             cluster.up()
             results = run_scenarios(names, cluster, arguments.kubernetes, arguments.work)

@@ -26,7 +26,13 @@ def create(stage: Stage, obj: Object, path: str = "/api/v1/namespaces/default/po
     status, answer = stage.cluster.ask("POST", path, obj)
     assert status == 201, answer
     stage.cleanup(
-        "delete", obj["kind"], obj["metadata"]["name"], "--now", "--ignore-not-found", "--wait=false"
+        "delete",
+        obj["kind"],
+        obj["metadata"]["name"],
+        "--force",
+        "--grace-period=0",
+        "--ignore-not-found",
+        "--wait=false",
     )
     return answer
 

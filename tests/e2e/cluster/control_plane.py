@@ -54,8 +54,6 @@ class ControlPlane:
         self._about: dict[str, int] = {}
         if self._record.exists():
             self._about = json.loads(self._record.read_text())
-        elif is_lasting or not folder.exists():
-            folder.mkdir(parents=True, exist_ok=True)
         self.processes = Processes(folder, is_lasting=is_lasting)
 
     @property
@@ -93,6 +91,7 @@ class ControlPlane:
         Args:
             bare: only etcd and the API server.
         """
+        self.folder.mkdir(parents=True)
         self.authority.make()
         self._about = dict(zip(("apiserver", "etcd", "peers"), free_ports(3), strict=True))
         write_whole(self._record, json.dumps(self._about))
@@ -199,7 +198,12 @@ class ControlPlane:
     # Questions
 
     def ask(
-        self, method: str, path: str, body: Any = None, content_type: str = "application/json"
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        content_type: str | None = "application/json",
+        agent: str = "",
     ) -> tuple[int, Any]:
         """One request as the administrator: status and what the answer holds, text where it is no JSON."""
         certificate, key = self.authority.certificate("admin", group="system:masters")
@@ -208,7 +212,8 @@ class ControlPlane:
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
         try:
             data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            headers = {"Content-Type": content_type} if data is not None else {}
+            headers = {"Content-Type": content_type} if data is not None and content_type else {}
+            headers |= {"User-Agent": agent} if agent else {}
             connection.request(method, path, data, headers)
             response = connection.getresponse()
             text = response.read().decode()
