@@ -206,7 +206,7 @@ def a_node_is_registered_again(stage: Stage) -> None:
         one for one in stage.asked() if one.verb == "delete" and one.what == "noderesourcetopologies"
     ]
     stage.hold(
-        len(deletions) <= 3, "the garbage collector deletes it once for each Node", list(map(str, deletions))
+        len(deletions) <= 2, "the garbage collector deletes it once for each Node", list(map(str, deletions))
     )
     stage.expected = {"get nodes 404", "patch noderesourcetopologies 409"}
 
