@@ -203,7 +203,9 @@ def a_node_is_registered_again(stage: Stage) -> None:
         "a Node that is replaced at once owns it soon",
     )
     deletions = [
-        one for one in stage.asked() if one.verb == "delete" and one.what == "noderesourcetopologies"
+        one
+        for one in stage.asked()
+        if (one.verb, one.what, one.name) == ("delete", "noderesourcetopologies", node.name)
     ]
     stage.hold(
         len(deletions) <= 2, "the garbage collector deletes it once for each Node", list(map(str, deletions))
