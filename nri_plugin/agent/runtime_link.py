@@ -208,6 +208,7 @@ class RuntimeLink:
             self._flush(connection)
         if not events:
             self._flush(connection)  # the session may have frames to send that answer no event
+            connection.session.read_ahead()
         # Last: what arrived together with the end of the connection has been handled, and the state is right.
         if is_closed and self._connection is connection:
             self._lose("the runtime closed it")

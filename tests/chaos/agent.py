@@ -130,7 +130,7 @@ def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
         method, payload = runtime_codec.encode_event(event)
     read = codec.decode_request(method, payload, placement(node.options.annotation_namespaces.__contains__))
     assert read is not None
-    return read.event if isinstance(read, codec.SynchronizePart) else read  # type: ignore[return-value]
+    return read.read() if isinstance(read, codec.SynchronizePart) else read  # type: ignore[return-value]
 
 
 def informed(event: events.NRIEvent, told: ToldFacts) -> events.NRIEvent | InformedCreate:

@@ -281,6 +281,7 @@ class PluginSession:
         self._register_call = 0
         self._pods: list[Pod] = []
         self._containers: list[Container] = []
+        self._unread: codec.SynchronizePart | None = None
         self._synchronize_bytes = 0
         self._error: RemoteProtocolError | None = None
 
@@ -490,21 +491,32 @@ class PluginSession:
         step = SessionStep.SYNCHRONIZE_PART if part.more else SessionStep.SYNCHRONIZE
         if not self._advance(call, step):
             return
-        self._pods += part.event.pods
-        self._containers += part.event.containers
+        self.read_ahead()  # at most one part waits
         self._synchronize_bytes += len(call.payload)
         # NRI up to 0.6 sends one message of up to 16 MiB, later releases any number of parts: bound the lists.
-        listed = max(len(self._pods), len(self._containers))
+        listed = max(len(self._pods) + part.pods, len(self._containers) + part.containers)
         if listed > bounds.SYNCHRONIZED:
             msg = f"Synchronize lists {listed} pods or containers so far, at most {bounds.SYNCHRONIZED} are kept"
             raise RemoteProtocolError(msg)
+        self._unread = part
         # All parts but the last are answered with `more` and without updates, else the runtime gives up.
         if part.more:
             self._server.reply(call.stream_id, codec.encode_more())
             return
+        self.read_ahead()
         whole = Synchronize(tuple(self._pods), tuple(self._containers))
         self._pods, self._containers = [], []
         self._wait(call, whole, self._synchronize_bytes, events)
+
+    def read_ahead(self) -> None:
+        """Makes values of a part of a Synchronize that was received before; call it once the queued bytes are sent.
+
+        The runtime prepares the next part meanwhile. Without this call they are made when that part has come.
+        """
+        if self._unread is not None:
+            part, self._unread = self._unread.read(), None
+            self._pods += part.pods
+            self._containers += part.containers
 
     def _request(
         self, call: Call, step: SessionStep, event: NRIEvent, size_bytes: int, events: list[SessionEvent]
