@@ -208,16 +208,18 @@ def pending_updates(
     if not (only_runtime or late or state.has_unreachable):
         return state, ()
     # A cgroup that the agent writes itself needs no update: an entry costs 6 ms under the runtime's lock.
+    own = _exclusive_by_key(node, state) if late else {}
+    owners = {pod_of(key) for key in own}
     found = [
         record
         for record in state.containers.values()
-        if (only_runtime or late or not record.cgroup.path)
+        if (only_runtime or not record.cgroup.path or record.pod_uid in owners)
         and record.id != except_id
         and record.phase in (Phase.CREATED, Phase.RUNNING)
     ]
     if not found:
         return state, ()
-    pool, own = state.shared_pool(node), _exclusive_by_key(node, state)
+    pool, own = state.shared_pool(node), own or _exclusive_by_key(node, state)
     updates, stored = [], {}
     # The runtime re-applies the cpuset that it has stored at every update, so an entry is due until both agree.
     for record in found:

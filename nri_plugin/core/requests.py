@@ -379,7 +379,7 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         run_seen: see `PodRecord`.
     """
     qos = qos_of(pod.cgroup_parent)
-    resources = pod.resources
+    resources, former = pod.resources, known or _UNKNOWN
     record = PodRecord(
         uid=pod_uid(pod),
         sandbox_id=pod.id,
@@ -394,18 +394,16 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         limit_milli=limit_milli(resources),
         annotations=heard_annotations(pod, options),
         run_seen=run_seen,
+        affinity=former.affinity,
+        affinity_preferred=former.affinity_preferred,
+        devices_counted=former.devices_counted,
+        is_admitted=former.is_admitted,
+        regime=former.regime,
     )
-    if known is None:
-        return record
-    kept = replace(
-        record,
-        affinity=known.affinity,
-        affinity_preferred=known.affinity_preferred,
-        devices_counted=known.devices_counted,
-        is_admitted=known.is_admitted,
-        regime=known.regime,
-    )
-    return informed(kept, known.facts)
+    return informed(record, former.facts)
+
+
+_UNKNOWN = PodRecord(uid="", sandbox_id="")
 
 
 def pod_uid(pod: Pod) -> str:

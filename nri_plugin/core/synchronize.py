@@ -35,6 +35,7 @@ from nri_plugin.model.state import (
     ContainerRecord,
     Phase,
     PodRecord,
+    QOSClass,
     Regime,
     State,
     allocation_key,
@@ -66,35 +67,34 @@ class _Unseen:
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     """Fold the runtime's list into the stored state."""
     # 1. The pods and containers that exist, with what is stored about them.
-    pods = {**_unlisted(node, state, event), **_pods(node, state, event)}
+    pods = _pods(node, state, event)
+    pods = {**_unlisted(node, state, event, pods), **pods}
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
     uid_by_sandbox |= {pod.id: pod_uid(pod) for pod in event.pods}
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
-    records = {
-        c.id: container_record(
-            pods[uid_by_sandbox[c.pod_id]],
-            c,
-            _PHASE.get(c.state, Phase.RUNNING),
-            state.containers.get(c.id),
-        )
-        for c in listed.values()
-    }
+    records = {c.id: _record(pods[uid_by_sandbox[c.pod_id]], c, state) for c in listed.values()}
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
     kept = _settled(records, _kept(state, records, event.pods))
     after = State(_with_regimes(node, state, pods, records, kept), records, kept)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
+    strange = [c for c in listed.values() if c.id not in state.containers]
+    may_hold = _may_hold(after)
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
-        for c in listed.values()
-        if c.id not in state.containers
+        for c in strange
+        if records[c.id].pod_uid in may_hold
     ]
-    after = _without_outdated(node, after, unseen)
+    after = _without_outdated(node, after, unseen) if unseen else after
     after, pools = with_pools(node, after, [(one.record, one.request) for one in unseen])
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
-    # 4. Starts that were missed: ended init containers before a running container release their memory.
-    for record in records.values():
-        after = init_memory_released(after, record) if record.phase is Phase.RUNNING else after
+    shared = [c.id for c in strange if records[c.id].pod_uid not in may_hold]
+    adopted_steps = ["adopted"] * sum(records[one].phase is not Phase.STOPPED for one in shared) + adopted_steps
+    # 4. Starts that were missed: ended init containers before a running container release their memory. Facts tell them.
+    informed = {uid for uid, pod in pods.items() if pod.facts is not None}
+    for record in records.values() if informed else ():
+        if record.pod_uid in informed and record.phase is Phase.RUNNING:
+            after = init_memory_released(after, record)
     # 5. Every cgroup is compared: other writers may have been here while the agent was away. Those that a slice bounds
     #    are compared after the answer.
     after, updates = pending_updates(node, after, late=True)
@@ -128,6 +128,23 @@ def adopt(
     return with_parts_inside(placed.state, pod.uid), placed.steps
 
 
+def _record(pod: PodRecord, container: Container, state: State) -> ContainerRecord:
+    """The record of a listed container: the stored one where nothing has changed, which then need not be saved again."""
+    known = state.containers.get(container.id)
+    record = container_record(pod, container, _PHASE.get(container.state, Phase.RUNNING), known)
+    return known if record == known else record
+
+
+def _may_hold(state: State) -> set[str]:
+    """The pods of which a container may hold something, or does: all others run in the shared pool.
+
+    Exclusive CPUs and memory are for Guaranteed pods, and for those with an annotation that is heard.
+    """
+    holding = {pod_of(key) for key in state.allocations}
+    asking = (uid for uid, pod in state.pods.items() if pod.qos is QOSClass.GUARANTEED or pod.annotations)
+    return holding.union(asking)
+
+
 def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     """One record per uid; of several sandboxes, the one containers live in, else the known, else the last."""
     inhabited = {container.pod_id for container in event.containers}
@@ -142,7 +159,9 @@ def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     }
 
 
-def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
+def _unlisted(
+    node: Node, state: State, event: Synchronize, listed: Mapping[str, PodRecord]
+) -> dict[str, PodRecord]:
     """Known pods that are not listed although a container of theirs is: the runtime lost their sandbox."""
     known = {pod.sandbox_id: pod for pod in state.pods.values()}
     inhabited = {container.pod_id for container in event.containers if container.id in state.containers}
@@ -150,7 +169,7 @@ def _unlisted(node: Node, state: State, event: Synchronize) -> dict[str, PodReco
     return {
         pod.uid: replace(pod, run_seen=False, annotations=pod.annotations if pod.namespace in heard else ())
         for key, pod in known.items()
-        if key in inhabited
+        if key in inhabited and pod.uid not in listed
     }
 
 
@@ -178,7 +197,8 @@ def _with_regimes(
             regime = Regime.EACH if now is Regime.WHOLE and not is_admitted else now
         elif regime is None and uid in listed:
             regime = Regime.FOUND
-        found[uid] = replace(pod, regime=regime, is_admitted=is_admitted)
+        is_same = regime is pod.regime and is_admitted == pod.is_admitted
+        found[uid] = pod if is_same else replace(pod, regime=regime, is_admitted=is_admitted)
     return found
 
 
@@ -221,9 +241,10 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
     """
     # 1. The known containers, by allocation: how alive the liveliest container of each is.
     strange = {one.record.id for one in unseen}
+    holding = {pod_of(key) for key in state.allocations}
     holders: dict[str, int] = {}
-    for record in state.containers.values():
-        if record.id not in strange:
+    for record in state.containers.values() if holding else ():
+        if record.pod_uid in holding and record.id not in strange:
             holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
     empty = replace(state, allocations={})
     for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):

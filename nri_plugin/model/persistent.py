@@ -17,7 +17,10 @@ Source: P. Bagwell, Ideal Hash Trees, 2001; cached sums as in R. Hinze and R. Pa
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, Generic, TypeVar, cast
+
+from nri_plugin.model.frozen import made_quickly
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -44,6 +47,7 @@ class CachedSum(Generic[Key, Value, Total]):
     join: Callable[[list[Total]], Total]
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class Change(Generic[Key, Value]):
     """A key whose value differs between two mappings; None where it is missing."""
@@ -142,7 +146,7 @@ class PersistentMap(Mapping[Key, Value]):
 
     def _in_order(self) -> list[tuple[int, Key, Value]]:
         found = [(number, key, value) for key, (number, value) in _entries(self.root)]
-        found.sort(key=_number)
+        found.sort(key=itemgetter(0))
         return found
 
     def __eq__(self, other: object) -> bool:
@@ -218,6 +222,8 @@ class PersistentMap(Mapping[Key, Value]):
 
     def changes_from(self, other: "PersistentMap[Key, Value]") -> list[Change[Key, Value]]:
         """The keys whose value is another object than in `other`: removed ones first, then in the order of insertion."""
+        if not other:
+            return [Change(key, None, value) for _, key, value in self._in_order()]
         found = [Change(key, old, new) for key, old, new in _differences(other.root, self.root)]
         if len(found) > 1:
             found.sort(key=lambda one: self._rank(one.key))
@@ -241,10 +247,6 @@ def persistent(mapping: Mapping[Key, Value]) -> PersistentMap[Key, Value]:
     return mapping  # type: ignore[return-value]
 
 
-def _number(entry: tuple[int, Any, Any]) -> int:
-    return entry[0]
-
-
 def _leaf_of(tree: _Tree, key: object) -> _Leaf:
     if type(tree) is _Branch:
         bits = hash(key)
@@ -255,12 +257,14 @@ def _leaf_of(tree: _Tree, key: object) -> _Leaf:
 
 
 def _entries(tree: _Tree) -> Iterator[tuple[Any, tuple[int, Any]]]:
-    if isinstance(tree, _Leaf):
-        yield from tree.entries.items()
-    else:
-        for child in tree.children:
-            if child is not _EMPTY:
-                yield from _entries(child)
+    # Not a generator in a generator: an entry would pass through one for each level.
+    waiting = [tree]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, _Leaf):
+            yield from one.entries.items()
+        else:
+            waiting.extend(reversed(one.children))
 
 
 def _tree(entries: Iterable[tuple[int, Any, tuple[int, Any]]], level: int) -> _Tree:

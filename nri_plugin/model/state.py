@@ -106,6 +106,7 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
+@made_quickly
 @dataclass(frozen=True, slots=True)
 class CgroupRef:
     """Names a cgroup the way the runtime does.
@@ -135,8 +136,8 @@ def slice_above(name: str) -> CgroupRef | None:
     parent, _, scope = name.partition(":")
     if scope.count(":") == 1 and "/" not in scope:
         name = parent
-    parts = name.split("/")
     if name.endswith(".slice"):
+        parts = name.split("/")
         # Directories before the slices belong to a node that is itself a container; the slice is looked for without them.
         head, found, rest = parts[-1].partition("kubepods-")
         is_below = all(part.endswith(".slice") for part in parts if part)
@@ -145,7 +146,9 @@ def slice_above(name: str) -> CgroupRef | None:
                 return CgroupRef(f"{head}kubepods-{word}.slice")
         return None
     head, found, rest = name.partition("/kubepods/")
-    for word in _BOUNDING if found and not {".", ".."} & set(parts) else ():
+    # No part begins with a dot in most names: splitting them would take longer than all else.
+    has_dots = "/." in f"/{name}" and {".", ".."} & set(name.split("/"))
+    for word in _BOUNDING if found and not has_dots else ():
         if rest.startswith(f"{word}/"):
             return CgroupRef(f"{head}/kubepods/{word}")
     return None

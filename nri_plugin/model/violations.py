@@ -79,7 +79,8 @@ def new_violations(node: Node, before: State, after: State) -> list[Violation]:
     touched = {pod_of(one.key) for one in changes.allocations}
     # The CPUs of an init container that runs again are those of containers that came after it.
     records = (one.after or one.before for one in changes.containers)
-    touched |= {record.pod_uid for record in records if record and _has_init(after, record.pod_uid)}
+    lived_in = {record.pod_uid for record in records if record}
+    touched |= {uid for uid in lived_in if _has_init(after, uid)}
     if not touched:
         return []
     gained = 0
