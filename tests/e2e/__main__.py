@@ -11,6 +11,7 @@ from pathlib import Path
 
 from .lab.outcome import Outcome, table
 from .lab.progress import say
+from .lab.ready import KERNEL_FROM
 from .lab.runs import RUNS, Run, perform_all, place_of
 from .lab.setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
@@ -27,7 +28,8 @@ def main() -> int:
         arguments.work.mkdir(parents=True, exist_ok=True)
         lock, folder = take_lock(MACHINE_LOCK), take_lock(arguments.work / "lock")
         guests = sorted({run.root for run in runs if run.in_guest})
-        lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work)
+        kernels = sorted({(run.root, run.kernel) for run in runs if run.kernel != KERNEL_FROM})
+        lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work, kernels)
     except CannotRun as error:
         print(f"hack/e2e: CANNOT RUN HERE, NOTHING WAS TESTED: {error}", flush=True)  # noqa: T201
         return CANNOT_RUN

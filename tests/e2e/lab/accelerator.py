@@ -10,7 +10,7 @@ from .guest import Guest
 from .guest_recipe import EMULATION, GuestRecipe
 from .progress import say
 from .qemu_machine import guest_machine
-from .ready import Lab
+from .ready import KERNEL_FROM, Lab
 from .shell import Interrupted, LabError
 from .writing import write_whole
 
@@ -34,7 +34,9 @@ def accelerator(lab: Lab, root: str) -> str:
 
 
 def _probe(lab: Lab, root: str) -> str:
-    recipe = GuestRecipe(*lab.disks[root], guest_machine(_SMALLEST, "probe"), boot_limit_s=_LIMIT_S)
+    recipe = GuestRecipe(
+        *lab.disks[root, KERNEL_FROM], guest_machine(_SMALLEST, "probe"), boot_limit_s=_LIMIT_S
+    )
     try:
         with Guest(replace(recipe, accelerator=_HARDWARE), lab.work / "probe.log") as guest:
             say(f"guests run under {_HARDWARE}: one came up in {guest.seconds_to_boot} s")

@@ -4,9 +4,20 @@ import shutil
 from pathlib import Path
 
 from .guest_units import write_units
-from .kernel import extract_kernel
+from .kernel import extract_kernel, kernel_in
 from .progress import step
 from .shell import LabError, run
+
+_NEEDED = (
+    "crypto",
+    "fs/overlayfs",
+    "drivers/block",
+    "drivers/char",
+    "drivers/net",
+    "drivers/virtio",
+    "net/core",
+)
+"""Directories of modules: overlay, virtio and the devices behind it."""
 
 _START_FILES = {"guest_init.sh": "sbin/lab-init", "guest_server.py": "sbin/lab-server"}
 
@@ -20,7 +31,7 @@ def build_disk(name: str, root: Path, kernel_root: Path, key: str, work: Path) -
     for leftover in [*work.glob(f"guest-{name}-*"), *work.glob(f"vmlinux-{name}-*")]:
         leftover.unlink()
     with step(f"building the disk of the {name} guest"):
-        _add_kernel_modules(root, kernel_root)
+        added = _add_kernel_modules(root, kernel_root)
         run(["chroot", root, "/sbin/depmod", _only(kernel_root / "usr/lib/modules", "*").name])
         for source, target in _START_FILES.items():
             shutil.copy(Path(__file__).parent / source, root / target)
@@ -41,21 +52,29 @@ def build_disk(name: str, root: Path, kernel_root: Path, key: str, work: Path) -
                 "1500M",
             ]
         )
-        extract_kernel(_only(kernel_root / "boot", "vmlinuz-*"), kernel)
+        if added is not None:
+            shutil.rmtree(added)
+        extract_kernel(kernel_in(kernel_root), kernel)
     done.touch()
     return disk, kernel
 
 
-def _add_kernel_modules(root: Path, kernel_root: Path) -> None:
-    """Overlay is the one driver the guest needs that is not built in; the other modules stay out of the image."""
+def _add_kernel_modules(root: Path, kernel_root: Path) -> Path | None:
+    """Copy the modules that guests need into a root without any; returns where they are.
+
+    Kernels differ in what is built in: Linux 6.1 has virtio as modules.
+    """
     if root == kernel_root:
-        return
+        return None
     modules = _only(kernel_root / "usr/lib/modules", "*")
     target = root / "usr/lib/modules" / modules.name
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(modules / "kernel/fs/overlayfs", target / "kernel/fs/overlayfs")
+    for name in _NEEDED:
+        if (modules / "kernel" / name).exists():
+            shutil.copytree(modules / "kernel" / name, target / "kernel" / name)
     for name in ("modules.builtin", "modules.order", "modules.builtin.modinfo"):
         shutil.copy(modules / name, target / name)
+    return target
 
 
 def _only(directory: Path, pattern: str) -> Path:

@@ -12,7 +12,7 @@ mount -t cgroup2 -o nsdelegate cgroup2 /sys/fs/cgroup # as systemd mounts it
 for controller in cpuset cpu memory pids io hugetlb; do
     echo "+$controller" 2>/dev/null >/sys/fs/cgroup/cgroup.subtree_control
 done
-modprobe overlay
+modprobe -a overlay virtio_pci virtio_console # the latter are built into most kernels
 # the links that a device file system of its own would have: OCI runtimes open /dev/stdin
 ln -s /proc/self/fd /dev/fd
 ln -s fd/0 /dev/stdin

@@ -17,7 +17,7 @@ _SERVICE = """[Unit]
 DefaultDependencies=no
 After=systemd-remount-fs.service
 [Service]
-ExecStartPre=-/sbin/modprobe overlay
+ExecStartPre=-/sbin/modprobe -a overlay virtio_pci virtio_console
 ExecStart=/usr/bin/python3 -S /sbin/lab-server
 Environment=HOME=/root PATH=/usr/sbin:/usr/bin
 KillMode=process

@@ -12,8 +12,23 @@ _PACKED = (
     (b"\x28\xb5\x2f\xfd", ["zstd", "-dcq"]),
     (b"\xfd7zXZ\0", ["xz", "-dc"]),
     (b"\x1f\x8b\x08", ["gzip", "-dc"]),
+    (b"\x02\x21\x4c\x18", ["lz4", "-dcq"]),
 )
 _SMALLEST_KERNEL = 1 << 20
+_PLACES = ("boot/vmlinuz-*", "usr/lib/modules/*/vmlinuz")
+"""Where releases of Debian have the kernel; the latter since Linux 7."""
+
+
+def kernel_in(root: Path) -> Path:
+    """The compressed kernel in a root or an unpacked package.
+
+    Raises:
+        LabError: there is none, or more than one.
+    """
+    found = [path for place in _PLACES for path in root.glob(place)]
+    if len(found) != 1:
+        raise LabError(f"expected one kernel in {root}, found {len(found)}; delete that root and run again")
+    return found[0]
 
 
 def extract_kernel(compressed: Path, target: Path) -> None:
@@ -34,5 +49,5 @@ def extract_kernel(compressed: Path, target: Path) -> None:
                 return
             at = data.find(magic, at + 1)
     raise LabError(
-        f"{compressed} holds no kernel compressed with zstd, xz or gzip; delete that root and run again"
+        f"{compressed} holds no kernel compressed with zstd, xz, gzip or lz4; delete that root and run again"
     )

@@ -11,7 +11,7 @@ from .direct import run_in_root
 from .disk import build_disk
 from .payload import LAB, lay_base, pack_checkout
 from .progress import step
-from .root import RECIPES, build_root, python_of
+from .root import RECIPES, build_kernel, build_root, python_of
 from .shell import LabError
 from .wheels import build_wheelhouse
 
@@ -62,8 +62,17 @@ def prepare_root(name: str, mirror: Mirror, checkout: Path, work: Path) -> Prepa
 
 def prepare_guest(prepared: Prepared, kernel_from: Prepared, work: Path) -> tuple[Path, Path]:
     """Return the disk and the kernel of a guest that runs `prepared`."""
-    key = hashlib.sha256(f"{prepared.key} {kernel_from.root.name}".encode()).hexdigest()[:10]
-    return build_disk(prepared.name, prepared.root, kernel_from.root, key, work)
+    return _disk(prepared, prepared.name, kernel_from.root, work)
+
+
+def prepare_guest_with(suite: str, prepared: Prepared, mirror: Mirror, work: Path) -> tuple[Path, Path]:
+    """The same with the kernel of another suite."""
+    return _disk(prepared, f"linux-{suite}-{prepared.name}", build_kernel(suite, mirror, work), work)
+
+
+def _disk(prepared: Prepared, name: str, kernel_root: Path, work: Path) -> tuple[Path, Path]:
+    key = hashlib.sha256(f"{prepared.key} {kernel_root.name}".encode()).hexdigest()[:10]
+    return build_disk(name, prepared.root, kernel_root, key, work)
 
 
 def _bake_store(name: str, root: Path, payload: Path, work: Path) -> None:

@@ -8,13 +8,13 @@ from .prepare import Prepared
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 KERNEL_FROM = "trixie"
-"""Every guest runs the kernel that this root holds."""
+"""Guests run the kernel that this root holds, unless they name another suite's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """Everything that was prepared; `disks` are (image, kernel) by root name."""
+    """Everything that was prepared; `disks` are (image, kernel) by root name and the kernel's suite."""
 
     work: Path
     roots: Mapping[str, Prepared]
-    disks: Mapping[str, tuple[Path, Path]]
+    disks: Mapping[tuple[str, str], tuple[Path, Path]]

@@ -38,6 +38,7 @@ _ALWAYS = [
     "libstdc++6",
 ]
 _UNWANTED = ["doc", "man", "locale", "info", "i18n"]
+KERNEL_PACKAGE = "linux-image-cloud-amd64"
 _BUILDER_VERSION = 4  # part of every cache key: count up when a root is built in another way
 
 
@@ -57,9 +58,9 @@ class RootRecipe:
 
 RECIPES = {
     "trixie": RootRecipe(
-        "trixie", ("linux-image-cloud-amd64", "dbus", "systemd-sysv")
-    ),  # containerd 1.7; the kernel of all guests
-    "sid": RootRecipe("sid", ("crun", "dbus", "systemd-sysv")),  # containerd 2.1 or later
+        "trixie", (KERNEL_PACKAGE, "dbus", "systemd-sysv")
+    ),  # containerd 1.7; the kernel of all guests that name no other
+    "sid": RootRecipe("sid", ("crun", "dbus", "irqbalance", "systemd-sysv")),  # containerd 2.1 or later
 }
 
 
@@ -82,6 +83,26 @@ def build_root(recipe: RootRecipe, mirror: Mirror, work: Path) -> Path:
         shutil.rmtree(archives)
     done.touch()
     return root
+
+
+def build_kernel(suite: str, mirror: Mirror, work: Path) -> Path:
+    """Return a directory with the kernel of a suite and its modules, made now or kept from an earlier run."""
+    top = work / f"kernel-{suite}"
+    done = top.with_suffix(".done")
+    if done.exists():
+        return top
+    shutil.rmtree(top, ignore_errors=True)
+    with step(f"fetching the kernel of {suite}"):
+        archives = work / f"debs-kernel-{suite}"
+        shutil.rmtree(archives, ignore_errors=True)
+        PackageLists(mirror, suite, work / f"apt-{suite}").fetch([KERNEL_PACKAGE], archives)
+        for package in archives.glob("*.deb"):
+            if not package.name.startswith("linux-"):
+                package.unlink()
+        _unpack(archives, top)
+        shutil.rmtree(archives)
+    done.touch()
+    return top
 
 
 def python_of(root: Path) -> str:

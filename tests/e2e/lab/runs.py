@@ -1,6 +1,5 @@
 """The runs: which scenarios are played where."""
 
-import lzma
 import os
 import shutil
 import time
@@ -26,8 +25,8 @@ from .shell import LabError
 class Run:
     """One run: its letter on the command line, its row in the table, the root it needs and what is played.
 
-    A guest has a machine of the lab, and perhaps further devices in QEMU's words and drivers: modules of the kernel
-    that are not in its image.
+    A guest has a machine of the lab, the kernel of a suite, and perhaps further devices in QEMU's words and drivers:
+    names of modules.
     """
 
     letter: str
@@ -41,6 +40,7 @@ class Run:
     machine: str = "four-nodes"
     devices: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
+    kernel: str = KERNEL_FROM
 
 
 # shipped descriptions, by what is odd about them
@@ -59,7 +59,11 @@ _INTERRUPTING = (
     *("-device", "virtio-rng-pci,bus=pcie.0,addr=0x1d"),
     *("-drive", "if=none,id=shared,format=raw,file=null-co://,file.size=64M"),
     *("-device", "virtio-blk-pci,drive=shared,num-queues=2,bus=pcie.0,addr=0x1e"),
+    *("-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,bus=pcie.0,addr=0x1c"),
 )
+
+# what the kernel lets anybody move, and says when it does not, differs between them
+_KERNELS = (("Linux 6.1", "bookworm"), ("Linux 6.12", "trixie"), ("the newest Linux", "sid"))
 
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
@@ -83,16 +87,20 @@ RUNS = (
         with_systemd=True,
         column="containerd-1.7-systemd",
     ),
-    Run(
-        "d",
-        "d: quiet CPUs in a guest, containerd 2",
-        "sid",
-        "run_quiet",
-        in_guest=True,
-        column="containerd-2",
-        machine="quiet-cpus",
-        devices=_INTERRUPTING,
-        drivers=("drivers/char/hw_random/virtio-rng.ko.xz", "drivers/block/virtio_blk.ko.xz"),
+    *(
+        Run(
+            "d",
+            f"d: quiet CPUs in a guest, {linux}",
+            "sid",
+            "run_quiet",
+            in_guest=True,
+            column="containerd-2",
+            machine="quiet-cpus",
+            devices=_INTERRUPTING,
+            drivers=("virtio_rng", "virtio_blk", "virtio_net"),
+            kernel=suite,
+        )
+        for linux, suite in _KERNELS
     ),
 )
 
@@ -147,19 +155,10 @@ def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     words = ["--systemd"] if run.with_systemd else []
     machine = machine_named(run.machine)
     machine = replace(machine, arguments=(*machine.arguments, *run.devices))
-    with booted(machine, column_named(run.column), lab, place) as guest:
-        for driver in run.drivers:
-            _load(guest, driver, lab, place)
+    with booted(machine, column_named(run.column), lab, place, kernel=run.kernel) as guest:
+        if run.drivers:
+            guest.must_run(f"modprobe -a {' '.join(run.drivers)}", "loading drivers")
         return guest.run(" ".join(inside(run.module, *words)), outcome.hear)
-
-
-def _load(guest: Guest, driver: str, lab: Lab, place: Path) -> None:
-    """Load a module of the guest's kernel that has no other beneath it."""
-    (packed,) = (lab.roots[KERNEL_FROM].root / "usr/lib/modules").glob(f"*/kernel/{driver}")
-    module = place / Path(driver).stem
-    module.write_bytes(lzma.decompress(packed.read_bytes()))
-    guest.put(module, f"/run/{module.name}")
-    guest.must_run(f"insmod /run/{module.name}", f"loading {module.name}")
 
 
 def _tail(log: Path) -> str:

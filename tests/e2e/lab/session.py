@@ -25,7 +25,7 @@ from .plan import plan
 from .prepare import inside
 from .progress import say, step
 from .qemu_machine import GuestMachine, guest_machine
-from .ready import CHECKOUT, Lab
+from .ready import CHECKOUT, KERNEL_FROM, Lab
 from .shell import LabError
 
 EMBEDDED = "embedded"
@@ -189,15 +189,23 @@ def limitation(scenario: Scenario, column: Column) -> str:
 
 
 @contextmanager
-def booted(guest: GuestMachine, column: Column, lab: Lab, place: Path, terminal: str = "") -> Iterator[Guest]:
+def booted(
+    guest: GuestMachine,
+    column: Column,
+    lab: Lab,
+    place: Path,
+    terminal: str = "",
+    kernel: str = KERNEL_FROM,
+) -> Iterator[Guest]:
     """A guest with the checkout in it; its logs are brought out when it ends.
 
     Args:
         terminal: the socket to offer a terminal of the guest on.
+        kernel: the suite of its kernel.
     """
     place.mkdir(parents=True, exist_ok=True)
     chosen = accelerator(lab, column.root)
-    recipe = GuestRecipe(*lab.disks[column.root], guest, accelerator=chosen, terminal=terminal)
+    recipe = GuestRecipe(*lab.disks[column.root, kernel], guest, accelerator=chosen, terminal=terminal)
     if column.systemd:
         recipe = replace(recipe, init=INIT)
     with boot(recipe, place / "console.log") as running:

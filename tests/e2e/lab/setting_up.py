@@ -7,17 +7,25 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
-from .prepare import prepare_guest, prepare_root
+from .prepare import prepare_guest, prepare_guest_with, prepare_root
 from .progress import say, step
 from .ready import CHECKOUT, KERNEL_FROM, Lab
 from .shell import CannotRun
 
 CANNOT_RUN = 77
-_NEEDED = {"zstd": "zstd", "xz": "xz-utils", "mke2fs": "e2fsprogs", "dpkg-deb": "dpkg", "tar": "tar"}
+_NEEDED = {
+    "zstd": "zstd",
+    "xz": "xz-utils",
+    "lz4": "lz4",
+    "mke2fs": "e2fsprogs",
+    "dpkg-deb": "dpkg",
+    "tar": "tar",
+}
 _OLDEST_QEMU = 8
 MACHINE_LOCK = Path("/run/nri-pin-e2e.lock")
 """Held by whoever runs containers on this machine itself; guests need the lock of their folder only."""
@@ -75,8 +83,16 @@ def _own_words() -> str:
     return shlex.join([command, *sys.argv[1:]])
 
 
-def prepare(roots_wanted: list[str], guests: list[str], mirror: Mirror, work: Path) -> Lab:
+def prepare(
+    roots_wanted: list[str],
+    guests: list[str],
+    mirror: Mirror,
+    work: Path,
+    other_kernels: Iterable[tuple[str, str]] = (),
+) -> Lab:
     """Build roots and guests that are missing, and pack the checkout.
+
+    `other_kernels` are guests, too: roots, each with the suite of its kernel.
 
     What this machine itself lacks is installed first: a root takes minutes, and would be waited for in vain.
     """
@@ -86,7 +102,10 @@ def prepare(roots_wanted: list[str], guests: list[str], mirror: Mirror, work: Pa
     with ThreadPoolExecutor() as pool:
         building = {name: pool.submit(prepare_root, name, mirror, CHECKOUT, work) for name in names}
         roots = {name: future.result() for name, future in building.items()}
-    return Lab(work, roots, {name: prepare_guest(roots[name], roots[KERNEL_FROM], work) for name in guests})
+    disks = {(name, KERNEL_FROM): prepare_guest(roots[name], roots[KERNEL_FROM], work) for name in guests}
+    for name, suite in other_kernels:
+        disks[name, suite] = prepare_guest_with(suite, roots[name], mirror, work)
+    return Lab(work, roots, disks)
 
 
 def _install(mirror: Mirror, guests: bool, work: Path) -> None:

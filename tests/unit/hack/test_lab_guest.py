@@ -18,7 +18,7 @@ from tests.e2e.lab.guest_recipe import GuestRecipe
 from tests.e2e.lab.guest_server import Server
 from tests.e2e.lab.prepare import Prepared
 from tests.e2e.lab.qemu_machine import guest_machine
-from tests.e2e.lab.ready import Lab
+from tests.e2e.lab.ready import KERNEL_FROM, Lab
 from tests.e2e.lab.running import Running
 from tests.e2e.lab.session import booted, column_named
 from tests.e2e.lab.shell import Interrupted, LabError
@@ -66,7 +66,7 @@ def _lab(place: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     (place / "payload").write_text("x")
     monkeypatch.setattr(session_module, "accelerator", lambda _lab, _root: "tcg")
     prepared = Prepared("sid", place, place / "payload", "key")
-    return Lab(place, {"sid": prepared}, {"sid": (place / "disk", place / "kernel")})
+    return Lab(place, {"sid": prepared}, {("sid", KERNEL_FROM): (place / "disk", place / "kernel")})
 
 
 class FakeQemu:
