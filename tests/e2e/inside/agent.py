@@ -95,6 +95,13 @@ class Agent:
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
+    def doctor(self, *words: str) -> tuple[int, str]:
+        """What `nri-pin doctor` says on the node."""
+        state_dir = str(self.config.get("stateDir", "/run/nri-pin"))
+        command = [PYTHON, "-m", "nri_plugin", "doctor", "--state-dir", state_dir, *words]
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
     def times_joined(self) -> int:
         """How often the runtime has taken a plugin since its log began."""
         return len(self.runtime.log_lines(_SYNCHRONIZED))

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import os
+import socket
+import struct
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,3 +126,33 @@ def read_disk(disk: str, cpu: int, blocks: int = 30) -> None:
     """Read a disk past the page cache from one CPU: an interrupt of that CPU's queue for each block."""
     command = ["dd", f"if=/dev/{disk}", "of=/dev/null", "bs=4096", "iflag=direct", f"count={blocks}"]
     subprocess.run(["taskset", "-c", str(cpu), *command], check=True, capture_output=True)
+
+
+GATEWAY = "10.0.2.2"
+"""What answers behind the guest's network device. Source: QEMU, user networking."""
+
+
+def network() -> str:
+    """The guest's network device, with an address; empty where it has none."""
+    found = [path.name for path in Path("/sys/class/net").iterdir() if (path / "device").exists()]
+    if not found:
+        return ""
+    name = found[0]
+    for words in (("addr", "replace", "10.0.2.15/24", "dev", name), ("link", "set", name, "up")):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+    return name
+
+
+def ping(count: int) -> int:
+    """Send packets that are answered; return how many were."""
+    answered = 0
+    with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP) as peer:
+        peer.settimeout(1)
+        for number in range(count):
+            head = struct.pack("!BBHHH", 8, 0, 0, 1, number)
+            words = sum(struct.unpack("!4H", head))
+            peer.sendto(head[:2] + struct.pack("!H", ~words & 0xFFFF) + head[4:], (GATEWAY, 0))
+            with contextlib.suppress(TimeoutError):
+                peer.recv(1 << 12)
+                answered += 1
+    return answered

@@ -5,9 +5,11 @@ import mmap
 import os
 import subprocess
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from . import interrupts
 from .agent import PYTHON
 from .node import Node, Pod
 from .observe import CGROUPS, format_list, parse_list
@@ -19,6 +21,11 @@ _READS = 50
 _STRANGER_S = 2.0
 _LEAST_FOREIGN_US = 100_000
 _INTERVAL_S = 20
+_DEVICES: Mapping[str, Callable[[], object]] = {
+    "random": lambda: interrupts.draw_random(1000),
+    "network": lambda: interrupts.ping(300),
+}
+"""Loads of devices whose interrupts come wherever they are sent."""
 _SLEEPS = "230 "
 """Source: Linux, arch/x86/entry/syscalls/syscall_64.tbl: clock_nanosleep."""
 
@@ -26,8 +33,8 @@ Json = dict[str, Any]
 Texts = dict[str, str]
 
 
-def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> None:
-    """Measure a container, with or without a load on its CPUs meanwhile, and compare."""
+def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> Json:
+    """Measure a container, with or without a load meanwhile, and compare; return what `nri-pin noise` told."""
     cpus = _cpus(node, pod, name)
     key = f"{pod.spec.namespace}/{pod.spec.name}/{name}"
     state_dir = str(node.agent.config.get("stateDir", "/run/nri-pin"))
@@ -39,6 +46,8 @@ def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> None:
         wait_for(lambda: syscall.read_text().startswith(_SLEEPS), 120, "nri-pin noise has read once")
         inner_first = _texts()
         foreign_us = _disturb(cpus) if load == "disk" else 0
+        if load in _DEVICES:
+            _DEVICES[load]()
         gone = {max(cpus)} if load == "hotplug" else set()
         _switch(gone, is_online=False)
         inner_last = _texts()
@@ -55,6 +64,7 @@ def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> None:
     if not gone:
         _judge_load(node, f"{where}: {key}", found, cpus, foreign_us)
     node.figure(f"noise of {key}, load {load}", json.dumps(found["totals"]))
+    return dict(found)
 
 
 def _judge_load(node: Node, what: str, found: Json, cpus: set[int], foreign_us: int) -> None:

@@ -6,6 +6,7 @@ from .agent import Agent
 from .containerd import Containerd, version
 from .kubepods import make_kubepods
 from .node import Node
+from .quiet_facts import METRICS
 from .report import play, tell
 from .scenarios_life import the_agent_had_nothing_to_complain_of, the_agent_needs_no_capability
 from .scenarios_quiet import (
@@ -13,6 +14,7 @@ from .scenarios_quiet import (
     a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet,
     a_device_that_is_added_again_stays_away,
     a_foreign_write_is_undone,
+    a_writer_that_goes_on_is_named,
     annotations_are_obeyed_in_named_namespaces_only,
     interrupts_leave_exclusive_cpus_and_come_back,
     interrupts_that_only_the_kernel_moves_are_counted,
@@ -20,28 +22,40 @@ from .scenarios_quiet import (
     nobody_asks_and_nothing_is_written,
     release_gives_interrupts_back,
 )
+from .scenarios_quiet_others import (
+    an_isolated_partition_stays_one,
+    irqbalance_is_told,
+    noise_is_gone_where_cpus_are_quiet,
+)
+from .scenarios_quiet_pods import the_agent_s_pod_needs_its_mounts, the_probe_s_pod_measures_its_cpus
 
-_CONFIG = {
+CONFIG = {
     "reservedSystemCPUs": "0",
     "irqs": "exclusive",
     "workqueues": "exclusive",
     "annotationNamespaces": ["trusted"],
-    "metricsBindAddress": "127.0.0.1:9900",
+    "metricsBindAddress": METRICS,
 }
-_FEW_THREADS = {"GOMAXPROCS": "2"}
-_EMULATED = {"plugin_registration_timeout": "60s"}
+FEW_THREADS = {"GOMAXPROCS": "2"}
+EMULATED = {"plugin_registration_timeout": "60s"}
 
 _STORY = (
     nobody_asks_and_nothing_is_written,
     the_agent_needs_no_capability,
     interrupts_leave_exclusive_cpus_and_come_back,
     a_foreign_write_is_undone,
+    a_writer_that_goes_on_is_named,
     a_device_that_is_added_again_stays_away,
     a_container_keeps_interrupts_on_its_first_core,
     annotations_are_obeyed_in_named_namespaces_only,
     interrupts_that_only_the_kernel_moves_are_counted,
     release_gives_interrupts_back,
     killing_the_agent_keeps_them_quiet,
+    irqbalance_is_told,
+    an_isolated_partition_stays_one,
+    noise_is_gone_where_cpus_are_quiet,
+    the_probe_s_pod_measures_its_cpus,
+    the_agent_s_pod_needs_its_mounts,
     a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet,
     the_agent_had_nothing_to_complain_of,
 )
@@ -51,9 +65,9 @@ if __name__ == "__main__":
     with_systemd = "--systemd" in sys.argv
     if not with_systemd:
         make_kubepods()
-    runtime = Containerd(systemd=with_systemd, nri=_EMULATED, environment=_FEW_THREADS)
+    runtime = Containerd(systemd=with_systemd, nri=EMULATED, environment=FEW_THREADS)
     runtime.start()
-    agent = Agent(runtime, dict(_CONFIG))
+    agent = Agent(runtime, dict(CONFIG))
     node = Node(runtime, agent)
     agent.start()
     for scenario in _STORY:

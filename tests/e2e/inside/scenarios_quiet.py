@@ -1,45 +1,27 @@
 """Quiet CPUs on a real kernel: where interrupts come is read from the kernel, never from the agent."""
 
-import urllib.request
+import json
+import time
 from dataclasses import replace
 from pathlib import Path
 
 from . import interrupts
 from .node import Node
+from .observe import parse_list
 from .pods import guaranteed
+from .quiet_facts import (
+    QUIET_FILE,
+    SOON_S,
+    mask,
+    metrics,
+    nothing_reaches,
+    quiet_cpus,
+    rng,
+    rng_line,
+    timed,
+    wait_until_quiet,
+)
 from .waiting import wait_for
-
-QUIET_FILE = Path("/run/nri-pin/quiet.json")
-_SOON_S = 120
-"""Emulated CPUs are slow; the agent itself needs less than five seconds."""
-
-_RNG_ID = "0x0004"
-"""Source: virtio specification, device types."""
-
-
-def _quiet(node: Node) -> set[int]:
-    """The CPUs of the exclusive containers, as the kernel has them."""
-    found: set[int] = set()
-    for name, identity in node.running().items():
-        if name.startswith("loud"):
-            continue
-        found |= node.observe(identity).allowed_cpus
-    return found
-
-
-def _rng() -> str:
-    """The virtio device that generates random numbers, as `virtio1`."""
-    files = Path("/sys/bus/virtio/devices").glob("*/device")
-    return next(file.parent.name for file in files if file.read_text().strip() == _RNG_ID)
-
-
-def _rng_line() -> interrupts.Line:
-    return interrupts.named(f"{_rng()}-input")
-
-
-def _nothing_reaches(cpus: set[int]) -> list[str]:
-    """Movable interrupts that may come to these CPUs."""
-    return [f"{one.number} {one.actions}" for one in interrupts.lines() if one.is_movable and one.cpus & cpus]
 
 
 def nobody_asks_and_nothing_is_written(node: Node) -> None:
@@ -55,41 +37,76 @@ def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
     """Lines 1, 2 and 7 of the acceptance: smp_affinity_list, counters, byte for byte."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
+    cpus = quiet_cpus(node)
     node.figure("quiet CPUs", sorted(cpus))
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
-    node.expect("the mask for later interrupts names none of them", not _mask(interrupts.DEFAULT_MASK) & cpus)
+    wait_until_quiet(cpus)
+    node.expect("the mask for later interrupts names none of them", not mask(interrupts.DEFAULT_MASK) & cpus)
     for file in interrupts.WORKQUEUES:
-        node.expect(f"{file.parent.name}/{file.name} names none of them", not _mask(file) & cpus)
+        node.expect(f"{file.parent.name}/{file.name} names none of them", not mask(file) & cpus)
     interrupts.draw_random(20)  # a line without remapping moves at its next interrupt
     first = interrupts.movable_counts(cpus)
-    quiet_before = interrupts.counts(_rng_line().number)
+    quiet_before = interrupts.counts(rng_line().number)
     interrupts.draw_random(2000)
     interrupts.read_disk("nvme0n1", 0)
     after = interrupts.movable_counts(cpus)
     moved = {name: count - first.get(name, 0) for name, count in after.items() if count != first.get(name, 0)}
     node.equal("2,000 random reads later no movable interrupt has come to a quiet CPU", moved, {})
-    total = sum(interrupts.counts(_rng_line().number)) - sum(quiet_before)
+    total = sum(interrupts.counts(rng_line().number)) - sum(quiet_before)
     node.expect("the generator has interrupted other CPUs", total > 1000, total)
-    node.figure("interrupts of the generator by CPU", interrupts.counts(_rng_line().number))
+    node.figure("interrupts of the generator by CPU", interrupts.counts(rng_line().number))
     node.remove(pod)
-    wait_for(lambda: interrupts.settings() == before, _SOON_S, "every setting is byte for byte as before")
-    node.expect("the file of originals is gone", not QUIET_FILE.exists())
-
-
-def _mask(file: Path) -> set[int]:
-    mask = int(file.read_text().strip().replace(",", ""), 16)
-    return {cpu for cpu in range(mask.bit_length()) if mask >> cpu & 1}
+    wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
+    left = json.loads(QUIET_FILE.read_text())["body"]["kept"] if QUIET_FILE.exists() else []
+    refused = [one["name"] for one in left if one["refused"]]
+    # Before Linux 6.12 only a write tells which interrupts nobody may set, and that is remembered until the next boot.
+    node.equal("the file of originals holds nothing but what the kernel refuses", len(left), len(refused))
 
 
 def a_foreign_write_is_undone(node: Node) -> None:
     """Line 10: another writer puts an interrupt onto a quiet CPU."""
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
-    rng = _rng_line().number
-    interrupts.write(interrupts.IRQS / str(rng) / "smp_affinity_list", str(min(cpus)))
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "the interrupt leaves the quiet CPU again")
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
+    number = rng_line().number
+    interrupts.write(_affinity(number), str(min(cpus)))
+    timed(node, lambda: not _reaches(number, cpus), "a foreign write is undone")
+    node.remove(pod)
+
+
+def _affinity(number: int) -> Path:
+    return interrupts.IRQS / str(number) / "smp_affinity_list"
+
+
+def _reaches(number: int, cpus: set[int]) -> bool:
+    return bool(parse_list(_affinity(number).read_text()) & cpus)
+
+
+_PATIENT = 10
+_AGAIN = "somebody else sets an interrupt again and again"
+
+
+def a_writer_that_goes_on_is_named(node: Node) -> None:
+    """Line 10: ten foreign writes in a row, then the agent backs off and names the interrupt."""
+    pod = node.run(guaranteed("db", 2))
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
+    number = rng_line().number
+    undone = 'nri_pin_quiet_writes_total{of="irq",result="undone"}'
+    before, took = metrics().get(undone, 0), []
+    for _ in range(_PATIENT + 2):
+        interrupts.write(_affinity(number), str(max(cpus)))
+        began = time.monotonic()
+        wait_for(lambda: not _reaches(number, cpus), SOON_S, "a foreign write is undone")
+        took.append(round(time.monotonic() - began, 2))
+    node.figure("seconds until each of twelve foreign writes in a row is undone", took)
+    wait_for(lambda: metrics()["nri_pin_quiet_rivals"] == 1, SOON_S, "the metric counts the rival")
+    node.equal("each is counted", metrics()[undone] - before, _PATIENT + 2)
+    said = [line for line in node.agent.lines() if _AGAIN in line]
+    node.equal("the agent says so once", len(said), 1)
+    node.expect("and names the interrupt", all(f"setting=irq/{number} " in line for line in said), said)
+    status, text = node.agent.doctor()
+    node.expect("doctor names it, too", f"irq/{number}" in text, (status, text))
+    node.agent.excuse(said)
     node.remove(pod)
 
 
@@ -97,18 +114,17 @@ def a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet(node: Node) -> N
     """Line 6: the kernel gives an interrupt without a CPU all online ones."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
-    rng = _rng_line().number
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
     victim = max({0, 1, 2, 3} - cpus)
-    interrupts.write(interrupts.IRQS / str(rng) / "smp_affinity_list", str(victim))
+    interrupts.write(_affinity(rng_line().number), str(victim))
     interrupts.draw_random(20)
     interrupts.write(Path(f"/sys/devices/system/cpu/cpu{victim}/online"), "0")
-    thrown = _nothing_reaches(cpus)
+    thrown = nothing_reaches(cpus)
     node.expect("the kernel has thrown interrupts onto quiet CPUs", bool(thrown), thrown)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "they leave the quiet CPUs")
+    timed(node, lambda: not nothing_reaches(cpus), "interrupts of an offline CPU leave the quiet CPUs")
     interrupts.write(Path(f"/sys/devices/system/cpu/cpu{victim}/online"), "1")
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "none comes with the CPU")
+    wait_for(lambda: not nothing_reaches(cpus), SOON_S, "none comes with the CPU")
     node.remove(pod)
     changed = {name for name, text in interrupts.settings().items() if before.get(name) != text}
     node.figure("settings that differ after a foreign write", sorted(changed))
@@ -118,34 +134,38 @@ def a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet(node: Node) -> N
 def a_device_that_is_added_again_stays_away(node: Node) -> None:
     """Line 5: its interrupts may have the same numbers."""
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
-    device = Path("/sys/bus/virtio/devices", _rng()).resolve().parent
-    number = _rng_line().number
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
+    device = Path("/sys/bus/virtio/devices", rng()).resolve().parent
+    number = rng_line().number
     interrupts.write(device / "remove", "1")
     interrupts.write(Path("/sys/bus/pci/rescan"), "1")
     wait_for(
         lambda: any("-input" in one.actions for one in interrupts.lines()),
-        _SOON_S,
+        SOON_S,
         "the device is there again",
     )
-    node.figure("number before and after", (number, _rng_line().number))
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "its interrupts leave the quiet CPUs")
+    node.figure("number before and after", (number, rng_line().number))
+    timed(
+        node,
+        lambda: not nothing_reaches(cpus),
+        "interrupts of a device that was added again leave the quiet CPUs",
+    )
     node.remove(pod)
 
 
 def a_container_keeps_interrupts_on_its_first_core(node: Node) -> None:
     """Lines 12, 13 and 17: housekeeping, a claim, and who is obeyed."""
-    rng = _rng_line().number
+    number = rng_line().number
     spec = replace(
         guaranteed("db", 2),
         namespace="trusted",
-        annotations={"nri-pin/irqs.pod": "housekeeping", "nri-pin/irq-claim.pod": f"{_rng()}-*"},
+        annotations={"nri-pin/irqs.pod": "housekeeping", "nri-pin/irq-claim.pod": f"{rng()}-*"},
     )
     pod = node.run(spec)
-    first, *rest = sorted(_quiet(node))
+    first, *rest = sorted(quiet_cpus(node))
     wait_for(
-        lambda: not _nothing_reaches(set(rest)), _SOON_S, "interrupts leave the CPUs behind the first core"
+        lambda: not nothing_reaches(set(rest)), SOON_S, "interrupts leave the CPUs behind the first core"
     )
     environ = Path(f"/proc/{node.pid(pod.id)}/environ").read_bytes().decode().split("\0")
     node.expect(
@@ -155,20 +175,20 @@ def a_container_keeps_interrupts_on_its_first_core(node: Node) -> None:
     )
     node.equal(
         "the claimed interrupt is on the first core",
-        interrupts.lines_by_number()[rng].cpus,
+        interrupts.lines_by_number()[number].cpus,
         frozenset({first}),
     )
-    before = interrupts.counts(rng)[first]
+    before = interrupts.counts(number)[first]
     interrupts.draw_random(200)
-    node.expect("it comes there", interrupts.counts(rng)[first] - before >= 190, interrupts.counts(rng))
+    node.expect("it comes there", interrupts.counts(number)[first] - before >= 190, interrupts.counts(number))
     node.remove(pod)
 
 
 def annotations_are_obeyed_in_named_namespaces_only(node: Node) -> None:
     """Line 17."""
     pod = node.run(replace(guaranteed("db", 2), annotations={"nri-pin/irqs.pod": "any"}))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "interrupts leave its CPUs although it says any")
+    cpus = quiet_cpus(node)
+    wait_for(lambda: not nothing_reaches(cpus), SOON_S, "interrupts leave its CPUs although it says any")
     node.remove(pod)
     both = {"nri-pin/irqs.pod": "quiet", "irq-load-balancing.crio.io": "housekeeping"}
     said = node.refusal_of(replace(guaranteed("db", 2), namespace="trusted", annotations=both))
@@ -179,17 +199,19 @@ def annotations_are_obeyed_in_named_namespaces_only(node: Node) -> None:
 def interrupts_that_only_the_kernel_moves_are_counted(node: Node) -> None:
     """Line 3: those of the disk's queues."""
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
-    with urllib.request.urlopen("http://127.0.0.1:9900/metrics", timeout=60) as answer:
-        shown = [line for line in answer.read().decode().splitlines() if line.startswith("nri_pin_quiet")]
-    node.figure("metrics", shown)
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
+    node.figure("metrics", metrics())
     # Quiet lines that have not fired since may still come once to their old CPU, and count, too.
     lines = interrupts.lines()
     fixed = [one for one in lines if not one.is_movable and one.cpus & cpus]
     waiting = [one for one in lines if one.is_movable and one.effective & cpus]
-    wanted = f"nri_pin_quiet_reaching_interrupts {len(fixed) + len(waiting)}.0"
-    node.expect("metrics count them", wanted in shown, (wanted, shown))
+    node.equal(
+        "metrics count them", metrics()["nri_pin_quiet_reaching_interrupts"], len(fixed) + len(waiting)
+    )
+    managed = sum(not one.is_movable for one in lines)
+    failed = [value for name, value in metrics().items() if 'result="failed"' in name]
+    node.expect("none is written twice", sum(failed) <= managed, (failed, managed))
     node.remove(pod)
 
 
@@ -197,10 +219,10 @@ def release_gives_interrupts_back(node: Node) -> None:
     """Line 11 and 7, without an agent."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
     node.agent.stop()
-    node.equal("an agent that stops changes nothing", _nothing_reaches(cpus), [])
+    node.equal("an agent that stops changes nothing", nothing_reaches(cpus), [])
     status, said = node.agent.release()
     node.equal("release succeeds", status, 0)
     node.figure("it says", said)
@@ -213,13 +235,13 @@ def killing_the_agent_keeps_them_quiet(node: Node) -> None:
     """Line 8: SIGKILL, then the same again."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
-    cpus = _quiet(node)
-    wait_for(lambda: not _nothing_reaches(cpus), _SOON_S, "movable interrupts leave the quiet CPUs")
+    cpus = quiet_cpus(node)
+    wait_until_quiet(cpus)
     node.agent.kill()
-    node.equal("nothing has come back", _nothing_reaches(cpus), [])
+    node.equal("nothing has come back", nothing_reaches(cpus), [])
     node.agent.start()
-    node.equal("nothing has come back with the next agent", _nothing_reaches(cpus), [])
+    node.equal("nothing has come back with the next agent", nothing_reaches(cpus), [])
     node.agent.kill()
     node.remove(pod)
     node.agent.start()
-    wait_for(lambda: interrupts.settings() == before, _SOON_S, "every setting is byte for byte as before")
+    wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from .accelerator import accelerator
 from .direct import run_in_root
-from .guest import Guest
 from .lab_files import machine_named
 from .outcome import Outcome
 from .prepare import inside
@@ -62,6 +61,17 @@ _INTERRUPTING = (
     *("-netdev", "user,id=net,restrict=on", "-device", "virtio-net-pci,netdev=net,bus=pcie.0,addr=0x1c"),
 )
 
+# eight devices with 64 queues each: an interrupt for each queue that may be moved at once, where the machine remaps them
+_CROWD = tuple(
+    word
+    for number in range(8)
+    for word in (
+        "-device",
+        f"virtio-serial-pci,id=crowd{number},max_ports=31,vectors=66,bus=pcie.0,addr={hex(0x10 + number)}",
+    )
+)
+_REMAPPING = ("-device", "intel-iommu,intremap=on")
+
 # what the kernel lets anybody move, and says when it does not, differs between them
 _KERNELS = (("Linux 6.1", "bookworm"), ("Linux 6.12", "trixie"), ("the newest Linux", "sid"))
 
@@ -101,6 +111,17 @@ RUNS = (
             kernel=suite,
         )
         for linux, suite in _KERNELS
+    ),
+    Run(
+        "d",
+        "d: quiet CPUs in a guest with 500 interrupts",
+        "sid",
+        "run_crowded",
+        in_guest=True,
+        column="containerd-2",
+        machine="quiet-cpus",
+        devices=(*_REMAPPING, *_CROWD, *_INTERRUPTING),
+        drivers=("virtio_rng",),
     ),
 )
 

@@ -1,0 +1,95 @@
+"""Hundreds of movable interrupts: the vector table of the last housekeeping CPU is full, and creations go on as before."""
+
+import contextlib
+import statistics
+import time
+from pathlib import Path
+
+from . import interrupts
+from .node import Node
+from .pods import guaranteed
+from .quiet_facts import SOON_S, metrics, quiet_cpus
+from .waiting import wait_for
+
+_FAILED = 'nri_pin_quiet_writes_total{of="ENOSPC",result="failed"}'
+_LOOKS, _EVERY_S = 6, 5.0
+_CREATIONS = 12
+
+
+def a_full_vector_table_is_survived(node: Node) -> None:
+    """Line 15: all CPUs quiet but one, and more interrupts than that one takes."""
+    before = interrupts.settings()
+    movable = [one for one in interrupts.lines() if one.is_movable]
+    node.figure("movable interrupts", len(movable))
+    node.expect("there are more than a CPU has vectors for", len(movable) > 256, len(movable))
+    pods = [node.run(guaranteed(f"db-{number}", 1)) for number in range(3)]
+    cpus = quiet_cpus(node)
+    node.equal("all CPUs are quiet but one", len(cpus), 3)
+    wait_for(
+        lambda: _FAILED in metrics(), SOON_S, "the kernel has no vectors left, and the agent counts that"
+    )
+    wait_for(lambda: not _could_move(cpus), SOON_S, "what finds a vector has moved")
+    counts = []
+    for _ in range(_LOOKS):
+        counts.append(metrics()[_FAILED])
+        time.sleep(_EVERY_S)
+    retries = [int(later - sooner) for sooner, later in zip(counts, counts[1:], strict=False)]
+    node.figure(f"retries in each {_EVERY_S:g} s", retries)
+    lines = [one for one in interrupts.lines() if one.is_movable]
+    left = [one for one in lines if one.cpus & cpus]
+    node.figure("interrupts that left, and that could not", (len(lines) - len(left), len(left)))
+    node.expect("some have left", len(left) < len(lines) - 100, (len(left), len(lines)))
+    (finding,) = [
+        line for line in node.agent.doctor()[1].splitlines() if "quiet" in line and "ENOSPC" in line
+    ] or [""]
+    node.expect("doctor names the reason", "ENOSPC" in finding, finding)
+    node.figure("doctor says", finding[:400])
+    said = node.agent.complaints()
+    node.figure("what the agent complains of", said)
+    node.expect("it says so only once", len(said) <= 1, said)
+    node.agent.excuse(said)
+    for pod in pods:
+        node.remove(pod)
+    wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
+
+
+def _could_move(cpus: set[int]) -> bool:
+    """Whether an interrupt has left meanwhile: the number of those that have not is another one a little later."""
+    first = _on(cpus)
+    time.sleep(_EVERY_S)
+    return _on(cpus) != first
+
+
+def _on(cpus: set[int]) -> int:
+    return sum(one.is_movable and bool(one.cpus & cpus) for one in interrupts.lines())
+
+
+def creations_wait_for_no_interrupt(node: Node) -> None:
+    """Line 20: the time of CreateContainer, without and with quiet CPUs, in turn."""
+    took: dict[str, list[float]] = {"none": [], "exclusive": []}
+    for _ in range(2):
+        for word, times in took.items():
+            node.agent.stop()
+            node.agent.config["irqs"] = node.agent.config["workqueues"] = word
+            node.agent.start()
+            for number in range(_CREATIONS):
+                times.append(_creation_ms(node, number))
+    node.agent.config["irqs"] = node.agent.config["workqueues"] = "exclusive"
+    for word, times in took.items():
+        figures = statistics.median(times), min(times), max(times)
+        node.figure(
+            f"ms of CreateContainer, irqs: {word}: median, least, most", [round(one, 1) for one in figures]
+        )
+    with contextlib.suppress(OSError):
+        node.figure("interrupts", len([*Path("/proc/irq").iterdir()]))
+
+
+def _creation_ms(node: Node, number: int) -> float:
+    """Create a container with an exclusive CPU, and remove it."""
+    spec = guaranteed(f"made-{number}", 1)
+    pod = node.sandbox(spec)
+    began = time.perf_counter()
+    node.create(pod, spec.containers[0])
+    took = (time.perf_counter() - began) * 1000
+    node.remove(pod)
+    return took

@@ -1,0 +1,142 @@
+"""Quiet CPUs beside others: irqbalance, an isolated partition, and what `nri-pin noise` tells before and after."""
+
+from pathlib import Path
+
+from . import interrupts
+from .irqbalance import IRQBalance
+from .node import Node
+from .noise_side import Json, measure
+from .observe import cpuset_directory, parse_list
+from .pods import guaranteed
+from .quiet_facts import mask, nothing_reaches, quiet_cpus, timed, wait_until_quiet
+
+_OWN = {3}
+_PF_KTHREAD, _PF_NO_SETAFFINITY = 0x00200000, 0x04000000
+"""Source: Linux, include/linux/sched.h."""
+
+
+def irqbalance_is_told(node: Node) -> None:
+    """Line 11: Debian's own, which has a ban of its own."""
+    balancer = IRQBalance("3")
+    balancer.start()
+    try:
+        timed(node, lambda: balancer.banned() == _OWN, "irqbalance leaves alone what its configuration says")
+        pod = node.run(guaranteed("db", 1))
+        cpus = quiet_cpus(node)
+        both = cpus | _OWN
+        timed(node, lambda: balancer.banned() == both, "irqbalance leaves quiet CPUs alone, too")
+        wait_until_quiet(cpus)
+        balancer.end()
+        balancer.start()
+        timed(node, lambda: balancer.banned() == both, "irqbalance leaves them alone after its restart")
+        wait_until_quiet(cpus)
+        interrupts.draw_random(500)
+        node.equal("it has put no interrupt on quiet CPUs", nothing_reaches(cpus), [])
+        node.expect("it still runs", balancer.is_running)
+        node.agent.stop()
+        status, said = node.agent.release()
+        node.expect("release succeeds", status == 0, said)
+        timed(node, lambda: balancer.banned() == _OWN, "its own ban is back after a release")
+        node.agent.start()
+        timed(node, lambda: balancer.banned() == both, "the next agent tells it again")
+        node.remove(pod)
+        timed(node, lambda: balancer.banned() == _OWN, "its own ban is back after the last container")
+        node.expect("it still runs in the end", balancer.is_running)
+    finally:
+        balancer.end()
+
+
+def an_isolated_partition_stays_one(node: Node) -> None:
+    """Line 18: `isolation: isolated` with quiet CPUs."""
+    before = interrupts.settings()
+    node.agent.stop()
+    node.agent.config["isolation"] = "isolated"
+    node.agent.start()
+    try:
+        pod = node.run(guaranteed("db", 2))
+        cpus = quiet_cpus(node)
+        partition = cpuset_directory(node.pid(pod.id)) / "cpuset.cpus.partition"
+        timed(node, lambda: partition.read_text().strip() == "isolated", "the partition is isolated")
+        timed(node, lambda: not nothing_reaches(cpus), "movable interrupts leave an isolated partition")
+        for file in interrupts.WORKQUEUES:
+            timed(
+                node,
+                lambda file=file: not mask(file) & cpus,
+                f"{file.parent.name}/{file.name} leaves it, too",
+            )
+        movable, bound = _kernel_threads(cpus)
+        node.equal("no kernel thread that can be moved may run there", movable, [])
+        node.figure("kernel threads there that cannot", bound)
+        interrupts.draw_random(500)
+        node.equal("the partition is still valid", partition.read_text().strip(), "isolated")
+        node.remove(pod)
+        timed(node, lambda: interrupts.settings() == before, "every setting is as before the partition")
+    finally:
+        node.agent.stop()
+        node.agent.config["isolation"] = "none"
+        node.agent.start()
+
+
+def _kernel_threads(cpus: set[int]) -> tuple[list[str], list[str]]:
+    """Kernel threads that may run on some of these CPUs: those that can be moved, and the others."""
+    movable, bound = [], []
+    for directory in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (directory / "stat").read_text().rpartition(")")
+            flags = int(rest.split()[6])
+            status = (directory / "status").read_text()
+        except OSError:
+            continue
+        allowed = parse_list(status.partition("Cpus_allowed_list:")[2].split()[0])
+        if flags & _PF_KTHREAD and allowed & cpus:
+            (bound if flags & _PF_NO_SETAFFINITY else movable).append(name.partition("(")[2])
+    return sorted(movable), sorted(bound)
+
+
+def noise_is_gone_where_cpus_are_quiet(node: Node) -> None:
+    """A container whose CPUs are not quiet beside one whose CPUs are, under the same load of devices."""
+    device = interrupts.network()
+    node.figure("network device", device)
+    node.agent.stop()
+    node.agent.config["irqs"] = "none"
+    node.agent.start()
+    for load, part in (("random", "input"), ("network", "virtio")):
+        pod = node.run(guaranteed("loud", 2))
+        cpus = quiet_cpus(node)
+        for line in _device_lines(load):
+            interrupts.write(interrupts.IRQS / str(line) / "smp_affinity_list", str(min(cpus)))
+        loud = _interruptions(measure(node, f"loud, {load}", pod, "main", load), part)
+        node.expect(f"{load}: interrupts of devices are seen on CPUs that are not quiet", loud > 200, loud)
+        node.remove(pod)
+    node.agent.stop()
+    node.agent.config["irqs"] = "exclusive"
+    node.agent.start()
+    for load, part in (("random", "input"), ("network", "virtio"), ("disk", "virtio")):
+        pod = node.run(guaranteed("quiet", 2))
+        cpus = quiet_cpus(node)
+        wait_until_quiet(cpus)
+        interrupts.draw_random(20)  # a line without remapping moves at its next interrupt
+        interrupts.ping(5)
+        still = _interruptions(measure(node, f"quiet, {load}", pod, "main", load), part)
+        node.equal(f"{load}: interrupts of these devices on quiet CPUs", still, 0)
+        node.remove(pod)
+
+
+def _device_lines(load: str) -> list[int]:
+    """The interrupts of the device behind a load."""
+    return [
+        one.number
+        for one in interrupts.lines()
+        if one.is_movable and (one.actions.endswith("-input") or "-input." in one.actions)
+        if ("." in one.actions) == (load == "network")
+    ]
+
+
+def _interruptions(found: Json, part: str) -> int:
+    """How often movable interrupts of virtio devices came to the container's CPUs."""
+    movable = {one.number for one in interrupts.lines() if one.is_movable}
+    return sum(
+        int(one["total"])
+        for one in found["sources"]
+        if one["kind"] == "device-interrupt" and part in one["name"] and one["interrupt"] in movable
+    )
