@@ -94,6 +94,10 @@ class _Round:
     at: float = 0.0
     next_at: float = 0.0
 
+    def is_over(self, now: float) -> bool:
+        """Whether it was calm for twice its pause."""
+        return now - self.at > 2 * max(self.next_at - self.at, SWEEP_S)
+
 
 class Pauses:
     """Pauses that double, by name of a setting.
@@ -115,8 +119,8 @@ class Pauses:
     def noted(self, name: str, now: float) -> int:
         """Note an attempt; returns how many there were in a row."""
         one = self._rounds.setdefault(name, _Round())
-        if now - one.at > 2 * max(one.next_at - one.at, SWEEP_S):
-            one.count = 0  # it was calm in between
+        if one.is_over(now):
+            one.count = 0
         one.count, one.at = one.count + 1, now
         beyond = one.count - self._free
         pause_s = min(self._first_s * 2.0 ** min(beyond - 1, 30), LONGEST_PAUSE_S) if beyond > 0 else 0.0
@@ -127,10 +131,13 @@ class Pauses:
         """Begin anew with this one."""
         self._rounds.pop(name, None)
 
-    @property
-    def waiting(self) -> tuple[str, ...]:
-        """Those that have had a pause."""
-        return tuple(sorted(name for name, one in self._rounds.items() if one.count > self._free))
+    def waiting(self, now: float) -> tuple[str, ...]:
+        """Those that have had a pause, and were not calm since."""
+        return tuple(
+            sorted(
+                name for name, one in self._rounds.items() if one.count > self._free and not one.is_over(now)
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -563,7 +570,7 @@ class QuietCPUs:
             moved=sum(bool(one.written) for one in self._kept.values()),
             changed=sum(one.is_changed for one in self._kept.values()),
             reaches=tuple(one for one in reaches if one is not None),
-            rivals=self._fights.waiting,
+            rivals=self._fights.waiting(self._clock()),
         )
         if (
             report != self.report

@@ -16,7 +16,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.quiet_cpus import SWEEP_S, QuietCPUs, QuietReport
 from nri_plugin.checkpoint.quiet_file import QuietFile
-from nri_plugin.core.quiet import QuietWanted, wanted
+from nri_plugin.core.quiet import QuietWanted, may_ask_otherwise, wanted
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.host.cgroup_watch import IN_Q_OVERFLOW, Inotify
 from nri_plugin.host.devices import listed_addresses
@@ -67,7 +67,7 @@ class QuietCPUsThread:
         self._node: Node | None = None
         self._state: State | None = None
         self._wish = QuietWanted()
-        self._is_synchronized = self._is_due = False
+        self._is_synchronized = self._is_due = self._has_other_devices = False
         self._devices: dict[str, tuple[str, ...]] = {}
         self._worker: _Worker | None = None
 
@@ -105,9 +105,10 @@ class QuietCPUsThread:
 
     def _remember(self, uid: str, container: Container) -> None:
         """Remember the container's own PCI devices: they are told at its creation, and by Synchronize."""
-        addresses = listed_addresses(container)
-        if addresses:
-            self._devices[allocation_key(uid, container.name)] = addresses
+        key, addresses = allocation_key(uid, container.name), listed_addresses(container)
+        if addresses and self._devices.get(key) != addresses:
+            self._devices[key] = addresses
+            self._has_other_devices = True
 
     def follow_soon(self) -> None:
         """Derive what is wanted after `FOLLOW_S`."""
@@ -125,11 +126,13 @@ class QuietCPUsThread:
         Before the runtime has told which containers run, nothing is given back: the checkpoint may be lost.
         """
         node, state = self._handler.node, self._handler.state
-        is_known = self._node is node and self._state is state
-        if not self._is_synchronized or is_known:
+        if not self._is_synchronized:
+            return
+        if not self._has_news(node, state):
+            self._state = state
             return
         is_first = self._state is None
-        self._node, self._state = node, state
+        self._node, self._state, self._has_other_devices = node, state, False
         self._devices = {key: one for key, one in self._devices.items() if key in state.allocations}
         try:
             wish = wanted(node, state, hears_others=self._hears_others(), devices=self._devices)
@@ -144,6 +147,12 @@ class QuietCPUsThread:
                 return
             self._worker = _Worker(self._make, self._files, self._log)
         self._worker.apply(wish)
+
+    def _has_news(self, node: Node, state: State) -> bool:
+        """Whether something else may be wanted. The cost is that of what has changed."""
+        if self._state is None or self._node is not node or self._has_other_devices:
+            return True
+        return self._state is not state and may_ask_otherwise(self._state, state)
 
     def close(self) -> None:
         """End the thread; nothing is given back."""

@@ -133,7 +133,7 @@ def wanted(
     options, online = node.options, node.topology.online
     if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE:
         return QuietWanted(online=online)
-    held = [(key, one) for key, one in state.allocations.items() if one.cpus and not is_whole_pod(key)]
+    held = [(key, state.allocations[key]) for key in state.holders if not is_whole_pod(key)]
     askers = tuple(_askers(node, state, held, hears_others=hears_others))
     quiet = _union(one.quiet for one in askers)
     all_exclusive = _union(one.in_force for _, one in held)
@@ -154,6 +154,17 @@ def wanted(
         tells_irqbalance=options.irqbalance.value == "socket",
         narrows_to_housekeeping=to_reserved,
     )
+
+
+def may_ask_otherwise(before: State, after: State) -> bool:
+    """Whether containers may ask for something else than before, on the same node. The cost is that of the changes.
+
+    Only CPUs of allocations count, and pods of containers that have some.
+    """
+    changes = after.changes_from(before)
+    if any((one.before and one.before.cpus) or (one.after and one.after.cpus) for one in changes.allocations):
+        return True
+    return any(held.cpus for one in changes.pods for held in after.allocations_of(one.key).values())
 
 
 def _askers(

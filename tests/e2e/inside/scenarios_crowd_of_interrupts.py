@@ -1,6 +1,7 @@
 """Hundreds of movable interrupts: the vector table of the last housekeeping CPU is full, and creations go on as before."""
 
 import contextlib
+import itertools
 import statistics
 import time
 from pathlib import Path
@@ -12,7 +13,7 @@ from .quiet_facts import SOON_S, metrics, quiet_cpus
 from .waiting import wait_for
 
 _FAILED = 'nri_pin_quiet_writes_total{of="ENOSPC",result="failed"}'
-_LOOKS, _EVERY_S = 6, 5.0
+_LOOKS_S, _EVERY_S = 90.0, 5.0
 _CREATIONS = 12
 
 
@@ -29,12 +30,7 @@ def a_full_vector_table_is_survived(node: Node) -> None:
         lambda: _FAILED in metrics(), SOON_S, "the kernel has no vectors left, and the agent counts that"
     )
     wait_for(lambda: not _could_move(cpus), SOON_S, "what finds a vector has moved")
-    counts = []
-    for _ in range(_LOOKS):
-        counts.append(metrics()[_FAILED])
-        time.sleep(_EVERY_S)
-    retries = [int(later - sooner) for sooner, later in zip(counts, counts[1:], strict=False)]
-    node.figure(f"retries in each {_EVERY_S:g} s", retries)
+    node.figure("seconds between retries", _pauses())
     lines = [one for one in interrupts.lines() if one.is_movable]
     left = [one for one in lines if one.cpus & cpus]
     node.figure("interrupts that left, and that could not", (len(lines) - len(left), len(left)))
@@ -58,6 +54,18 @@ def _could_move(cpus: set[int]) -> bool:
     first = _on(cpus)
     time.sleep(_EVERY_S)
     return _on(cpus) != first
+
+
+def _pauses() -> list[float]:
+    """Seconds between the moments at which the agent tried again."""
+    first, at, count = time.monotonic(), [], metrics()[_FAILED]
+    while time.monotonic() < first + _LOOKS_S:
+        now = metrics()[_FAILED]
+        if now != count and (not at or time.monotonic() > at[-1] + 1):
+            at.append(time.monotonic())
+        count = now
+        time.sleep(0.2)
+    return [round(later - sooner, 1) for sooner, later in itertools.pairwise(at)]
 
 
 def _on(cpus: set[int]) -> int:

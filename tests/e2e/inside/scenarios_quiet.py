@@ -106,6 +106,7 @@ def a_writer_that_goes_on_is_named(node: Node) -> None:
     node.expect("and names the interrupt", all(f"setting=irq/{number} " in line for line in said), said)
     status, text = node.agent.doctor()
     node.expect("doctor names it, too", f"irq/{number}" in text, (status, text))
+    timed(node, lambda: not metrics()["nri_pin_quiet_rivals"], "the rival that ended is not named any more")
     node.agent.excuse(said)
     node.remove(pod)
 

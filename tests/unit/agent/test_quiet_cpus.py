@@ -14,6 +14,7 @@ import pytest
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.quiet_cpus import (
+    LONGEST_PAUSE_S,
     PATIENT,
     SWEEP_S,
     QuietCPUs,
@@ -221,6 +222,11 @@ def test_a_rival_is_named_and_written_over_less_often(
     assert quiet.report.rivals == ("irq/24",)
     assert [one.reason for one in quiet.report.reaches if one.number == 24] == ["rival"]
     assert sum("again and again" in line.message for line in caplog.records) == 1
+    clock.now += 2 * LONGEST_PAUSE_S
+    quiet.look()
+    clock.now += 2 * LONGEST_PAUSE_S
+    quiet.look()
+    assert quiet.report.rivals == ()
 
 
 def test_a_foreign_value_off_the_quiet_cpus_stays_and_is_reported(
@@ -657,6 +663,15 @@ def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_a
     loop.advance(1.0)
     tree.await_writes(3)
     assert (tree.value(24), tree.value(25)) == ("0,3", "1-2")
+    # A container that is created anew may have another device, with the same CPUs.
+    before = place.state
+    other = replace(with_device, id="again", env=("PCIDEVICE_X=0000:ff:00.0",))
+    event = nri.CreateContainer(of, other)
+    place.state = decide(place.node, before, event).state
+    quiet(outcome_of(place, event, before))
+    loop.advance(1.0)
+    tree.await_writes(1)
+    assert tree.value(25) == "0,3"
     # Another writer is noticed at once. The watch is set at the end of a pass; a second write finds it in any case.
     while not tree.written.acquire(timeout=0.2):
         (tmp_path / "machine/proc/irq/24/smp_affinity_list").write_text("1")

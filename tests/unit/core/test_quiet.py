@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.core.engine import decide
-from nri_plugin.core.quiet import Interrupt, QuietWanted, first_core, narrowed_cpus, wanted
+from nri_plugin.core.quiet import Interrupt, QuietWanted, first_core, may_ask_otherwise, narrowed_cpus, wanted
 from nri_plugin.model import bounds
 from nri_plugin.model.options import IRQHousekeeping, IRQs, Node, Workqueues
 from nri_plugin.model.sets import CPUSet
@@ -177,3 +177,19 @@ def test_foreign_annotations_do_not_crowd_out_ours() -> None:
     kept, is_cut = bounds.own_annotations({**many, "nri-pin/irqs.pod": "any"})
     assert is_cut
     assert "nri-pin/irqs.pod" in kept
+
+
+def test_only_exclusive_cpus_and_their_pods_can_change_what_is_asked() -> None:
+    of = on()
+    empty, asking = State(), running(of)[0]
+    shared = replace(pod("s", cpu=0), annotations={IRQ: "quiet"})
+    beside = decide(of, asking, nri.CreateContainer(shared, container(shared))).state
+    assert may_ask_otherwise(empty, asking)
+    assert may_ask_otherwise(asking, empty)
+    assert not may_ask_otherwise(asking, beside)
+    assert wanted(of, asking) == wanted(of, beside)
+    other = beside.with_pod(replace(beside.pods["s"], annotations=((IRQ, "any"),)))
+    assert not may_ask_otherwise(beside, other)
+    annotated = asking.with_pod(replace(asking.pods["p"], annotations=((IRQ, "any"),)))
+    assert may_ask_otherwise(asking, annotated)
+    assert wanted(of, asking) != wanted(of, annotated)
