@@ -89,7 +89,9 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
     shared = [c.id for c in strange if records[c.id].pod_uid not in may_hold]
-    adopted_steps = ["adopted"] * sum(records[one].phase is not Phase.STOPPED for one in shared) + adopted_steps
+    adopted_steps = ["adopted"] * sum(
+        records[one].phase is not Phase.STOPPED for one in shared
+    ) + adopted_steps
     # 4. Starts that were missed: ended init containers before a running container release their memory. Facts tell them.
     informed = {uid for uid, pod in pods.items() if pod.facts is not None}
     for record in records.values() if informed else ():
