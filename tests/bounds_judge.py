@@ -175,9 +175,13 @@ class JudgedAgent:
             payload = runtime_codec.encode_synchronize(event.pods, event.containers, more=False)
         else:
             method, payload = runtime_codec.encode_event(event)
-        decoded, cost = cost_of(lambda: codec.decode_request(method, payload, placement(self.hears)))
-        event = decoded.event if isinstance(decoded, codec.SynchronizePart) else decoded
-        return event, cost, len(payload)
+
+        def decode() -> Any:
+            decoded = codec.decode_request(method, payload, placement(self.hears))
+            return decoded.read() if isinstance(decoded, codec.SynchronizePart) else decoded
+
+        decoded, cost = cost_of(decode)
+        return decoded, cost, len(payload)
 
     def decide(self, event: Any, size: int) -> Cost:
         """Let it be answered; each call is another request."""

@@ -27,6 +27,30 @@ def test_a_second_synchronize_changes_nothing() -> None:
     assert second.response == nri.SynchronizeResponse()
 
 
+def test_records_that_have_not_changed_stay_the_same_objects() -> None:
+    on = node()
+    kinds = [(pod("a"), 2), (pod("b", "Burstable"), 0.5)]
+    pairs = [(of, container(of, cpu=cpu, cpus="2-3" if cpu == 2 else "")) for of, cpu in kinds]
+    first = listed(on, EMPTY, *pairs).state
+    moved = (pairs[1][0], replace(pairs[1][1], cgroups_path="/kubepods/burstable/podb/elsewhere"))
+    second = listed(on, first, pairs[0], moved).state
+    changed = [one.key for one in second.changes_from(first).containers]
+    assert changed == [pairs[1][1].id]
+
+
+def test_shared_containers_count_as_adopted_and_hold_nothing() -> None:
+    on = node()
+    shared = [pod(uid, "Burstable") for uid in "abc"]
+    pairs = [(one, container(one, cpu=2, cpus="4-5")) for one in shared]
+    ended = pod("d", "BestEffort")
+    pairs.append((ended, container(ended, state=ContainerState.STOPPED)))
+    pairs.append((pod("e"), container(pod("e"), cpu=2, cpus="2-3")))
+    decision = listed(on, EMPTY, *pairs)
+    assert list(decision.state.allocations) == ["e/c"]
+    assert decision.steps.count("adopted") == 4
+    assert len(decision.state.containers) == 5
+
+
 def test_a_lost_checkpoint_is_rebuilt_from_what_containers_have() -> None:
     on = node()
     decision = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="12-13")))

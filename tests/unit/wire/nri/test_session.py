@@ -1,9 +1,12 @@
 """A plugin's session against a peer that can say anything."""
 
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
+from nri_plugin.wire.nri import decode
 from nri_plugin.wire.nri import session as session_module
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE, RUNTIME_SERVICE
@@ -226,6 +229,38 @@ def test_parts_are_joined_and_acknowledged_without_updates():
     message = pb.SynchronizeResponse.FromString(reply.payload)
     assert not message.more
     assert message.update[0].container_id == "d"
+
+
+@pytest.mark.parametrize("asked", [0, 1, 2])
+def test_values_of_a_part_are_made_once_and_after_its_answer(asked, monkeypatch):
+    peer, made = to_sync(), []
+    original = decode.container
+
+    def container(message):
+        made.append(message.id)
+        return original(message)
+
+    reading = replace(peer.session._reading, container=container)
+    monkeypatch.setattr(peer.session, "_reading", reading)
+    for part, before in ((("a", "b"), []), (("c",), ["a", "b"])):
+        peer.say("Synchronize", sync_part(*part, more=True))
+        assert made == before  # the answer is queued, and no value of this part was made
+        for _ in range(asked):
+            peer.session.read_ahead()
+        assert made == ([*before, *part] if asked else before)
+    (request,) = peer.say("Synchronize", sync_part("d", more=False))
+    peer.session.read_ahead()
+    assert made == ["a", "b", "c", "d"]
+    assert [one.id for one in request.event.containers] == made
+
+
+def test_a_part_that_cannot_be_decoded_gets_no_answer():
+    peer = to_sync()
+    peer.say("Synchronize", sync_part("a", more=True))
+    peer.hear()
+    with pytest.raises(RemoteProtocolError, match="cannot be decoded"):
+        peer.say("Synchronize", b"\x12\xff")
+    assert peer.session.data_to_send() == b""
 
 
 def test_the_size_of_a_synchronize_counts_all_parts():
