@@ -10,8 +10,8 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
-from nri_plugin.cli.explain.source import Ground, ground
+from nri_plugin.checkpoint.file import FILE_NAME
+from nri_plugin.cli.explain.source import Ground, ground, ground_options
 from nri_plugin.cli.explain.what_if import changed, device
 from nri_plugin.cli.output import NARROW, columns, count_of, echo, fold_words, format_option, table, waiting
 from nri_plugin.model.errors import ConfigError
@@ -132,17 +132,7 @@ class NodeRoomAnswer:
     "A described machine has those of its description.",
 )
 @click.option("--machine", metavar="NAME|FILE", help="On this machine, not on this node.")
-@click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
-@click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
-@click.option(
-    "--state",
-    "state_file",
-    metavar="FILE",
-    help="Beside the allocations of this checkpoint, or of that in this directory.",
-)
-@click.option(
-    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
-)
+@ground_options
 @format_option()
 def command(
     shapes: tuple[str, ...],

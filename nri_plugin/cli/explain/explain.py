@@ -14,7 +14,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
+from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.cli.explain.source import (
     Created,
     NamedContainer,
@@ -22,6 +22,7 @@ from nri_plugin.cli.explain.source import (
     checkpoint_state,
     created_by_today,
     ground,
+    ground_options,
     known_containers,
 )
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
@@ -452,17 +453,7 @@ class WrongQuestionError(click.ClickException):
 @click.option(
     "--machine", metavar="NAME|FILE", help="On this machine with nothing allocated, not on this node."
 )
-@click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's.")
-@click.option("--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory.")
-@click.option(
-    "--state",
-    "state_file",
-    metavar="FILE",
-    help="Beside the allocations of this checkpoint, or of that in this directory.",
-)
-@click.option(
-    "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
-)
+@ground_options
 @format_option()
 @click.pass_context
 def command(context: click.Context, /, name: str | None, output_format: str, **asked: Any) -> None:

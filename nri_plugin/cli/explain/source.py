@@ -5,9 +5,12 @@ running agent, a configuration, the history, or a described machine, whichever c
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Any, TypeVar
+
+import click
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.explain.what_if import resources_of
@@ -26,9 +29,36 @@ from nri_plugin.simulator.machine.description import Description
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 NO_CHECKPOINT = "there is no such checkpoint; name one, or leave --state out"
 ID_CHARACTERS = 4
 """A shorter prefix of a container's id does not name it."""
+
+
+def ground_options(command: F) -> F:
+    """The options that name a node and its state; see `ground`."""
+    for option in (
+        click.option(
+            "--state-dir",
+            metavar="DIR",
+            default=DEFAULT_DIR,
+            show_default=True,
+            help="The agent's state directory.",
+        ),
+        click.option(
+            "--state",
+            "state_file",
+            metavar="FILE",
+            help="Beside the allocations of this checkpoint, or of that in this directory.",
+        ),
+        click.option(
+            "--root", metavar="DIR", help="The machine whose /sys and /proc are below this directory."
+        ),
+        click.option("--config", "config", metavar="FILE", help="By this configuration, not by the agent's."),
+    ):
+        command = option(command)
+    return command
 
 
 @dataclass(frozen=True, slots=True)
