@@ -17,31 +17,28 @@ pytestmark = pytest.mark.skipif(
     shutil.which("kubectl") is None, reason="needs kubectl on the PATH; then run hack/test tests/deploy"
 )
 
-POD_MONITORS = {
-    "apiVersion": "apiextensions.k8s.io/v1",
-    "kind": "CustomResourceDefinition",
-    "metadata": {"name": "podmonitors.monitoring.coreos.com"},
-    "spec": {
-        "group": "monitoring.coreos.com",
-        "scope": "Namespaced",
-        "names": {
-            "kind": "PodMonitor",
-            "listKind": "PodMonitorList",
-            "plural": "podmonitors",
-            "singular": "podmonitor",
+
+def monitoring_kind(kind: str) -> dict[str, object]:
+    """The definition of a kind of the Prometheus operator that takes any fields."""
+    plural = kind.lower() + "s"
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.monitoring.coreos.com"},
+        "spec": {
+            "group": "monitoring.coreos.com",
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+            },
+            "versions": [{"name": "v1", "served": True, "storage": True, "schema": schema}],
         },
-        "versions": [
-            {
-                "name": "v1",
-                "served": True,
-                "storage": True,
-                "schema": {
-                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-                },
-            }
-        ],
-    },
-}
+    }
+
 
 Kubectl = Callable[..., str]
 
@@ -93,9 +90,11 @@ def test_every_kustomization_passes_a_dry_run(kubectl: Kubectl, folder: str) -> 
 
 
 def test_monitoring_passes_where_the_prometheus_operator_is(kubectl: Kubectl, api: KubeAPI) -> None:
-    api.define(POD_MONITORS)
+    for kind in ("PodMonitor", "PrometheusRule"):
+        api.define(monitoring_kind(kind))
     told = kubectl("apply", "--dry-run=server", "-k", str(DEPLOY / "kustomize" / "monitoring"))
-    assert "podmonitor.monitoring.coreos.com/nri-pin created (server dry run)" in told
+    for kind in ("podmonitor", "prometheusrule"):
+        assert f"{kind}.monitoring.coreos.com/nri-pin created (server dry run)" in told
 
 
 def test_a_defined_kind_can_be_applied_read_patched_and_deleted(kubectl: Kubectl) -> None:
