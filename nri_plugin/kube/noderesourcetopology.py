@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import xxhash
-
 from nri_plugin.model.errors import KubeObjectError
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.quantity import parse_quantity
@@ -22,6 +20,8 @@ from nri_plugin.model.quantity import parse_quantity
 # Fingerprints: two programs compare them to tell whether they counted the same set of pods.
 #
 # Namespace and name identify a pod; the order of pods does not matter.
+#
+# xxhash is imported where it is used: simulations read pods and quantities with this module where it is not installed.
 #
 # Source: k8stopologyawareschedwg/podfingerprint, version 1.
 
@@ -31,12 +31,16 @@ PREFIX = "pfp0v001"
 
 def pod_hash(namespace: str, name: str) -> int:
     """Return 64 bits of one pod. Fingerprints of many sets of the same pods compute it once."""
+    import xxhash
+
     seed = xxhash.xxh64_intdigest(namespace.encode(), 0)
     return xxhash.xxh64_intdigest(name.encode(), seed)
 
 
 def of_hashes(hashes: Iterable[int]) -> str:
     """Return the fingerprint of pods, from their hashes."""
+    import xxhash
+
     joined = b"".join(one.to_bytes(8, "little") for one in sorted(hashes))
     return PREFIX + xxhash.xxh64_hexdigest(joined, 0)
 

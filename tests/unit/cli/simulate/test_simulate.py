@@ -1,6 +1,8 @@
 """`nri-pin simulate` as it is called."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -223,3 +225,20 @@ def test_the_cpus_that_an_ended_init_container_keeps_have_a_row(run, tmp_path: P
         ["default/build/work", "2:", "1,9", "0", "0", "all"],
         ["default/build/fetch", "(ended)", "2:", "2,10", "0", "0"],
     ]
+
+
+def test_manifests_are_read_without_the_libraries_of_the_cluster(tmp_path: Path) -> None:
+    pods = tmp_path / "pods.yaml"
+    limits = "{cpu: 2, memory: 1Gi}"
+    pods.write_text(
+        "{apiVersion: v1, kind: Pod, metadata: {name: a}, "
+        f"spec: {{containers: [{{name: c, image: x, resources: {{limits: {limits}}}}}]}}}}"
+    )
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('xxhash', 'numpy', 'lightkube', 'httpx2', 'grpc')))\n"
+        "from nri_plugin.__main__ import main\n"
+        f"sys.exit(main(['simulate', 'laptop', {str(pods)!r}]))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
