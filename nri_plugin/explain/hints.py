@@ -264,8 +264,8 @@ class _StepRecorder:
         if stage in PLACES:
             self._place, self._on_offer = stage, cpus
             return
-        if stage is AssignmentStage.ONE_CACHE and self.steps:
-            self.steps.clear()  # this report repeats all CPUs that the best fit reported
+        if stage in (AssignmentStage.ONE_CACHE, AssignmentStage.WHOLE_QUEUES):
+            self.steps.clear()  # these reports repeat all CPUs that were reported before
         last = self.steps[-1] if self.steps else None
         if last and last[:3] == (self._place, self._on_offer, stage):
             self.steps[-1] = (*last[:3], last[3] | cpus)

@@ -25,12 +25,13 @@ from nri_plugin.host.sysfs_parts import (
     read_net,
     read_nodes,
     read_pci,
+    read_queues,
     read_sockets,
     topology_ids,
 )
 from nri_plugin.model import bits
 from nri_plugin.model.sets import NO_CPUS, CoreID, CPUSet, NUMANodeID, SocketID, UncoreCacheID
-from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 
 Object = dict[str, Any]
 
@@ -345,6 +346,7 @@ def read_topology(files: KernelFiles) -> Topology:
         offline=CPUSet(cpus.offline),
         # A second task on a nohz_full CPU brings its tick back, so these CPUs count as isolated.
         isolated=CPUSet(((cpus.isolated or 0) | (cpus.nohz_full or 0)) & (cpus.online | cpus.offline)),
+        queues=tuple(SharedQueue(*map(CPUSet, queue)) for queue in read_queues(files, cpus.online)),
     )
 
 

@@ -6,7 +6,7 @@ is a partition of the online CPUs, also if files contradict each other.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -172,6 +172,42 @@ def _l3_of(files: KernelFiles, where: str) -> int | None:
         if files.text(f"{where}/index{index}/level") == "3":
             return cache_ids(files, f"{where}/index{index}")
     return None
+
+
+BLOCK_DIR = "sys/block"
+IRQ_DIR = "proc/irq"
+
+
+def read_queues(files: KernelFiles, online: int) -> tuple[tuple[int, int], ...]:
+    """(CPUs, those that the interrupt comes to) of the queues of disks that several CPUs share, but not all.
+
+    Each set of CPUs comes once, ascending. A file of another form counts as missing: disks decide no placement.
+
+    Source: kernel block/blk-mq-sysfs.c, blk_mq_hw_sysfs_cpus_show: the CPUs with commas and blanks between them.
+    """
+    found = {_ids(files, name) & online for name in _queue_files(files)}
+    shared = sorted(mask for mask in found if mask.bit_count() > 1 and mask != online)
+    if not shared:
+        return ()
+    delivered = dict.fromkeys(shared, 0)
+    for entry in files.names(IRQ_DIR) or ():
+        mask = _ids(files, f"{IRQ_DIR}/{entry}/smp_affinity_list") & online if entry.isdecimal() else 0
+        if mask in delivered:
+            delivered[mask] |= _ids(files, f"{IRQ_DIR}/{entry}/effective_affinity_list") & mask
+    return tuple(delivered.items())
+
+
+def _queue_files(files: KernelFiles) -> Iterator[str]:
+    for disk in files.names(BLOCK_DIR) or ():
+        for queue in files.names(f"{BLOCK_DIR}/{disk}/mq") or ():
+            yield f"{BLOCK_DIR}/{disk}/mq/{queue}/cpu_list"
+
+
+def _ids(files: KernelFiles, name: str) -> int:
+    try:
+        return bits.parse_list((files.text(name) or "").replace(" ", ""))
+    except (HostError, ValueError):
+        return 0
 
 
 NODE_DIR = "sys/devices/system/node"

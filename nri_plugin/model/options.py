@@ -337,6 +337,11 @@ class Options:
     has several.
     """
 
+    prefer_whole_queues: bool = option(False, "preferWholeQueues", Affects.CPUS, stages=("whole-queues",))
+    """Of CPU sets of equal quality, one that splits the fewest queues of disks. A disk with fewer queues than CPUs
+    [interrupts](quiet-cpus.md#what-stays) a CPU for requests of all CPUs of the queue, and only the kernel moves that.
+    """
+
     full_pcpus_rule: FullPCPUsRule = option(FullPCPUsRule.KUBELET, "fullPCPUsRule", Affects.CPUS)
     """`whole-cores`: full-pcpus-only counts wholly available cores, also those that the pod's init containers pass on (the
     kubelet: available CPUs, without them).

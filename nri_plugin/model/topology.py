@@ -48,6 +48,19 @@ class NUMANode:
         return self.memory_bytes is None or self.memory_bytes > 0
 
 
+@dataclass(frozen=True, slots=True)
+class SharedQueue:
+    """A queue of a device that several CPUs use: requests of each of them make its interrupt, which only the kernel moves.
+
+    Attributes:
+        cpus: the online CPUs whose requests it takes, several of them and not all.
+        delivered: those of them that its interrupt comes to; empty where the kernel does not tell.
+    """
+
+    cpus: CPUSet
+    delivered: CPUSet = NO_CPUS
+
+
 @dataclass(frozen=True)
 class Topology:
     """A machine.
@@ -64,6 +77,7 @@ class Topology:
         offline: CPUs present but not online.
         isolated: CPUs that the scheduler leaves to pinned tasks: isolcpus, nohz_full, isolated partitions of others.
         taken: those of them in isolated partitions of others, on which no container can run.
+        queues: of devices with fewer queues than there are CPUs, ascending by CPUs, each set of CPUs once.
     """
 
     online: CPUSet
@@ -76,6 +90,7 @@ class Topology:
     offline: CPUSet = NO_CPUS
     isolated: CPUSet = NO_CPUS
     taken: CPUSet = NO_CPUS
+    queues: tuple[SharedQueue, ...] = ()
 
     @classmethod
     def from_rows(

@@ -52,6 +52,7 @@ class AssignmentStage(StrEnum):
     SINGLE_CPUS = "single-cpus"
     BEST_FIT = "best-fit"
     ONE_CACHE = "one-uncore-cache"
+    WHOLE_QUEUES = "whole-queues"
 
 
 PLACES = frozenset(
@@ -100,6 +101,7 @@ class CPUTables:
         cpus_per_cache: average rounded down.
         nodes_per_socket: average rounded down; 0 where there are more sockets than NUMA nodes.
         smallest_unit: CPUs of the smallest NUMA node or socket.
+        queues: (CPUs, those that the interrupt comes to) of each queue that CPUs share.
     """
 
     online: int
@@ -118,6 +120,7 @@ class CPUTables:
     cpus_per_cache: int
     nodes_per_socket: int
     smallest_unit: int
+    queues: tuple[tuple[int, int], ...] = ()
 
     def siblings_of(self, cpus: int) -> int:
         """All threads of all cores that have a thread in `cpus`."""
@@ -178,6 +181,7 @@ def cpu_tables(topology: Topology) -> CPUTables:
         cpus_per_cache=_average(total, len(caches)),
         nodes_per_socket=_average(len(nodes), len(sockets)),
         smallest_unit=min((unit.bit_count() for unit in (*node_sets, *sockets)), default=0),
+        queues=tuple((queue.cpus.mask, queue.delivered.mask) for queue in topology.queues),
     )
 
 

@@ -30,6 +30,7 @@ from nri_plugin.policy.hints import (
     sums_in_order,
 )
 from nri_plugin.policy.search.mask_order import Distances
+from nri_plugin.policy.whole_queues import without_split_queues
 
 # ----------------------------------------------------------------------------------------------------
 # Requests that do not fill their last core.
@@ -245,6 +246,29 @@ def allocate_cpus(
         )
     if held:
         return held
+
+    def choose(offered: CPUSet, note: Note | None = None) -> CPUSet:
+        return _chosen(tables, count, offered, affinity, options, weight_by_node or {}, note)
+
+    if not options.prefer_whole_queues:
+        return choose(on_offer, note)
+    fewer = without_split_queues(tables, on_offer, choose)
+    chosen = choose(fewer, note)
+    if note and fewer != on_offer:
+        note(AssignmentStage.WHOLE_QUEUES, chosen.mask)
+    return chosen
+
+
+def _chosen(
+    tables: CPUTables,
+    count: int,
+    on_offer: CPUSet,
+    affinity: NodeMask | None,
+    options: Options,
+    weight_by_node: Mapping[int, int],
+    note: Note | None,
+) -> CPUSet:
+    """The CPUs out of `on_offer`, by the algorithms that the options select; see `allocate_cpus`."""
     if options.strict_uncore_cache:
         near = on_offer if affinity is None else on_offer & CPUSet(_near(tables, affinity, options))
         return take_in_one_cache(tables, near if len(near) >= count else on_offer, count, note=note)
@@ -256,7 +280,7 @@ def allocate_cpus(
                 AssignmentStage.SOCKETS_OF_HINT if options.align_by_socket else AssignmentStage.NODES_OF_HINT,
                 near.mask,
             )
-        aligned = _in_proportion(tables, count, near, affinity, weight_by_node or {}, options, note)
+        aligned = _in_proportion(tables, count, near, affinity, weight_by_node, options, note)
         aligned |= take_cpus(tables, near - aligned, min(count, len(near)) - len(aligned), options, note)
     rest = count - len(aligned)
     left = on_offer - aligned

@@ -35,7 +35,7 @@ from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import CgroupRef
-from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
@@ -55,6 +55,13 @@ class RecordedNUMANode(RecordedRow, frozen=True):
     distances: tuple[int, ...] | None = None
 
 
+class RecordedQueue(RecordedRow, frozen=True):
+    """A `SharedQueue`."""
+
+    cpus: str
+    delivered: str = ""
+
+
 class TopologyRow(RecordedRow, frozen=True):
     """A `Topology`; groups are pairs of a number and its CPUs."""
 
@@ -68,6 +75,7 @@ class TopologyRow(RecordedRow, frozen=True):
     offline: str = ""
     isolated: str = ""
     taken: str = ""
+    queues: tuple[RecordedQueue, ...] = ()
 
 
 class RecordedNode(RecordedRow, frozen=True):
@@ -96,6 +104,7 @@ TOPOLOGY = RowTable(
     offline=CPUS,
     isolated=CPUS,
     taken=CPUS,
+    queues=each(RowTable(SharedQueue, RecordedQueue, cpus=CPUS, delivered=CPUS)),
 )
 
 

@@ -282,6 +282,7 @@ _STAGES = {
     AssignmentStage.SINGLE_CPUS: "single CPUs, on cores in use first",
     AssignmentStage.BEST_FIT: "the tightest uncore caches that hold them",
     AssignmentStage.ONE_CACHE: "the tightest uncore cache that holds them all",
+    AssignmentStage.WHOLE_QUEUES: "as good as the first choice, and splits fewer queues of disks",
 }
 
 

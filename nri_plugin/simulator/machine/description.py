@@ -17,6 +17,7 @@ cannot express. Numbers in lists are the kernel's.
     isolated        CPUS
     nohz_full       CPUS; they run without a timer tick
     without_l3      CPUS whose L3 the kernel does not show
+    queues          {CPUS: CPU or none}; CPUs that share a queue of a disk, and the one that its interrupt comes to
     numa            none: the kernel does not show NUMA nodes
     devices         [{resource: NAME, count: COUNT or ids: [ID, ...], nodes: NODES, as: device|variable|cdi}, ...]
     links           [{resource: NAME, weight: nvlink|switch|bridge|NUMBER, groups: [[ID, ID, ...], ...]}, ...]
@@ -52,6 +53,7 @@ FIELDS = (
     "isolated",
     "nohz_full",
     "without_l3",
+    "queues",
     "numa",
     "devices",
     "links",
@@ -106,6 +108,7 @@ class Description:
         isolated: mask.
         tickless: mask; the kernel calls them nohz_full.
         with_l3: mask of CPUs that have a level 3 cache.
+        queues: masks of the CPUs that share a queue of a disk, and of the one that its interrupt comes to.
         has_numa: whether the kernel shows NUMA nodes.
         devices: they have no NUMA nodes if the kernel shows none.
         links: between devices. The heaviest link of a pair counts.
@@ -120,6 +123,7 @@ class Description:
     isolated: int = 0
     tickless: int = 0
     with_l3: int = 0
+    queues: tuple[tuple[int, int], ...] = ()
     has_numa: bool = True
     devices: tuple[PlacedDevice, ...] = ()
     links: tuple[DeviceLink, ...] = ()
@@ -169,6 +173,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         isolated=isolated,
         tickless=tickless,
         with_l3=present & ~without_l3 if "l3" in tree.widths else 0,
+        queues=tuple(sorted(_queues(given, present))),
         has_numa=has_numa,
         devices=devices,
         links=read_links(given["links"], devices) if "links" in given else (),
@@ -188,13 +193,29 @@ def _top(text: str, source: str) -> Section:
 
 
 def _cpus(given: Mapping[str, Value], key: str, present: int) -> int:
-    if key not in given:
-        return 0
-    mask = id_list(given[key], "CPUs such as 0-3,8")
+    return _listed(given[key], present) if key in given else 0
+
+
+def _listed(value: Value, present: int) -> int:
+    mask = id_list(value, "CPUs such as 0-3,8")
     if beyond := mask & ~present:
         what = f"there is no CPU {bits.format_list(beyond)}"
-        raise given[key].place.error(f"{what}; the machine has {bits.format_list(present)}")
+        raise value.place.error(f"{what}; the machine has {bits.format_list(present)}")
     return mask
+
+
+def _queues(given: Mapping[str, Value], present: int) -> Iterator[tuple[int, int]]:
+    """The masks of each entry of the field `queues`."""
+    if "queues" not in given:
+        return
+    section = yaml_tree.section(given["queues"])
+    for key, value in section.entries.items():
+        cpus = _listed(Scalar(section.keys[key], key, "str"), present)
+        is_known = not isinstance(value, Scalar) or value.text != "none"
+        delivered = _listed(value, present) if is_known else 0
+        if delivered & ~cpus:
+            raise value.place.error(f"expected one of the CPUs {key}, found {bits.format_list(delivered)}")
+        yield cpus, delivered
 
 
 def _cores(tree: SyntheticTopology, given: Mapping[str, Value]) -> tuple[DescribedCore, ...]:

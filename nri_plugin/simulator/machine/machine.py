@@ -18,7 +18,7 @@ from nri_plugin.config.yaml_tree import Section
 from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import NO_CPUS, CoreID, CPUSet, NUMANodeID, SocketID, UncoreCacheID
-from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 from nri_plugin.simulator.machine.description import DescribedCore, DescribedNode, Description, parse
 from nri_plugin.simulator.machine.devices import Files, device_files
 
@@ -40,6 +40,8 @@ _SUFFIX = ".yaml"
 CPU_DIR = "sys/devices/system/cpu"
 NODE_DIR = "sys/devices/system/node"
 HUGEPAGES_DIR = "sys/kernel/mm/hugepages"
+BLOCK_DIR = "sys/block"
+IRQ_DIR = "proc/irq"
 
 _CORE_CACHES = (("0", "1", "Data", "32K"), ("1", "1", "Instruction", "32K"), ("2", "2", "Unified", "1024K"))
 """(index, level, type, size) of the caches each core has for itself."""
@@ -142,7 +144,33 @@ def build_topology(machine: Description) -> Topology:
         without_l3=CPUSet(online & ~has_l3) if has_l3 else NO_CPUS,
         offline=CPUSet(machine.present & ~online),
         isolated=CPUSet(machine.isolated | machine.tickless),
+        queues=_queues(machine),
     )
+
+
+def _queues(machine: Description) -> tuple[SharedQueue, ...]:
+    """As discovery finds them: of online CPUs, several and not all, each set once."""
+    found: dict[int, int] = {}
+    for cpus, delivered in machine.queues:
+        shared = cpus & machine.online
+        if shared.bit_count() > 1 and shared != machine.online:
+            found[shared] = found.get(shared, 0) | delivered & shared
+    return tuple(SharedQueue(CPUSet(cpus), CPUSet(delivered)) for cpus, delivered in sorted(found.items()))
+
+
+def _queue_files(machine: Description) -> Files:
+    """A disk with these queues, and their interrupts."""
+    files: Files = {}
+    for number, (cpus, delivered) in enumerate(machine.queues):
+        files[f"{BLOCK_DIR}/nvme0n1/mq/{number}/cpu_list"] = ", ".join(map(str, bits.iterate(cpus)))
+        if delivered:
+            files[f"{IRQ_DIR}/{FIRST_IRQ + number}/smp_affinity_list"] = bits.format_list(cpus)
+            files[f"{IRQ_DIR}/{FIRST_IRQ + number}/effective_affinity_list"] = bits.format_list(delivered)
+    return files
+
+
+FIRST_IRQ = 32
+"""Of the queues; the kernel's own interrupts have lower numbers."""
 
 
 def _cores(machine: Description) -> tuple[tuple[CoreID, CPUSet], ...]:
@@ -230,7 +258,7 @@ def machine_files(machine: Description) -> tuple[Files, Files]:
             files |= _node_files(node, machine.online)
             links |= _node_links(node, machine.online)
     more = device_files(machine.devices, {node.id: node.cpus & machine.online for node in machine.nodes})
-    return files | more[0], links | more[1]
+    return files | more[0] | _queue_files(machine), links | more[1]
 
 
 def _cpu_lists(machine: Description) -> Files:

@@ -38,7 +38,7 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
-from nri_plugin.model.topology import Topology
+from nri_plugin.model.topology import SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, pod
@@ -68,6 +68,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "device_proportional_cpus": (BEST_EFFORT, True),
     "uncore_cache_fit": ({}, UncoreCacheFit.BEST),
     "uncore_cache_rule": (BY_CACHE, UncoreCacheRule.KEP_4800),
+    "prefer_whole_queues": ({}, True),
     "full_pcpus_rule": (WHOLE_CORES, FullPCPUsRule.WHOLE_CORES),
     "smt_odd_counts": ({}, SMTOddCounts.REJECT),
     "topology_tie_break": (BEST_EFFORT, TopologyTieBreak.SPREAD),
@@ -96,7 +97,8 @@ def machine() -> Topology:
     rows = [(cpu, core, core // 8, core // 4, core // 2) for cpu in range(32) for core in [cpu % 16]]
     distances = {0: (10, 20, 30, 12), 1: (20, 10, 12, 30), 2: (30, 12, 10, 20), 3: (12, 30, 20, 10)}
     made = Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(4), 16 * GIB), distances=distances)
-    return replace(made, isolated=CPUSet.parse("2,18"))
+    queues = (SharedQueue(CPUSet.parse("0-1,16-17"), CPUSet.of(1)),)
+    return replace(made, isolated=CPUSet.parse("2,18"), queues=queues)
 
 
 Asked = tuple[float, int, str, tuple[int, ...]]

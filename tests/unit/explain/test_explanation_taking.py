@@ -1,8 +1,12 @@
 """The order in which CPUs are taken is told as it happened."""
 
+from dataclasses import replace
+
 from nri_plugin.explain.explanation import Explanation, explain
 from nri_plugin.model.options import REGISTRY, Node, TopologyManagerPolicy, UncoreCacheFit
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
+from nri_plugin.model.topology import SharedQueue
 from nri_plugin.policy.cpu_assignment import AssignmentStage
 from tests.builders import machine, node
 from tests.explained import after, creation
@@ -71,6 +75,14 @@ def test_the_best_fit_is_told_in_one_step_and_one_cache_by_its_own_option() -> N
     assert [(step.stage, step.option) for step in told_of(strict, 3).taking] == [
         ("one-uncore-cache", "strictUncoreCache")
     ]
+
+
+def test_whole_queues_are_told_in_one_step_where_they_change_the_choice() -> None:
+    on = node(replace(machine(), queues=(SharedQueue(CPUSet.parse("3-4")),)), prefer_whole_queues=True)
+    assert [(step.stage, step.option, step.cpus) for step in told_of(on, 2).taking] == [
+        ("whole-queues", "preferWholeQueues", "6-7")
+    ]
+    assert [step.stage for step in told_of(on, 6).taking] == ["whole-core"]
 
 
 def test_the_stages_of_options_exist_and_belong_to_one_option_each() -> None:

@@ -12,7 +12,7 @@ from nri_plugin.simulator.machine.machine import build_sysfs, parse
 from tests.oracles.recordings import RecordedFiles, read_recording
 
 SCRIPT = Path(__file__).parents[3] / "hack" / "record-machine"
-TEXT = "# Secret model\ntopology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\nnodes:\n  5: {cpus: none, memory: 16Gi}\n  0-1: {hugepages: {2Mi: 1}}\noffline: 3"
+TEXT = "# Secret model\ntopology: pack:2 numa:1(memory=1GiB) l3:1 core:2 pu:2(indexes=core)\nnodes:\n  5: {cpus: none, memory: 16Gi}\n  0-1: {hugepages: {2Mi: 1}}\noffline: 3\nqueues: {0-1: 1}"
 
 
 def run(*args: str) -> subprocess.CompletedProcess[str]:

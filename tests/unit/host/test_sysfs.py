@@ -127,6 +127,30 @@ def test_cpus_whose_tick_stops_are_isolated_too() -> None:
     assert str(read(cpu(0, "0"), cpu(1, "1"), files, online="0-1").isolated) == "1"
 
 
+def queues(*texts: str, **more: str) -> list[tuple[str, str]]:
+    """The shared queues of a disk on a machine with CPUs 0-3 online; `more` are interrupts: allowed to effective CPUs."""
+    files = {f"sys/block/nvme0n1/mq/{number}/cpu_list": text for number, text in enumerate(texts)}
+    for number, (allowed, effective) in enumerate(more.items(), 24):
+        files[f"proc/irq/{number}/smp_affinity_list"] = allowed.removeprefix("cpus").replace("_", "-")
+        files[f"proc/irq/{number}/effective_affinity_list"] = effective
+    found = read(*(cpu(number, str(number)) for number in range(4)), files, online="0-3").queues
+    return [(str(one.cpus), str(one.delivered)) for one in found]
+
+
+def test_queues_that_several_cpus_share_are_found_with_where_their_interrupts_come() -> None:
+    assert queues("0, 1", "2, 3, 60") == [("0-1", ""), ("2-3", "")]
+    assert queues("0, 1", "2, 3", cpus0_1="1", cpus2_3="2", cpus0="0") == [("0-1", "1"), ("2-3", "2")]
+
+
+def test_queues_of_one_cpu_or_of_all_make_no_difference() -> None:
+    assert queues("0", "1", "2", "3") == []
+    assert queues("0, 1, 2, 3", cpus0_3="1") == []
+
+
+def test_a_queue_in_another_form_is_no_queue() -> None:
+    assert queues("0, x", "", "2, 3", cpus2_3="what") == [("2-3", "")]
+
+
 def readings(**cpus_by_node: int) -> list[NodeReading]:
     return [NodeReading(int(name[1:]), mask, None, None, (), None) for name, mask in cpus_by_node.items()]
 

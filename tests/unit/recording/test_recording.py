@@ -19,7 +19,7 @@ from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.state import Amounts, CgroupRef, ContainerFacts, Kind, PodFacts, QOSClass, State
-from nri_plugin.model.topology import NUMANode, Topology
+from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.recording.file import CURRENT, PREVIOUS, head_lines, line_of, node_line, outcome_of
@@ -224,7 +224,8 @@ def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
         max_allowable_numa_nodes=9,
     )
     topology = replace(machine(), isolated=CPUSet.of(3), offline=CPUSet.of(99), caches_known=False)
-    topology = replace(topology, without_l3=CPUSet.of(2))
+    queue = SharedQueue(CPUSet.of(0, 1), CPUSet.of(1))
+    topology = replace(topology, without_l3=CPUSet.of(2), queues=(queue,))
     known = Node(topology, options, CPUSet.of(0))
     again = node_from(node_row(known))
     assert (again.topology, again.options, again.reserved) == (topology, options, CPUSet.of(0))

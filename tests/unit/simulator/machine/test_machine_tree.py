@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.sysfs import read_facts
+from nri_plugin.host.sysfs import discover, read_facts
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError
-from nri_plugin.simulator.machine.machine import build_sysfs, parse
+from nri_plugin.simulator.machine.machine import build_sysfs, build_topology, parse
 
 SMALL = parse(
     "# A small one\ntopology: pack:2 numa:1(memory=1GiB) l3:1 core:1 pu:2(indexes=core)\nnodes:\n  0-1: {hugepages: {2Mi: 4}}\noffline: 3\nisolated: 1"
@@ -32,6 +32,17 @@ def test_cpu_lists(root: Path) -> None:
         "offline": "3\n",
         "isolated": "1\n",
     }
+
+
+def test_queues_are_files_of_a_disk_and_of_its_interrupts(tmp_path: Path) -> None:
+    machine = parse(
+        "topology: core:6 pu:1\nqueues: {0-1: 1, '2-3': none, 2: none, 0-5: 0, '4-5': 5}\noffline: 5"
+    )
+    build_sysfs(machine, str(tmp_path))
+    assert (tmp_path / "sys/block/nvme0n1/mq/0/cpu_list").read_text() == "0, 1\n"
+    found = discover(str(tmp_path)).queues
+    assert [(str(one.cpus), str(one.delivered)) for one in found] == [("0-1", "1"), ("2-3", "")]
+    assert found == build_topology(machine).queues
 
 
 def test_an_offline_cpu_has_a_switch_and_nothing_else(root: Path) -> None:
