@@ -71,6 +71,12 @@ Examples:
     help="retry: a refused container waits and is tried again. fail-pod: its pod is set to Failed while all its app "
     "containers wait, so that its controller creates another, ever less often; this needs the right to patch pods/status.",
 )
+@click.option(
+    "--startup-taint",
+    is_flag=True,
+    help="Keep the taint nri-pin/agent-not-ready:NoSchedule on the Node while the agent is away, and remove it once the "
+    "agent is ready; this needs the right to watch and patch nodes.",
+)
 @click.option("--metrics-bind-address", type=Address(), help="The address of /metrics; default: none.")
 @health_probe_option
 @click.option("--once", is_flag=True, help="Publish once and exit.")
@@ -115,6 +121,7 @@ def _publish(given: dict[str, Any]) -> int:
         given["on_refusal"] == "fail-pod",
         given["metrics_bind_address"],
         given["health_probe_bind_address"],
+        given["startup_taint"],
     )
     client = KubeClient.connected(given["kubeconfig"])
     log = to_stderr(given["log_level"])

@@ -1,7 +1,7 @@
 """`nri-pin export`: publishes the agent's allocations as a NodeResourceTopology object, and creates events on pods.
 
 Four threads: one follows the agent's status socket, one watches our object, one watches the pods of the node, and the
-main loop publishes. The agent depends on none of them. While the agent or the cluster is away, the published object
+main loop publishes. A fifth watches the Node where the startup taint is kept. The agent depends on none of them. While the agent or the cluster is away, the published object
 stays as it is.
 """
 
@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nri_plugin.agent.status_client import AgentStatus, follow
 from nri_plugin.exporter.events import Announcer
@@ -23,7 +24,8 @@ from nri_plugin.exporter.publication import (
     owners_of,
     published,
 )
-from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES, PODS, KubeClient, Object
+from nri_plugin.exporter.startup_taint import StartupTaint
+from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import to_object
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.kube.watch import NOT_FOUND, Follower
@@ -55,6 +57,7 @@ class ExportOptions:
         fails_pods: set a refused pod to Failed instead of leaving it to wait.
         metrics_bind_address: of the metrics server; None for none.
         health_probe_bind_address: of the server for probes; None for none.
+        keeps_taint: keep the startup taint on the Node while the agent is away.
     """
 
     node_name: str
@@ -65,6 +68,7 @@ class ExportOptions:
     fails_pods: bool = False
     metrics_bind_address: tuple[str, int] | None = None
     health_probe_bind_address: tuple[str, int] | None = None
+    keeps_taint: bool = False
 
 
 class Exporter:
@@ -82,6 +86,7 @@ class Exporter:
         pods: the facts of this node's pods.
         announcer: creates events.
         owner: knows the Node, which owns the object.
+        taint: keeps the startup taint; None where it is not asked for.
         hears_agent: the agent has sent a status and has not ended since.
         unchanged: the number of statuses that changed nothing in the object.
         published_at: the time of the last accepted write, in seconds since 1970; 0 for never.
@@ -121,6 +126,9 @@ class Exporter:
         self._is_gone = False
         self._stopping = threading.Event()
         self.owner = NodeOwner(client, options.node_name, log, clock)
+        self.taint = (
+            StartupTaint(client, options.node_name, log, clock, self._wake) if options.keeps_taint else None
+        )
         self._taken_back = LogRateLimit()
         self.trouble = ""
         self._said_observing = False
@@ -144,23 +152,38 @@ class Exporter:
             follow,
             (self._options.agent_socket, self.tell, self._stopping.wait, self._log, self.agent_lost),
         )
-        for target, arguments in (listening, (own.run, ()), (pods.run, ())):
+        threads: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+            listening,
+            (own.run, ()),
+            (pods.run, ()),
+        ]
+        if self.taint is not None:
+            node = Follower(self._client, NODES, self.taint, self._stopping.wait, parameters=selector)
+            threads.append((node.run, ()))
+        for target, arguments in threads:
             self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
             self.threads[-1].start()
         while not self._stopping.is_set():
             self.step(self._wait())
+            if self.taint is not None:
+                self.taint.step()
             self.came_round_at = self._clock()
 
     def tell(self, status: AgentStatus) -> None:
         """Take a status of the agent."""
         self.hears_agent = True
         with self._news:
+            if self.taint is not None:
+                self.taint.hear(is_ready=status.runtime is not None)
             self._status = self._latest = status
             self._news.notify_all()
 
     def agent_lost(self) -> None:
         """Note that the agent is gone."""
-        self.hears_agent = False
+        was_heard, self.hears_agent = self.hears_agent, False
+        if self.taint is not None and was_heard:
+            self.taint.hear(is_ready=False)
+            self._wake()
 
     def seen(self, obj: Object, *, is_gone: bool = False) -> None:
         """Take the cluster's version of the object, or its deletion. Fields that others changed are then restored."""
@@ -217,10 +240,12 @@ class Exporter:
 
     def _patience_s(self) -> float:
         """Return how long to wait for news. It is limited, because devices change without news and the probe checks this loop."""
+        taint_s = self.taint.due_s() if self.taint is not None else None
+        longest_s = DEVICES_S if taint_s is None else min(DEVICES_S, taint_s)
         if self._latest is None or self._latest.observing:
-            return DEVICES_S
+            return longest_s
         due_s = None if self.owner.is_missing else self.publisher.due_s()
-        return min(self.owner.due_s(), DEVICES_S, *(() if due_s is None else (due_s,)))
+        return min(self.owner.due_s(), longest_s, *(() if due_s is None else (due_s,)))
 
     def view(self) -> tuple[Node, State] | None:
         """Return node and state of the last status; None before the first one and while the agent only observes."""

@@ -11,6 +11,7 @@ from nri_plugin.cli.export import command as export
 from nri_plugin.cli.extender import command as extend
 from nri_plugin.config.loading import EXPORTER_SOCKET, load_text
 from nri_plugin.exporter.process import FACTS_SOCKET, FOLDER
+from nri_plugin.exporter.startup_taint import TAINT_KEY
 from nri_plugin.extender.process import ExtenderOptions
 from nri_plugin.model.quantity import parse_quantity
 from nri_plugin.process.http_connections import HOST_IP
@@ -394,6 +395,22 @@ def test_an_exporter_is_held_to_its_own_node(render: Render):
     assert binding == {"policyName": "pin-export", "validationActions": ["Deny"]}
     kinds = {item["kind"] for item in render(exporter={"enabled": True, "ownNodeOnly": False})}
     assert not {kind for kind in kinds if kind.startswith("Validating")}
+
+
+def test_the_startup_taint_comes_with_the_right_to_patch_nodes_and_the_policy_that_limits_it(render: Render):
+    def verbs(**exporter: Any) -> list[str]:
+        role = named(render(exporter={"enabled": True, **exporter}), "ClusterRole", "pin-export")
+        return next(rule["verbs"] for rule in role["rules"] if rule["resources"] == ["nodes"])
+
+    assert verbs() == ["get"]
+    assert verbs(startupTaint=True) == ["get", "list", "watch", "patch"]
+    objects = render(exporter={"enabled": True, "startupTaint": True})
+    assert "--startup-taint" in pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]["args"]
+    policy = named(objects, "ValidatingAdmissionPolicy", "pin-export-taint")["spec"]
+    assert policy["matchConstraints"]["resourceRules"][0]["resources"] == ["nodes"]
+    assert policy["validations"][0]["expression"] == "variables.node == object.metadata.name"
+    assert all(TAINT_KEY in policy["variables"][number]["expression"] for number in (1, 2))
+    assert named(objects, "ValidatingAdmissionPolicyBinding", "pin-export-taint")
 
 
 def test_authorities_without_a_certificate_of_ones_own_are_refused(render: Render):
