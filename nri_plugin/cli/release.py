@@ -3,7 +3,10 @@
 import json
 import os
 import time
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import click
 
@@ -71,19 +74,86 @@ def command(
     Exit code: 0, 1 when something could not be given back, 2 when nothing was done.
     """
     try:
-        state = _state(os.path.join(state_dir, FILE_NAME))
-        lock = None if force else _locked(state_dir)
-        online = discover(root).online
-        with waiting("giving CPUs back"):
-            found = release(find_cpuset_tree(cgroup_root), state, online)
-            settings = _give_interrupts_back(state_dir, root, online, found)
-        if lock is not None:
-            os.close(lock)
+        given = give_all_back(state_dir, cgroup_root, root, force=force)
     except NriPinError as error:
         raise UnreleasedError(str(error)) from error
+    if output_format == "json":
+        echo(json.dumps(given.facts(), indent=2))
+    else:
+        for line in given.lines():
+            echo(line)
+    context.exit(EXIT_FAILURES if given.found.failures else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """The result.
+
+    Attributes:
+        found: cgroups.
+        state: the checkpoint's.
+        online: the CPUs that all containers have now.
+        settings: interrupts and masks of the kernel that are as before.
+    """
+
+    found: Released
+    state: State
+    online: CPUSet
+    settings: int
+
+    @property
+    def not_started(self) -> list[str]:
+        """Containers that will start on the CPUs of their creation."""
+        phases = (Phase.CREATING, Phase.CREATED)
+        return [record.id for record in self.state.containers.values() if record.phase in phases]
+
+    def facts(self) -> dict[str, Any]:
+        """For programs."""
+        rows = {name: getattr(self.found, name) for name in ("widened", "already", "gone", "limited")}
+        return {
+            "cpus": str(self.online),
+            **rows,
+            "interrupt_settings": self.settings,
+            "not_started": self.not_started,
+            "failures": self.found.failures,
+        }
+
+    def lines(self) -> Iterator[str]:
+        """For people: failures first."""
+        found = self.found
+        yield from found.failures
+        yield (
+            f"{len(found.widened)} cgroups were given CPUs {self.online}, {len(found.already)} had them, {len(found.gone)} are gone"
+            + (f"; {len(found.limited)} have their CPU quota again" if found.limited else "")
+            + (f"; {self.settings} interrupts and masks are as before" if self.settings else "")
+            + (f"; {len(found.failures)} failed" if found.failures else "")
+        )
+        if self.not_started:
+            yield f"{len(self.not_started)} containers are not started yet and will start on the CPUs of their creation"
+
+
+def give_all_back(state_dir: str, cgroup_root: str, root: str, *, force: bool = False) -> GivenBack:
+    """Give every container all CPUs, and interrupts and masks of the kernel their former values.
+
+    Args:
+        state_dir: the agent's.
+        cgroup_root: where the cgroup tree is mounted.
+        root: the machine whose `sys` and `proc` are below this directory.
+        force: although an agent runs.
+
+    Raises:
+        NriPinError: nothing was done.
+    """
+    state = _state(os.path.join(state_dir, FILE_NAME))
+    lock = None if force else _locked(state_dir)
+    online = discover(root).online
+    with waiting("giving CPUs back"):
+        found = release(find_cpuset_tree(cgroup_root), state, online)
+        settings = _give_interrupts_back(state_dir, root, online, found)
+    if lock is not None:
+        os.close(lock)
     _doubt(found, state, cgroup_root)
-    _report(found, state, online, settings, output_format)
-    context.exit(EXIT_FAILURES if found.failures else 0)
+    return GivenBack(found, state, online, settings)
 
 
 def _state(path: str) -> State:
@@ -126,30 +196,3 @@ def _doubt(found: Released, state: State, cgroup_root: str) -> None:
             f"{cgroup_root}: none of the {running} running containers has its cgroup here; where they still run, mount "
             "the host's cgroup tree and name it with --cgroup-root"
         )
-
-
-def _report(found: Released, state: State, online: CPUSet, settings: int, output_format: str) -> None:
-    waiting = [
-        record.id for record in state.containers.values() if record.phase in (Phase.CREATING, Phase.CREATED)
-    ]
-    if output_format == "json":
-        rows = {name: getattr(found, name) for name in ("widened", "already", "gone", "limited")}
-        facts = {
-            "cpus": str(online),
-            **rows,
-            "interrupt_settings": settings,
-            "not_started": waiting,
-            "failures": found.failures,
-        }
-        echo(json.dumps(facts, indent=2))
-        return
-    for line in found.failures:
-        echo(line)
-    echo(
-        f"{len(found.widened)} cgroups were given CPUs {online}, {len(found.already)} had them, {len(found.gone)} are gone"
-        + (f"; {len(found.limited)} have their CPU quota again" if found.limited else "")
-        + (f"; {settings} interrupts and masks are as before" if settings else "")
-        + (f"; {len(found.failures)} failed" if found.failures else "")
-    )
-    if waiting:
-        echo(f"{len(waiting)} containers are not started yet and will start on the CPUs of their creation")

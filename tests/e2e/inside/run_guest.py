@@ -38,6 +38,7 @@ from .scenarios_pool import (
 )
 from .scenarios_prelaunched import the_runtime_starts_the_plugin_itself
 from .scenarios_resize import an_exclusive_container_grows_and_shrinks_in_place
+from .scenarios_systemd import systemd_starts_the_agent_and_takes_it_away_again
 
 _CONFIG = {
     "reservedSystemCPUs": "0",
@@ -106,7 +107,7 @@ if __name__ == "__main__":
     play(node, (the_last_pods_give_everything_back,), node)
     play(node, _DRIFT, node, 2)
     if with_systemd:
-        play(node, (systemd_sets_a_property,), node, 2)
+        play(node, (systemd_sets_a_property, systemd_starts_the_agent_and_takes_it_away_again), node, 2)
     play(node, _SIZED, node, 2)
     play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()

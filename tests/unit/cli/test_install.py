@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.__main__ import main
-from nri_plugin.cli import install
+from nri_plugin.cli import installed_files
 from nri_plugin.cli.doctor.runtime_files import FileLine, NRISettings
 from nri_plugin.cli.doctor.view import NodeView
-from nri_plugin.cli.install import MARK, is_ours, launcher, who_else_may_change
+from nri_plugin.cli.install import launcher
+from nri_plugin.cli.installed_files import MARK, is_ours, who_else_may_change
 from nri_plugin.model.errors import HostError
 
 GOOD = 'reservedSystemCPUs: "0"\n'
@@ -24,7 +25,7 @@ def good(tmp_path: Path) -> Path:
     return path
 
 
-READ = install.runtime_settings
+READ = installed_files.runtime_settings
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     """How the runtime's NRI is set; this machine may have a runtime of its own."""
     said: dict[str, object] = {}
     monkeypatch.setattr(
-        install,
+        installed_files,
         "runtime_settings",
         lambda _view: NRISettings(**{"runtime": "containerd", **said}),  # type: ignore[arg-type]
     )
@@ -213,7 +214,7 @@ def test_who_else_than_root_can_change_what_root_will_run(
     found = os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
     sound = os.stat_result((stat.S_IFDIR | 0o755, 0, 0, 1, 0, 0, 0, 0, 0, 0))
     monkeypatch.setattr(Path, "lstat", lambda path: found if path == Path("/o/python") else sound)
-    told = list(who_else_may_change(Path("/o/python")))
+    told = list(who_else_may_change("the runtime", Path("/o/python")))
     assert [f"and {who} can change it;" in line for line in told] == ([True] if who else [])
 
 
@@ -290,7 +291,7 @@ def test_the_same_socket_by_its_other_name_is_installed(call, good: Path, runtim
 def test_where_no_runtime_is_seen_the_agent_is_installed(
     call, good: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(install, "runtime_settings", lambda _view: None)
+    monkeypatch.setattr(installed_files, "runtime_settings", lambda _view: None)
     assert call("--config", good)[0] == 0
 
 

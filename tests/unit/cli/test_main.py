@@ -113,7 +113,7 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
             ["top", "-n", "x"],
             "nri-pin: invalid value for '-n' / '--interval': 'x' is no number; see nri-pin top --help\n",
         ),
-        (["install"], "nri-pin: missing option '--plugin-dir'; see nri-pin install --help\n"),
+        (["install"], "nri-pin: expected one of --plugin-dir and --systemd; see nri-pin install --help\n"),
     ],
 )
 def test_wrong_usage_is_one_line_and_ends_with_two(args, error: str, capsys) -> None:
