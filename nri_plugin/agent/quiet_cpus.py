@@ -274,7 +274,7 @@ class QuietCPUs:
     def _in_use(self) -> frozenset[SettingKind]:
         """The kinds of settings that somebody wants, or that have to be given back."""
         wish, kinds = self._wish, {SettingKind(name.partition("/")[0]) for name in self._kept}
-        if wish.quiet or wish.claims or SettingKind.DEFAULT in kinds:
+        if wish.quiet or wish.claims or wish.masks or SettingKind.DEFAULT in kinds:
             kinds |= {SettingKind.IRQ, SettingKind.DEFAULT}
         if wish.no_workqueues:
             kinds.add(SettingKind.WORKQUEUE)
@@ -323,7 +323,7 @@ class QuietCPUs:
     def _settle_interrupts(self, done: _Pass, only: Iterable[int] | None, former: KeptSetting | None) -> None:
         """Decide for interrupts; `former` is what was known of the mask for later ones before this pass."""
         wish = self._wish
-        named = bool(wish.claims or wish.controlled or wish.left_alone)
+        named = bool(wish.claims or wish.masks or wish.controlled or wish.left_alone)
         done.listed = self._files.interrupts(with_devices=named, only=only)
         default = self._kept.get(SettingKind.DEFAULT)
         if default is not None and former is not None:

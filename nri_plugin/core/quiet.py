@@ -24,7 +24,7 @@ from enum import StrEnum
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 
-from nri_plugin.core.requests import irq_claim, irq_wish, wake_latency_us
+from nri_plugin.core.annotations import irq_claim, irq_mask, irq_wish, wake_latency_us
 from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, Workqueues
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Allocation, State, is_whole_pod, owner_of
@@ -72,12 +72,24 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Mask(Claim):
+    """Interrupts that leave the CPUs of one container.
+
+    Attributes:
+        wins: also where a container claims them.
+    """
+
+    wins: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class QuietWanted:
     """What all containers of a node ask for together.
 
     Attributes:
         askers: the containers, in the order of their allocations.
         claims: interrupts that have a place of their own.
+        masks: interrupts that leave the CPUs of a container though others may stay.
         quiet: CPUs that interrupts leave.
         no_workqueues: CPUs that unbound kernel work leaves.
         latency_us: (CPU, longest time to wake up in us) where a container asks for one.
@@ -92,6 +104,7 @@ class QuietWanted:
 
     askers: tuple[Asker, ...] = ()
     claims: tuple[Claim, ...] = ()
+    masks: tuple[Mask, ...] = ()
     quiet: CPUSet = NO_CPUS
     no_workqueues: CPUSet = NO_CPUS
     latency_us: tuple[tuple[int, int], ...] = ()
@@ -106,7 +119,7 @@ class QuietWanted:
     @property
     def is_nothing(self) -> bool:
         """Whether nobody asks for anything."""
-        return not (self.quiet or self.claims or self.no_workqueues or self.latency_us)
+        return not (self.quiet or self.claims or self.masks or self.no_workqueues or self.latency_us)
 
 
 NO_DEVICES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -143,6 +156,7 @@ def wanted(
     return QuietWanted(
         askers=tuple(one for one in askers if one.quiet),
         claims=tuple(_claims(node, state, askers, devices)),
+        masks=tuple(_masks(node, state, askers)),
         quiet=quiet,
         no_workqueues=all_exclusive if options.workqueues is Workqueues.EXCLUSIVE else NO_CPUS,
         latency_us=tuple(sorted(_latencies(node, state, held, hears_others=hears_others).items())),
@@ -223,6 +237,15 @@ def _claims(
             yield Claim(one.key, patterns, cpus)
 
 
+def _masks(node: Node, state: State, askers: Iterable[Asker]) -> Iterator[Mask]:
+    for one in askers:
+        uid, name = owner_of(one.key)
+        pod = state.pods.get(uid)
+        patterns, wins = irq_mask(node.options, pod, name) if pod is not None else ((), False)
+        if patterns:
+            yield Mask(one.key, patterns, one.cpus, wins)
+
+
 def _latencies(
     node: Node, state: State, held: Iterable[tuple[str, Allocation]], *, hears_others: bool
 ) -> Mapping[int, int]:
@@ -296,8 +319,8 @@ class Interrupt:
         return f"{SettingKind.IRQ}/{self.number}"
 
     def matches(self, patterns: Iterable[str]) -> bool:
-        """Whether a handler or the device has a name of this form."""
-        names = (*self.actions, self.device) if self.device else self.actions
+        """Whether a handler or the device has a name of this form, or the interrupt this number."""
+        names = (*self.actions, str(self.number), *([self.device] if self.device else []))
         return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
 
 
@@ -439,7 +462,13 @@ def is_controlled(wish: QuietWanted, found: Interrupt) -> bool:
 
 def claim_of(wish: QuietWanted, found: Interrupt) -> CPUSet:
     """The CPUs that containers claim it for; empty for no claim. Several claims share it."""
-    return _union(one.cpus for one in wish.claims if found.matches(one.patterns))
+    winning = _union(one.cpus for one in wish.masks if one.wins and found.matches(one.patterns))
+    return _union(one.cpus for one in wish.claims if found.matches(one.patterns)) - winning
+
+
+def left_by(wish: QuietWanted, found: Interrupt) -> CPUSet:
+    """The CPUs that it leaves: all quiet ones, and those of containers that mask it."""
+    return wish.quiet | _union(one.cpus for one in wish.masks if found.matches(one.patterns))
 
 
 def settle_interrupt(
@@ -463,7 +492,7 @@ def settle_interrupt(
         wish,
         kept,
         found.cpus,
-        wish.quiet if moves else NO_CPUS,
+        left_by(wish, found) if moves else NO_CPUS,
         claimed=claim_of(wish, found) if moves else NO_CPUS,
         made_by_kernel=(wish.online, *by_default),
         node=found.node,

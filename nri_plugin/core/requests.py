@@ -21,9 +21,7 @@ container, because an operator who trusts a namespace wants to know.
 `.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an
 annotation ends after 63 characters, which a long container name exceeds.
 
-Annotations of CRI-O that ask for the same are heard too, in the same namespaces: `irq-load-balancing.crio.io` with `disable`,
-`true` or `housekeeping`, and `cpu-c-states.crio.io` with `max_latency:US`; `/NAME` behind the first is for one container.
-Other values of theirs mean nothing here. Our own name wins, and a contradiction between the two refuses the container.
+Annotations of CRI-O and nri-plugins that ask for the same are heard too; `core.annotations` lists them.
 
 `nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
 placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
@@ -36,17 +34,15 @@ Differs: the kubelet has none of these annotations; here: pods in the namespaces
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import lru_cache
 from itertools import chain
-from typing import TypeVar
 
+from nri_plugin.core.annotations import check_quiet, given_annotations, heard, word_of
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
-    IRQWish,
     IsolatedWish,
     Isolation,
     MemoryManagerPolicy,
@@ -70,8 +66,6 @@ from nri_plugin.model.state import (
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_level import has_own_resources, is_eligible, pod_cpus, pod_memory
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
-
-Word = TypeVar("Word", bound=StrEnum)
 
 BY_THEMSELVES = frozenset({Regime.EACH, Regime.FOUND})
 """The rules by which each container counts by its own request alone."""
@@ -527,28 +521,13 @@ def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Annotations. The docstring of this module lists them.
+# Annotations. The docstring of this module lists them; how they are found, and those about quiet CPUs: `core.annotations`.
 
 SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
 EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
 ISOLATION = "nri-pin/isolation"
 ISOLATED_CPUS = "nri-pin/isolated-cpus"
 NUMA_NODE = "nri-pin/numa-node"
-IRQS = "nri-pin/irqs"
-IRQ_CLAIM = "nri-pin/irq-claim"
-WAKE_LATENCY = "nri-pin/wake-latency-us"
-CRIO_IRQS = "irq-load-balancing.crio.io"
-CRIO_C_STATES = "cpu-c-states.crio.io"
-_CRIO_WISHES = {
-    "disable": IRQWish.QUIET,
-    "true": IRQWish.QUIET,
-    "housekeeping": IRQWish.HOUSEKEEPING,
-}
-"""Source: CRI-O, high_performance_hooks_linux.go; `true` is its deprecated word for `disable`."""
-
-_CRIO_LATENCY = re.compile(r"max_latency:([1-9][0-9]{0,8})\Z")
-_LATENCY = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
-_PATTERN = re.compile(r"[-A-Za-z0-9_.:@*?\[\]!/]+\Z")
 _COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 
@@ -559,137 +538,38 @@ def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> Co
     Raises:
         AnnotationError: an annotation cannot be read, or does not fit this container.
     """
-    given = _given(options, pod)
+    given = given_annotations(options, pod)
     if not given:
         return request
     # These are read where they are applied; here only wrong words and contradictions are refused.
-    _word(given, ISOLATION, request.name, Isolation)
-    _check_quiet(given, request.name)
+    word_of(given, ISOLATION, request.name, Isolation)
+    check_quiet(given, request.name)
     return replace(
         request,
-        smt_odd_counts=_word(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
+        smt_odd_counts=word_of(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
         wanted_exclusive=_exclusive_cpus(given, request),
-        isolated=_word(given, ISOLATED_CPUS, request.name, IsolatedWish),
+        isolated=word_of(given, ISOLATED_CPUS, request.name, IsolatedWish),
     )
 
 
 def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
     """How far the exclusive CPUs of that container are isolated; an unknown word counts as not set."""
-    heard = _heard(_given(options, pod), ISOLATION, name)
-    value = heard[1] if heard else ""
+    found = heard(given_annotations(options, pod), ISOLATION, name)
+    value = found[1] if found else ""
     return Isolation(value) if value in set(Isolation) else options.isolation
-
-
-def irq_wish(options: Options, pod: PodRecord, name: str, *, hears_others: bool) -> IRQWish | None:
-    """What that container wants of device interrupts; None where it does not say, or says an unknown word."""
-    given = _given(options, pod)
-    heard = _heard(given, IRQS, name)
-    if heard is not None and heard[1] in set(IRQWish):
-        return IRQWish(heard[1])
-    others = _crio_irqs(given, name) if hears_others else None
-    return others[1] if others else None
-
-
-def irq_claim(options: Options, pod: PodRecord, name: str) -> tuple[str, ...]:
-    """Patterns of the interrupts that are to come to that container's CPUs."""
-    heard = _heard(_given(options, pod), IRQ_CLAIM, name)
-    return _patterns(heard[1]) if heard else ()
-
-
-def wake_latency_us(options: Options, pod: PodRecord, name: str, *, hears_others: bool) -> int | None:
-    """The longest time in microseconds that CPUs of that container may take to wake up; None where it does not say."""
-    given = _given(options, pod)
-    heard = _heard(given, WAKE_LATENCY, name)
-    if heard is not None and _LATENCY.match(heard[1]):
-        return int(heard[1])
-    others = _CRIO_LATENCY.match(given.get(CRIO_C_STATES, "")) if hears_others else None
-    return int(others[1]) if others else None
-
-
-def _check_quiet(given: Mapping[str, str], name: str) -> None:
-    """Refuse wrong values of the annotations for quiet CPUs, and ours that contradict those of CRI-O.
-
-    Raises:
-        AnnotationError: there is one.
-    """
-    _word(given, IRQS, name, IRQWish)
-    own, others = _heard(given, IRQS, name), _crio_irqs(given, name)
-    if own is not None and others is not None and own[1] != others[1]:
-        raise AnnotationError(
-            own[0], f"{own[1]} contradicts {others[0]}, which says {others[2][:40]!r}; remove one of them"
-        )
-    claim = _heard(given, IRQ_CLAIM, name)
-    if claim is not None and not _patterns(claim[1]):
-        raise AnnotationError(
-            claim[0], f"expected patterns such as eth0-*,0000:3b:00.0, found {claim[1][:40]!r}"
-        )
-    latency = _heard(given, WAKE_LATENCY, name)
-    if latency is None:
-        return
-    if not _LATENCY.match(latency[1]):
-        raise AnnotationError(latency[0], f"expected microseconds such as 20, found {latency[1][:40]!r}")
-    crio = _CRIO_LATENCY.match(given.get(CRIO_C_STATES, ""))
-    if crio is not None and int(crio[1]) != int(latency[1]):
-        raise AnnotationError(
-            latency[0],
-            f"{latency[1]} contradicts {CRIO_C_STATES}, which says {crio[0][:40]!r}; remove one of them",
-        )
-
-
-def _crio_irqs(given: Mapping[str, str], name: str) -> tuple[str, IRQWish, str] | None:
-    """CRI-O's annotation about interrupts for the container, what it means, and its value; that of its own first."""
-    for full in (f"{CRIO_IRQS}/{name}", CRIO_IRQS):
-        wish = _CRIO_WISHES.get(given.get(full, ""))
-        if wish is not None:
-            return full, wish, given[full]
-    return None
-
-
-def _patterns(value: str) -> tuple[str, ...]:
-    """Patterns with commas between them; none where one of them is no pattern."""
-    parts = tuple(part.strip() for part in value.split(","))
-    return parts if all(_PATTERN.match(part) for part in parts) else ()
 
 
 def annotated_node(options: Options, pod: PodRecord) -> int:
     """Mask of the NUMA node that the pod's annotation prefers; 0 where no annotation is heard."""
-    value = _given(options, pod).get(NUMA_NODE, "")
+    value = given_annotations(options, pod).get(NUMA_NODE, "")
     return 1 << int(value) if _NODE.match(value) else 0
 
 
-def _given(options: Options, pod: PodRecord) -> dict[str, str]:
-    """The annotations of the pod that are heard: none outside the configured namespaces."""
-    return dict(pod.annotations) if pod.namespace in options.annotation_namespaces else {}
-
-
-def _heard(given: Mapping[str, str], key: str, name: str) -> tuple[str, str] | None:
-    """The annotation for the container, and its value: its own one first, then that of the whole pod."""
-    for full in (f"{key}.container.{name}", f"{key}.pod"):
-        if full in given:
-            return full, given[full]
-    return None
-
-
-def _word(given: Mapping[str, str], key: str, name: str, words: type[Word]) -> Word | None:
-    """The value of an annotation that is one of several words; None where the container has none.
-
-    Raises:
-        AnnotationError: it is another word.
-    """
-    heard = _heard(given, key, name)
-    if heard is None:
-        return None
-    full, value = heard
-    if value not in set(words):
-        raise AnnotationError(full, f"expected {', '.join(words)}, found {value[:40]!r}")
-    return words(value)
-
-
 def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
-    heard = _heard(given, EXCLUSIVE_CPUS, request.name)
-    if heard is None:
+    found = heard(given, EXCLUSIVE_CPUS, request.name)
+    if found is None:
         return 0
-    key, value = heard
+    key, value = found
     if not _COUNT.match(value):
         raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
     if request.qos is QOSClass.GUARANTEED:

@@ -66,8 +66,13 @@ NAME_CHARS: Final = 253
 OWN_ANNOTATIONS: Final = "nri-pin/"
 """The prefix of the annotations that the agent reads."""
 
-HEARD_ANNOTATIONS: Final = (OWN_ANNOTATIONS, "irq-load-balancing.crio.io", "cpu-c-states.crio.io")
-"""How the names of annotations begin that the agent reads: ours, and those of CRI-O that ask for quiet CPUs."""
+HEARD_ANNOTATIONS: Final = (
+    OWN_ANNOTATIONS,
+    "irq-load-balancing.crio.io",
+    "cpu-c-states.crio.io",
+    "irq-affinity.resource-policy.nri.io/",
+)
+"""How the names of annotations begin that the agent reads: ours, and those of CRI-O and nri-plugins for quiet CPUs."""
 
 ANNOTATIONS_SEEN: Final = 1024
 """Annotations of a pod. The agent reads none of a pod with more: their order on the wire is random, so some of them
