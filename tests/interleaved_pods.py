@@ -11,6 +11,7 @@ from random import Random
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
+from nri_plugin.core.pod_news import PodFactsTold, could_be_completed
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
@@ -23,6 +24,7 @@ from nri_plugin.model.state import (
     Amounts,
     ContainerFacts,
     Kind,
+    Phase,
     PodFacts,
     QOSClass,
     State,
@@ -38,8 +40,12 @@ MACHINE = machine(nodes=4, cores=8, threads=2, memory=32 * GIB)
 THREADS = 2
 MOST_PODS = 12
 """Of one thread at a time, so that pods end and others take what they had."""
-RESTARTS, AWAY, CRASHES, RETRIES = 0.01, 0.01, 0.03, 0.2
-"""Of each step: the agent is killed, the exporter is, a container crashes; of each refusal: the kubelet tries again."""
+RESTARTS, AWAY, CRASHES, NEWS, RETRIES = 0.01, 0.01, 0.03, 0.05, 0.2
+"""Of each step: the agent is killed, the exporter is, a container crashes, facts come between two creations; of each
+refusal: the kubelet tries again."""
+
+
+NOTHING = Allocation()
 
 
 class Fate(StrEnum):
@@ -59,6 +65,7 @@ class Tale:
         order: ("admit" or "end", uid): when pods were first created and when they ended.
         informed: pods whose facts were known at their first creation.
         admitted: pods that were admitted with facts known, early or late.
+        completed: pods whose facts came between two creations, and completed them.
         refused: pods of which a container was refused.
         restarts, away: how often the agent and the exporter were killed.
         wrong: broken laws, a sentence each.
@@ -67,6 +74,7 @@ class Tale:
     order: list[tuple[str, str]] = field(default_factory=list)
     informed: set[str] = field(default_factory=set)
     admitted: set[str] = field(default_factory=set)
+    completed: set[str] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     restarts: int = 0
     away: int = 0
@@ -122,6 +130,9 @@ class Kubelet:
         pods: in the order in which the threads take them.
         fates: what becomes of their facts.
         is_calm: nothing crashes and no process is killed.
+
+    Attributes:
+        is_never_refused: pods go container by container, and what does not fit shares the pool.
     """
 
     def __init__(
@@ -130,9 +141,11 @@ class Kubelet:
         self.rng, self.on, self.fates, self.is_calm = rng, on, fates, is_calm
         self.state, self.tale = State(), Tale()
         self.waiting = list(pods)
+        self.facts_by_uid = {one.uid: one for one in pods}
         self.sandboxes: dict[str, Pod] = {}
         self.containers: dict[tuple[str, str], Container] = {}
         self.exporter_dies = True
+        self.is_never_refused = bool(on.options.never_refuse)
         self.facts_away = 0
         self._serial = 0
 
@@ -147,6 +160,7 @@ class Kubelet:
                 threads.remove(thread)
             if not self.is_calm:
                 self._trouble()
+            self.judge_memory()
         return self.tale
 
     def _thread(self) -> Iterator[str]:
@@ -210,12 +224,16 @@ class Kubelet:
         self._judge_creation(facts, one, known, before, decision)
         if decision.refusal is not None:
             return True
+        self._stored(uid, message, decision)
+        return False
+
+    def _stored(self, uid: str, message: Container, decision: Decision) -> None:
+        """The runtime creates the container with what the answer tells."""
         given = getattr(decision.response, "resources", None)
         if given is not None:
             stored = replace(message.resources, cpus=given.cpus, mems=given.mems)
             message = replace(message, resources=stored)
-        self.containers[uid, one.name] = message
-        return False
+        self.containers[uid, message.name] = message
 
     def stop(self, uid: str, name: str) -> None:
         """The container ends."""
@@ -243,6 +261,30 @@ class Kubelet:
         running = [key for key, one in self.containers.items() if one.state is not ContainerState.STOPPED]
         if running and self.rng.random() < CRASHES:
             self.crash(*self.rng.choice(running))
+        waiting = [uid for uid in self.sandboxes if self._waits_for_facts(uid)]
+        if waiting and not self.facts_away and self.rng.random() < NEWS:
+            self.news(self.rng.choice(waiting))
+
+    def _waits_for_facts(self, uid: str) -> bool:
+        known = self.state.pods.get(uid)
+        is_known = known is not None and self.fates[uid] is not Fate.LOST
+        return is_known and could_be_completed(self.on, self.state, known)
+
+    def news(self, uid: str) -> None:
+        """Facts that come between two creations complete a pod, or leave it as it is; what runs keeps what it has."""
+        live = {one.key for one in self.state.containers_of(uid) if one.phase is not Phase.STOPPED}
+        held = {key: one for key, one in self.state.allocations.items() if pod_of(key) != uid or key in live}
+        self.tell(PodFactsTold(self.sandboxes[uid], self.facts_by_uid[uid]))
+        after = self.state.allocations
+        changed = [
+            key
+            for key, one in held.items()
+            if (one.cpus, one.mems) != (after.get(key, NOTHING).cpus, after.get(key, NOTHING).mems)
+        ]
+        self.expect(not changed, f"late facts of {uid} changed {changed}")
+        if self.state.pods[uid].is_admitted:
+            self.tale.admitted.add(uid)
+            self.tale.completed.add(uid)
 
     def restart(self) -> None:
         """A new agent on the checkpoint of the old one, and what the runtime lists."""
@@ -267,8 +309,9 @@ class Kubelet:
         self.expect(decision.refusal is None, f"{key} ran, ended and was refused: {decision.refusal}")
         if decision.refusal is None:
             now = self.state.allocations.get(key, Allocation()).cpus
-            self.expect(now == had, f"{key} had {had}, has {now} after it started again")
-            self.containers[uid, name] = again
+            is_kept = now == had or (self.is_never_refused and not had)
+            self.expect(is_kept, f"{key} had {had}, has {now} after it started again")
+            self._stored(uid, again, decision)
             for kind in (nri.PostCreateContainer, nri.StartContainer):
                 self.tell(kind(of, again))
         else:
@@ -276,7 +319,7 @@ class Kubelet:
 
     # ------------------------------------------------------------------ laws
 
-    def tell(self, event: nri.NRIEvent | InformedCreate) -> Decision:
+    def tell(self, event: nri.NRIEvent | InformedCreate | PodFactsTold) -> Decision:
         decision = decide(self.on, self.state, event)
         if decision.refusal is not None:
             self.expect(decision.state is self.state, f"the refusal changed the state: {decision.refusal}")
@@ -284,6 +327,14 @@ class Kubelet:
         for violation in violations(self.on, self.state):
             self.expect(False, str(violation))
         return decision
+
+    def judge_memory(self) -> None:
+        """What is allocated on memory nodes is what the runtime was told: nothing moves it later."""
+        for (uid, name), one in self.containers.items():
+            held = self.state.allocations.get(allocation_key(uid, name))
+            if held is not None and held.mems and one.state is not ContainerState.STOPPED:
+                told = one.resources.mems
+                self.expect(told == str(held.mems), f"{uid}/{name} was told {told!r}, has {held.mems}")
 
     def expect(self, holds: bool, sentence: str) -> None:
         if not holds:
@@ -307,6 +358,9 @@ class Kubelet:
     ) -> None:
         """The first creation with facts decides about all of the pod."""
         uid = facts.uid
+        if self.is_never_refused:
+            self.expect(decision.refusal is None, f"{uid}/{one.name} was refused: {decision.refusal}")
+            return
         if decision.refusal is not None:
             self.tale.refused.add(uid)
             self.expect(

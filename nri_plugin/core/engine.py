@@ -52,7 +52,7 @@ from nri_plugin.core.requests import (
     stored_mems,
 )
 from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
-from nri_plugin.core.reuse import init_memory_released, inits_ended
+from nri_plugin.core.reuse import init_memory_released, inits_ended, inits_known
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
@@ -177,7 +177,7 @@ def creation_context(
     pod = informed(_inhabited(node, state, event.pod), known.facts)
     pod = replace(pod, regime=regime_of(node.options, pod))
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
-    state = inits_ended(state, pod, event.container.name)
+    state = inits_ended(inits_known(state, pod), pod, event.container.name)
     if pod.regime is Regime.FOUND and pod.facts is not None:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]

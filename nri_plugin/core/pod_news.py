@@ -16,6 +16,7 @@ from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.pods import Unfit, admit_rest, admits_whole
 from nri_plugin.core.pool import pool_writes
 from nri_plugin.core.requests import informed, lacks_its_resources, pod_uid, regime_now, remembered
+from nri_plugin.core.reuse import inits_known
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import (
     Phase,
@@ -95,7 +96,7 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     if known is None or known.sandbox_id != event.pod.id or not could_be_completed(node, before, known):
         return Decision(before, steps=("facts-too-late",))
     pod = remembered(informed(known, event.facts))
-    state = before.with_pod(pod)
+    state = inits_known(before.with_pod(pod), pod)
     if pod.regime is Regime.FOUND and pod.facts is not None:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]

@@ -58,7 +58,7 @@ from nri_plugin.model.errors import (
     InsufficientMemoryError,
 )
 from nri_plugin.model.options import Node, TopologyManagerScope
-from nri_plugin.model.refusals import AdmissionRefusal, PodMemoryShortage
+from nri_plugin.model.refusals import AdmissionRefusal, HintNotAdmitted, PodMemoryShortage
 from nri_plugin.model.sets import NO_NODES, CPUSet
 from nri_plugin.model.state import (
     Allocation,
@@ -157,7 +157,15 @@ def admit(
             return placed
         return with_a_cpu(node, replace(placed, state=with_parts_inside(placed.state, pod.uid)))
     except AdmissionError as error:
-        return Unfit(state, request, error.refusal)
+        return Unfit(state, request, _in_scope_words(error.refusal, regime_of(node.options, pod)))
+
+
+def _in_scope_words(refusal: AdmissionRefusal, regime: Regime) -> AdmissionRefusal:
+    """The refusal in the kubelet's words for a pod with resources of its own."""
+    scope = {Regime.WHOLE: "pod", Regime.CLAIMS: "container"}.get(regime, "")
+    if not scope or not isinstance(refusal.detail, HintNotAdmitted):
+        return refusal
+    return replace(refusal, detail=replace(refusal.detail, level_scope=scope))
 
 
 def with_parts_inside(state: State, uid: str) -> State:
@@ -178,8 +186,9 @@ def with_parts_inside(state: State, uid: str) -> State:
 
 
 def _was_created(state: State, request: ContainerRequest) -> bool:
-    """Whether an instance of the container exists or has ended."""
-    return any(one.name == request.name for one in state.containers_of(request.pod_uid))
+    """Whether an instance of the container exists or has ended, or one that the runtime has removed left its allocation."""
+    is_here = any(one.name == request.name for one in state.containers_of(request.pod_uid))
+    return is_here or request.key in state.allocations
 
 
 def _admit_whole(
@@ -265,7 +274,8 @@ def _place_each(
             placed = place(node, state, state.pods[pod.uid], wanted)
         except AdmissionError as error:
             # The reader has asked for one container and has to learn which of the pod is meant.
-            return Unfit(state, wanted, replace(error.refusal, container=wanted.name))
+            refusal = _in_scope_words(error.refusal, regime_of(node.options, pod))
+            return Unfit(state, wanted, replace(refusal, container=wanted.name))
         state = placed.state
         own = placed if one is created else own
     state = with_parts_inside(state, pod.uid)
@@ -343,7 +353,8 @@ def _admit_with_own_resources(
             refuse_empty_memory_pool(facts)
         blocks, mems = memory_under(question, hint)
     except AdmissionError as error:
-        return Unfit(state, total, replace(error.refusal, is_of_pod=True))
+        refusal = _in_scope_words(error.refusal, Regime.WHOLE)
+        return Unfit(state, total, replace(refusal, is_of_pod=True))
     state = state.with_pod(
         replace(
             pod,

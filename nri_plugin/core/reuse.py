@@ -108,6 +108,19 @@ def _left(allocation: Allocation, cpus: CPUSet, memory: tuple[MemoryBlock, ...])
     return replace(ended, cpus=ended.cpus - cpus, grown=grown, memory=memory)
 
 
+def inits_known(state: State, pod: PodRecord) -> State:
+    """The state in which allocations of plain init containers are marked as such.
+
+    Facts may come while such a container runs. It keeps its CPUs then, also where the rest of the pod takes them over.
+    """
+    for name in pod.facts.names(Kind.INIT) if pod.facts else ():
+        key = allocation_key(pod.uid, name)
+        one = state.allocations.get(key)
+        if one is not None and not one.is_init:
+            state = state.with_allocation(key, replace(one, is_init=True))
+    return state
+
+
 def inits_ended(state: State, pod: PodRecord, name: str) -> State:
     """The state when container `name` is created: the plain init containers before it have ended, reported or not."""
     before = _plain_inits_before(pod.facts, name)

@@ -259,11 +259,15 @@ class HintNotAdmitted:
         policy: `restricted` or `single-numa-node`.
         is_single: the policy needs one NUMA node for all resources.
         affinity: NUMA nodes of the merged hint, as a kernel list; empty where no NUMA nodes satisfy all requests.
+        level_scope: `pod` or `container`, by which a pod with resources of its own is placed; empty for other pods.
+
+    Source: the first words are the kubelet's, v1.36.2 pkg/kubelet/cm/topologymanager (scope.go).
     """
 
     policy: str
     is_single: bool
     affinity: str
+    level_scope: str = ""
 
     def __str__(self) -> str:
         needed = "the fewest NUMA nodes that could hold everything, the same for all resources"
@@ -272,7 +276,15 @@ class HintNotAdmitted:
         found = "there is none"
         if self.affinity:
             found = f"the best there is now is NUMA nodes {self.affinity}"
-        return f"resources cannot be allocated with topology locality: policy {self.policy} needs {needed}, and {found}"
+        return f"{_NOT_ADMITTED[self.level_scope]}: policy {self.policy} needs {needed}, and {found}"
+
+
+_NOT_ADMITTED = {
+    "": "resources cannot be allocated with topology locality",
+    # The kubelet says "pod scope pod" under either scope.
+    "pod": "pod scope pod with pod-level resources failed admission under pod-scope topology manager",
+    "container": "pod scope pod with pod-level resources failed admission with a container-level topology manager",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Two threads create 200 pods container by container: no pod whose facts are known is ever half admitted.
 
-Facts come late, get lost and are repeated. The agent is killed and comes back with its checkpoint and Synchronize; the
+Facts come late, between two creations too, get lost and are repeated. The agent is killed and comes back with its checkpoint and Synchronize; the
 exporter is killed, and no facts come for a while. The seeds are fixed; `tests/interleaved_pods.py` plays.
 """
 
@@ -9,9 +9,12 @@ from random import Random
 import pytest
 
 from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.state import Regime
 from tests.interleaved_pods import Fate, Kubelet, drawn_node, drawn_pods, in_turn
 
 PODS = 200
+NAMESPACE = "default"
+"""Of every pod."""
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -27,6 +30,7 @@ def test_no_pod_whose_facts_were_known_is_ever_half_admitted(seed: int) -> None:
     assert tale.away
     assert len(tale.admitted & tale.informed) >= PODS // 20
     assert tale.admitted - tale.informed
+    assert tale.completed
     assert len(tale.informed - tale.admitted) >= PODS // 20
     for uid in list(kubelet.sandboxes):
         kubelet.end(uid)
@@ -48,3 +52,22 @@ def test_where_all_facts_are_known_in_time_the_end_is_that_of_whole_pods_in_turn
     assert len(tale.refused) >= PODS // 3
     assert tale.informed == {one.uid for one in pods}
     assert in_turn(on, pods, tale.order).allocations == kubelet.state.allocations
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_where_nothing_is_refused_the_runtime_knows_every_memory_node_that_is_allocated(seed: int) -> None:
+    """A pod that does not fit runs in the shared pool; room may appear before its later containers are created."""
+    rng = Random(seed)
+    on = drawn_node(
+        rng, memory_manager_policy=MemoryManagerPolicy.STATIC, never_refuse=frozenset({NAMESPACE})
+    )
+    pods = drawn_pods(rng, PODS)
+    fates = {one.uid: rng.choice(list(Fate)) for one in pods}
+    kubelet = Kubelet(rng, on, pods, fates)
+    tale = kubelet.live()
+    assert tale.wrong == []
+    assert not tale.refused
+    assert {one.regime for one in kubelet.state.pods.values()} >= {Regime.CLAIMS, Regime.EACH}
+    for uid in list(kubelet.sandboxes):
+        kubelet.end(uid)
+    assert kubelet.state.allocations == {}

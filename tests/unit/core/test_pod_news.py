@@ -126,6 +126,19 @@ def test_an_init_container_that_is_still_to_come_is_placed() -> None:
     assert life.state.allocations["p1/last"].is_init
 
 
+def test_an_init_container_that_runs_when_the_facts_come_keeps_its_cpus() -> None:
+    life = Life(node(), one("fetch", 2, INIT), one("mesh", 0, SIDECAR), one("a", 4))
+    life.run("fetch")
+    life.facts_come()
+    assert life.held == {"fetch": "2-3", "a": "2-5"}, "the app container starts only after its end"
+    record = next(iter(life.state.containers_of("p1")))
+    assert str(life.state.desired_cpus(life.on, record)) == "2-3"
+    life.run("mesh")
+    before = life.state
+    life.facts_come()
+    assert life.state is before
+
+
 def test_devices_of_the_other_containers_decide_on_their_nodes() -> None:
     life = Life(
         node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE), one("a", 2), one("b", 2)

@@ -404,6 +404,37 @@ def test_a_pod_with_resources_of_its_own_is_told_a_size_that_fits() -> None:
     assert refusal.advice.cpu_counts == (16,)
 
 
+@pytest.mark.parametrize(
+    ("scope", "resources", "words"),
+    [
+        (
+            TopologyManagerScope.POD,
+            WHOLE,
+            "pod scope pod with pod-level resources failed admission under pod-scope topology manager: policy ",
+        ),
+        (
+            TopologyManagerScope.CONTAINER,
+            WHOLE,
+            "pod scope pod with pod-level resources failed admission with a container-level topology manager: policy ",
+        ),
+        (TopologyManagerScope.POD, None, "resources cannot be allocated with topology locality: policy "),
+    ],
+)
+def test_a_refused_hint_is_worded_as_the_kubelet_words_it_for_such_pods(
+    scope: TopologyManagerScope, resources: Amounts | None, words: str
+) -> None:
+    on = node(
+        machine(nodes=4, cores=1),
+        topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE,
+        topology_manager_scope=scope,
+        pod_level_managers=True,
+    )
+    refusal = Life(on, one("db", 4), one("log"), resources=resources).create("db").refusal
+    assert refusal is not None
+    assert refusal.reason == "TopologyAffinityError"
+    assert str(refusal.detail).startswith(words)
+
+
 def test_the_other_containers_of_the_pod_are_named_where_no_other_pod_holds_anything() -> None:
     on = node(
         machine(nodes=4, cores=8),

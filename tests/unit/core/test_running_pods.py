@@ -75,6 +75,17 @@ def test_a_container_that_runs_is_not_refused_because_another_one_of_its_pod_doe
     assert refusal.container == "large"
 
 
+def test_so_it_is_where_the_runtime_has_removed_the_ended_instance() -> None:
+    life = PodLife(node(), part("app", 2), part("log", 0.5), part("large", 20), resources=None)
+    life.is_informed = False
+    life.run("app")
+    life.is_informed = True
+    life.tell(nri.StopContainer(life.of, life.message("app")))
+    life.tell(nri.RemoveContainer(life.of, life.message("app")))
+    life.run("app")
+    assert life.held == {"app": "2-3"}
+
+
 @pytest.mark.parametrize("policy", [TopologyManagerPolicy.BEST_EFFORT, TopologyManagerPolicy.RESTRICTED])
 def test_the_gate_takes_effect_for_new_pods_alone(policy: TopologyManagerPolicy) -> None:
     on = pod_scope(pod_level_managers=False, topology_manager_policy=policy)
