@@ -70,7 +70,8 @@ class PlayedKernel:
         every = CPUSet((1 << cpus) - 1)
         masks = {"default": str(every), "workqueue/": str(every), "workqueue/writeback": str(every)}
         latencies = {f"latency/{cpu}": "0" for cpu in every}
-        return cls(every, every, shows_mode, values=masks | latencies)
+        steering = {f"rps/eth0/queues/rx-{queue}": str(cpus) for queue, cpus in enumerate((every, CPUSet()))}
+        return cls(every, every, shows_mode, values=masks | latencies | steering)
 
     def add(
         self, number: int, name: str, cpus: str = "", *, managed: bool = False, **more: object
@@ -152,6 +153,10 @@ class PlayedKernel:
         """The masks."""
         return ("workqueue/", "workqueue/writeback")
 
+    def receive_queues(self) -> tuple[str, ...]:
+        """Two of one device; packets of the second are not steered."""
+        return tuple(name for name in self.values if name.startswith(SettingKind.STEERING))
+
     def read(self, name: str) -> str | None:
         """A value."""
         if name.startswith("irq/"):
@@ -168,7 +173,8 @@ class PlayedKernel:
         if name.startswith("irq/"):
             self._write_line(name, CPUSet.parse(value))
             return
-        if not name.startswith(SettingKind.LATENCY) and not CPUSet.parse(value) & self.online:
+        free = (SettingKind.LATENCY, SettingKind.STEERING)
+        if not name.startswith(free) and not CPUSet.parse(value) & self.online:
             raise RefusedError(name, errno.EINVAL)
         self.values[name] = value
 

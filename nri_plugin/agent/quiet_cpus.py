@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from errno import EPERM
 
 from nri_plugin.checkpoint.quiet_file import Originals, QuietFile
 from nri_plugin.core.quiet import (
@@ -23,6 +24,7 @@ from nri_plugin.core.quiet import (
     settle_cpus,
     settle_interrupt,
     settle_latency,
+    settle_steering,
 )
 from nri_plugin.host.interrupts import ABSENT, FIXED, NOT_GRANTED, KernelSettingFiles, Listed, RefusedError
 from nri_plugin.host.irqbalance import IRQBalanceProcess
@@ -228,7 +230,7 @@ class QuietCPUs:
 
     def apply(self, wish: QuietWanted) -> None:
         """Make a pass for what is wanted from now on."""
-        if wish.quiet != self._wish.quiet or wish.no_workqueues != self._wish.no_workqueues:
+        if _sets(wish) != _sets(self._wish):
             for name in list(self._failed_by):
                 self._failures.forget(name)
         self._wish = wish
@@ -280,6 +282,8 @@ class QuietCPUs:
             kinds.add(SettingKind.WORKQUEUE)
         if wish.latency_us:
             kinds.add(SettingKind.LATENCY)
+        if wish.no_steering:
+            kinds.add(SettingKind.STEERING)
         return frozenset(kinds)
 
     def _decide_and_write(
@@ -304,6 +308,10 @@ class QuietCPUs:
                 self._settle_workqueues(done)
             if SettingKind.LATENCY in in_use:
                 self._settle_latencies(done)
+            if (
+                SettingKind.STEERING in in_use
+            ):  # last: what needs a capability must not keep the others from being written
+                self._settle_steering(done)
             self._look_for_balancers()
         return done, self._carry_out(done)
 
@@ -378,6 +386,16 @@ class QuietCPUs:
                     settle_latency(done.kept.get(name) or KeptSetting(name, value), value, asked.get(cpu))
                 )
 
+    def _settle_steering(self, done: _Pass) -> None:
+        known = {name for name in done.kept if _is_of(name, SettingKind.STEERING)}
+        for name in sorted(known | set(self._files.receive_queues())):
+            value = self._files.read(name)
+            if value is None:
+                continue
+            found = CPUSet.parse(value)
+            if name in known or not found.isdisjoint(self._wish.no_steering):
+                done.take(settle_steering(self._wish, done.kept.get(name) or KeptSetting(name, value), found))
+
     def _save(self, done: _Pass) -> None:
         """Store what has to be given back, where the file does not hold it yet.
 
@@ -410,6 +428,8 @@ class QuietCPUs:
                 done.left.add(name)
                 if error.number in NOT_GRANTED:
                     return str(error)
+                if error.number == EPERM and _is_of(name, SettingKind.STEERING):
+                    return f"{error}: the steering of received packets needs the capability NET_ADMIN"
                 self._refused(done, name, error, now)
                 continue
             self._written(done, name, value, now)
@@ -491,7 +511,7 @@ class QuietCPUs:
         The kernel takes no such value. The setting has all online CPUs, as the kernel would give it, until one of its own
         is back.
         """
-        if not one.written or _is_of(one.name, SettingKind.LATENCY):
+        if not one.written or _is_of(one.name, SettingKind.LATENCY, SettingKind.STEERING):
             return False
         return not CPUSet.parse(one.original) & self._wish.online
 
@@ -605,6 +625,10 @@ class QuietCPUs:
     def _fixed_reach(self, found: Interrupt) -> Reach | None:
         quiet = found.cpus & self._wish.quiet
         return Reach(found.number, found.actions, found.cpus, quiet, "kernel-managed") if quiet else None
+
+
+def _sets(wish: QuietWanted) -> tuple[CPUSet, ...]:
+    return wish.quiet, wish.no_workqueues, wish.no_steering
 
 
 def _is_of(name: str, *kinds: SettingKind) -> bool:

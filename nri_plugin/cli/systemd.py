@@ -31,7 +31,7 @@ from nri_plugin.cli.release import give_all_back
 from nri_plugin.config import loading
 from nri_plugin.config.loading import DEFAULT_PATH, Config
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.options import IRQs, Isolation, Workqueues
+from nri_plugin.model.options import IRQs, Isolation, ReceiveSteering, Workqueues
 
 AGENT = "nri-pin.service"
 EXPORTER = "nri-pin-exporter.service"
@@ -43,6 +43,8 @@ HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 
 CGROUPS = "/sys/fs/cgroup"
 IRQ_FILES = ("/proc/irq", "/sys/devices/system/cpu")
 WORKQUEUE_FILES = ("/sys/devices/virtual/workqueue",)
+DEVICE_FILES = ("/sys/devices",)
+"""Where the links of /sys/class/net lead."""
 
 HARDENED = """\
 NoNewPrivileges=yes
@@ -87,10 +89,10 @@ def _directory(path: str) -> Iterator[str]:
         yield f"ReadWritePaths={path}"
 
 
-def _network(*, ports: bool, netlink: bool = False) -> Iterator[str]:
-    """Lines about the network. Without a port the agent has none; netlink reports the interfaces of its own network."""
+def _network(*, ports: bool, netlink: bool = False, devices: bool = False) -> Iterator[str]:
+    """Lines about the network. Without a port the agent has none; netlink and sysfs show the devices of its own network."""
     families = ["AF_UNIX", *(("AF_INET", "AF_INET6") if ports else ()), *(("AF_NETLINK",) if netlink else ())]
-    if not (ports or netlink):
+    if not (ports or netlink or devices):
         yield "PrivateNetwork=yes"
     if not ports:
         yield "IPAddressDeny=any"
@@ -100,11 +102,16 @@ def _network(*, ports: bool, netlink: bool = False) -> Iterator[str]:
 def agent_unit(config: Config, interpreter: str) -> str:
     """The text of nri-pin.service."""
     options = config.options
-    capability = "CAP_SYS_ADMIN" if options.isolation is not Isolation.NONE else ""
+    steers = options.receive_steering is not ReceiveSteering.NONE
+    capabilities = [
+        *(["CAP_SYS_ADMIN"] if options.isolation is not Isolation.NONE else []),
+        *(["CAP_NET_ADMIN"] if steers else []),
+    ]
     written = [
         config.cgroup_root or CGROUPS,
         *(IRQ_FILES if options.irqs is not IRQs.NONE else ()),
         *(WORKQUEUE_FILES if options.workqueues is not Workqueues.NONE else ()),
+        *(DEVICE_FILES if steers else ()),
     ]
     ports = bool(config.metrics_bind_address or config.health_probe_bind_address)
     return "\n".join(
@@ -129,9 +136,9 @@ def agent_unit(config: Config, interpreter: str) -> str:
             "OOMScoreAdjust=-997",
             *_directory(config.state_dir),
             *(f"ReadWritePaths={path}" for path in written),
-            f"CapabilityBoundingSet={capability}",
+            f"CapabilityBoundingSet={' '.join(capabilities)}",
             "AmbientCapabilities=",
-            *_network(ports=ports, netlink=config.nic_locality == "netlink"),
+            *_network(ports=ports, netlink=config.nic_locality == "netlink", devices=steers),
             HARDENED,
             "[Install]",
             "WantedBy=multi-user.target",

@@ -12,6 +12,7 @@ The rules, for an interrupt, for the mask of later interrupts and for the masks 
 * **Claimed**: an interrupt that a container claims goes exactly to the CPUs of that container.
 * **Undone**: a value that touches quiet CPUs, and one that the kernel makes (all online CPUs after the last CPU of an
   interrupt went offline; the mask for later interrupts where a device was added again), is not an original.
+* **Steering** of received packets only loses CPUs, and is off where it would lose all.
 * **Given back**: without a quiet CPU and a claim, a value of ours becomes the original again. A value of somebody else
   stays.
 
@@ -25,7 +26,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from nri_plugin.core.annotations import irq_claim, irq_mask, irq_wish, wake_latency_us
-from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, Workqueues
+from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, ReceiveSteering, Workqueues
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import Allocation, State, is_whole_pod, owner_of
 from nri_plugin.model.topology import Topology
@@ -92,6 +93,7 @@ class QuietWanted:
         masks: interrupts that leave the CPUs of a container though others may stay.
         quiet: CPUs that interrupts leave.
         no_workqueues: CPUs that unbound kernel work leaves.
+        no_steering: CPUs that received packets are not steered to.
         latency_us: (CPU, longest time to wake up in us) where a container asks for one.
         online: CPUs that are online.
         housekeeping: online CPUs for interrupts that have no other.
@@ -107,6 +109,7 @@ class QuietWanted:
     masks: tuple[Mask, ...] = ()
     quiet: CPUSet = NO_CPUS
     no_workqueues: CPUSet = NO_CPUS
+    no_steering: CPUSet = NO_CPUS
     latency_us: tuple[tuple[int, int], ...] = ()
     online: CPUSet = NO_CPUS
     housekeeping: CPUSet = NO_CPUS
@@ -119,7 +122,8 @@ class QuietWanted:
     @property
     def is_nothing(self) -> bool:
         """Whether nobody asks for anything."""
-        return not (self.quiet or self.claims or self.masks or self.no_workqueues or self.latency_us)
+        sets = self.quiet | self.no_workqueues | self.no_steering
+        return not (sets or self.claims or self.masks or self.latency_us)
 
 
 NO_DEVICES: Mapping[str, tuple[str, ...]] = MappingProxyType({})
@@ -144,7 +148,8 @@ def wanted(
         devices: PCI addresses of the containers' own devices, by key of their allocations.
     """
     options, online = node.options, node.topology.online
-    if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE:
+    steers = options.receive_steering is ReceiveSteering.NONE
+    if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE and steers:
         return QuietWanted(online=online)
     held = [(key, state.allocations[key]) for key in state.holders if not is_whole_pod(key)]
     askers = tuple(_askers(node, state, held, hears_others=hears_others))
@@ -159,6 +164,7 @@ def wanted(
         masks=tuple(_masks(node, state, askers)),
         quiet=quiet,
         no_workqueues=all_exclusive if options.workqueues is Workqueues.EXCLUSIVE else NO_CPUS,
+        no_steering=NO_CPUS if steers else all_exclusive,
         latency_us=tuple(sorted(_latencies(node, state, held, hears_others=hears_others).items())),
         online=online,
         housekeeping=reserved if to_reserved else shared | reserved or online - quiet,
@@ -287,6 +293,8 @@ class SettingKind(StrEnum):
     """The mask of a workqueue; its name is `workqueue/NAME`, `workqueue/` for that of all unbound ones."""
     LATENCY = "latency"
     """The longest time for one CPU to wake up; its name is `latency/CPU`."""
+    STEERING = "rps"
+    """The CPUs that packets of a receive queue are steered to; its name is `rps/DEVICE/queues/rx-NUMBER`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -534,3 +542,12 @@ def settle_latency(kept: KeptSetting, found: str, asked_us: int | None) -> Settl
     if is_shorter and not kept.is_ours(found):
         return settle(kept, found, found, undo=False)
     return settle(kept, found, desired, undo=True)
+
+
+def settle_steering(wish: QuietWanted, kept: KeptSetting, found: CPUSet) -> SettledSetting:
+    """Decide for the steering of one receive queue.
+
+    It is never widened. Where nothing else is left it is off: packets then stay on the CPU of the queue's interrupt.
+    """
+    desired = CPUSet.parse(kept.original) - wish.no_steering
+    return settle(kept, str(found), str(desired), undo=not found.isdisjoint(wish.no_steering))

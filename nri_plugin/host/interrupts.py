@@ -1,7 +1,7 @@
-"""Interrupts, workqueue masks and wake-up latencies of the kernel: reads and writes their files, decides nothing.
+"""Interrupts, workqueue masks, wake-up latencies and receive steering: reads and writes their files, decides nothing.
 
 A name of `nri_plugin.core.quiet` stands for one file each. All of them belong to uid 0, which needs no capability to write
-them. The root is the folder that holds the machine's `proc` and `sys`.
+them, but for the steering of received packets. The root is the folder that holds the machine's `proc` and `sys`.
 
 Source: kernel Documentation/core-api/irq/irq-affinity.rst, Documentation/core-api/workqueue.rst,
     Documentation/ABI/testing/sysfs-kernel-irq and sysfs-devices-power; errors were seen on Linux 6.1, 6.12 and 7.2.
@@ -25,6 +25,7 @@ DEFAULT_MASK = "default_smp_affinity"
 ABOUT_IRQS = "sys/kernel/irq"
 WORKQUEUES = "sys/devices/virtual/workqueue"
 LATENCIES = "sys/devices/system/cpu"
+NETWORK = "sys/class/net"
 PCI_DEVICES = "sys/bus/pci/devices"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 """The same in every container."""
@@ -208,9 +209,7 @@ class KernelSettingFiles:
             RefusedError: the kernel refused.
         """
         path, kind = self.path(name), SettingKind(name.partition("/")[0])
-        text = (
-            mask_text(CPUSet.parse(value)) if kind in (SettingKind.DEFAULT, SettingKind.WORKQUEUE) else value
-        )
+        text = value if kind in (SettingKind.IRQ, SettingKind.LATENCY) else mask_text(CPUSet.parse(value))
         try:
             self._write(path, text)
         except OSError as error:
@@ -220,6 +219,21 @@ class KernelSettingFiles:
         """The names of the masks that bind unbound kernel work and writeback."""
         names = (f"{SettingKind.WORKQUEUE}/", f"{SettingKind.WORKQUEUE}/writeback")
         return tuple(name for name in names if os.path.exists(self.path(name)))
+
+    def receive_queues(self) -> tuple[str, ...]:
+        """The names of the receive queues of devices with hardware behind them; those of pods (veth) have none."""
+        top, found = os.path.join(self._root, NETWORK), []
+        with suppress(OSError):
+            for device in sorted(os.listdir(top)):
+                if os.path.exists(os.path.join(top, device, "device")):
+                    with suppress(OSError):
+                        queues = sorted(os.listdir(os.path.join(top, device, "queues")))
+                        found += [
+                            f"{SettingKind.STEERING}/{device}/queues/{one}"
+                            for one in queues
+                            if one[:3] == "rx-"
+                        ]
+        return tuple(found)
 
     def missing(self, kinds: Collection[SettingKind]) -> str:
         """The first file for settings of these kinds that is not there, or not writable; empty when all are."""
@@ -246,6 +260,7 @@ _FILES = {
     SettingKind.DEFAULT: f"{IRQS}/{DEFAULT_MASK}",
     SettingKind.WORKQUEUE: f"{WORKQUEUES}/{{}}/cpumask",
     SettingKind.LATENCY: f"{LATENCIES}/cpu{{}}/power/pm_qos_resume_latency_us",
+    SettingKind.STEERING: f"{NETWORK}/{{}}/rps_cpus",
 }
 
 _WORD = (1 << 32) - 1

@@ -168,6 +168,13 @@ class Workqueues(StrEnum):
     EXCLUSIVE = "exclusive"
 
 
+class ReceiveSteering(StrEnum):
+    """Whether the steering of received packets leaves exclusive CPUs."""
+
+    NONE = "none"
+    EXCLUSIVE = "exclusive"
+
+
 class IRQBalance(StrEnum):
     """Whether a running irqbalance is told about quiet CPUs."""
 
@@ -387,6 +394,11 @@ class Options:
 
     workqueues: Workqueues = option(Workqueues.NONE, "workqueues", Affects.KERNEL)
     """`exclusive`: unbound kernel work and writeback run on other CPUs than the exclusive ones."""
+
+    receive_steering: ReceiveSteering = option(ReceiveSteering.NONE, "receiveSteering", Affects.KERNEL)
+    """`exclusive`: where receive packet steering (`rps_cpus`) is on for a queue of a network device, it steers to other CPUs
+    than the exclusive ones. Needs the [capability NET_ADMIN](quiet-cpus.md#what-it-needs).
+    """
 
     irqbalance: IRQBalance = option(IRQBalance.SOCKET, "irqbalance", Affects.KERNEL)
     """`socket`: a running irqbalance is told to leave quiet CPUs alone, by its socket. `none`: it is told nothing."""

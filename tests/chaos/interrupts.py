@@ -14,7 +14,7 @@ from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, SWEEP_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import Originals
 from nri_plugin.core.quiet import QuietWanted, wanted
 from nri_plugin.model.errors import CheckpointError
-from nri_plugin.model.options import IRQs, Node, Workqueues
+from nri_plugin.model.options import IRQs, Node, ReceiveSteering, Workqueues
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from tests.chaos.faults import Killed
@@ -27,6 +27,7 @@ ERRORS = (
     *(errno.ENOENT, errno.EROFS, errno.EACCES),
 )
 LINES = 24
+STEERED = "rps/eth0/queues/rx-0"
 
 
 class MortalKernel(PlayedKernel):
@@ -105,7 +106,12 @@ class PlayedInterrupts:
 
     def follow(self, node: Node, state: State) -> None:
         """The life went on: perhaps something happens to the interrupts, then the agent makes a pass."""
-        options = replace(node.options, irqs=IRQs.EXCLUSIVE, workqueues=Workqueues.EXCLUSIVE)
+        options = replace(
+            node.options,
+            irqs=IRQs.EXCLUSIVE,
+            workqueues=Workqueues.EXCLUSIVE,
+            receive_steering=ReceiveSteering.EXCLUSIVE,
+        )
         if node.topology.online != self.kernel.online:
             # A device that came while originals could not be stored, and a CPU that goes before they can, are not told apart.
             self.recover()
@@ -153,6 +159,8 @@ class PlayedInterrupts:
         if kernel.refuse or self.store.is_full or report.trouble or not housekeeping:
             return
         excused = {*report.rivals, *self.agent._failed_by}
+        if STEERED not in excused and CPUSet.parse(kernel.values[STEERED]) & self.wish.no_steering:
+            self.broken.append(f"packets are steered to exclusive CPUs {kernel.values[STEERED]}")
         for number, line in kernel.lines.items():
             if line.is_managed or f"irq/{number}" in excused:
                 continue
@@ -183,7 +191,7 @@ class PlayedInterrupts:
 
     def another_writes(self) -> None:
         name = self.random.choice(
-            [*(f"irq/{number}" for number in self.kernel.lines), "default", "workqueue/"]
+            [*(f"irq/{number}" for number in self.kernel.lines), "default", "workqueue/", STEERED]
         )
         value = self.any_cpus()
         if value & self.kernel.online:

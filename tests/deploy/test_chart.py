@@ -82,7 +82,7 @@ def test_the_agent_sees_of_the_nodes_proc_what_is_asked_for_and_changes_nothing(
     )
 
 
-def test_only_an_agent_that_makes_partitions_has_a_capability(render: Render):
+def test_only_an_agent_that_makes_partitions_or_steers_packets_has_a_capability(render: Render):
     def capabilities(objects: Objects) -> dict[str, list[str]]:
         found: dict[str, list[str]] = pod_of(named(objects, "DaemonSet", "pin"))["containers"][0][
             "securityContext"
@@ -92,11 +92,20 @@ def test_only_an_agent_that_makes_partitions_has_a_capability(render: Render):
     assert capabilities(render()) == {"drop": ["ALL"]}
     granted = render(config={"isolation": "partition"}, agent={"partitions": True})
     assert capabilities(granted) == {"drop": ["ALL"], "add": ["SYS_ADMIN"]}
+    steers = render(config={"receiveSteering": "exclusive"}, agent={"receiveSteering": True})
+    assert capabilities(steers) == {"drop": ["ALL"], "add": ["NET_ADMIN"]}
+    (agent,) = [
+        one for one in pod_of(named(steers, "DaemonSet", "pin"))["containers"] if one["name"] == "agent"
+    ]
+    mounted = {one["mountPath"]: one.get("readOnly", False) for one in agent["volumeMounts"]}
+    assert (mounted["/host/sys"], mounted["/host/sys/devices"]) == (True, False)
 
 
 def test_isolation_without_the_capability_is_refused(render: Render):
     with pytest.raises(ValueError, match=r"isolation needs agent\.partitions: true"):
         render(config={"isolation": "isolated"})
+    with pytest.raises(ValueError, match=r"receiveSteering needs agent\.receiveSteering: true"):
+        render(config={"receiveSteering": "exclusive"})
 
 
 def test_no_node_gets_two_agents(render: Render):

@@ -95,6 +95,46 @@ def test_interrupts_leave_quiet_cpus_and_come_back(make: Make, tmp_path: Path) -
     assert not (tmp_path / "quiet.json").exists()
 
 
+STEERED, UNSTEERED = "rps/eth0/queues/rx-0", "rps/eth0/queues/rx-1"
+
+
+def test_received_packets_are_steered_elsewhere_and_then_as_before(make: Make) -> None:
+    kernel = machine()
+    before = kernel.snapshot()
+    quiet = make(kernel)
+    quiet.apply(wish("", no_steering=CPUSet.parse("2-3")))
+    assert (kernel.values[STEERED], kernel.values[UNSTEERED]) == ("0-1", "")
+    quiet.apply(wish("", no_steering=CPUSet.parse("0-3")))
+    assert kernel.values[STEERED] == ""  # off: packets stay where the interrupt comes
+    kernel.foreign(STEERED, "1-2")
+    quiet.apply(wish("", no_steering=CPUSet.parse("2-3")))
+    assert kernel.values[STEERED] == "0-1"
+    quiet.apply(NOTHING)
+    assert kernel.snapshot() == before
+    assert {name for name, _ in kernel.writes} == {STEERED}
+
+
+def test_a_missing_capability_keeps_only_the_steering_from_being_written(make: Make) -> None:
+    kernel = machine()
+    kernel.refuse[STEERED] = errno.EPERM
+    quiet = make(kernel)
+    quiet.apply(wish("2-3", no_steering=CPUSet.parse("2-3")))
+    assert "NET_ADMIN" in quiet.report.trouble
+    assert (kernel.values["default"], value(kernel, 24), kernel.values[STEERED]) == ("0-1", "0-1", "0-3")
+    kernel.refuse.clear()
+    quiet.look()
+    assert (quiet.report.trouble, kernel.values[STEERED]) == ("", "0-1")
+
+
+def test_a_device_that_is_gone_is_forgotten(make: Make) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    quiet.apply(wish("", no_steering=CPUSet.parse("2-3")))
+    del kernel.values[STEERED]
+    quiet.apply(NOTHING)
+    assert quiet.is_idle
+
+
 def test_nothing_asked_is_not_one_read_and_not_one_write(make: Make) -> None:
     kernel = machine()
     quiet = make(kernel)

@@ -166,6 +166,11 @@ def test_by_default_it_has_no_capability_no_network_and_writes_state_and_cgroups
     ("text", "added", "left_out"),
     [
         ("isolation: partition", ["CapabilityBoundingSet=CAP_SYS_ADMIN"], ["CapabilityBoundingSet="]),
+        (
+            "isolation: partition\nreceiveSteering: exclusive",
+            ["CapabilityBoundingSet=CAP_SYS_ADMIN CAP_NET_ADMIN", "ReadWritePaths=/sys/devices"],
+            ["PrivateNetwork=yes"],
+        ),
         ("irqs: exclusive", ["ReadWritePaths=/proc/irq", "ReadWritePaths=/sys/devices/system/cpu"], []),
         ("irqs: exclusive\nworkqueues: exclusive", ["ReadWritePaths=/sys/devices/virtual/workqueue"], []),
         (

@@ -1,8 +1,10 @@
 """The annotations of nri-plugins about interrupts, and contradictions with ours and CRI-O's."""
 
+from dataclasses import replace
+
 import pytest
 
-from nri_plugin.core.annotations import NRI_IRQS
+from nri_plugin.core.annotations import NRI_IRQS, irq_claim
 from nri_plugin.core.quiet import Interrupt, claim_of, left_by, settle_interrupt
 from nri_plugin.model import bounds
 from nri_plugin.model.options import IRQs
@@ -88,8 +90,9 @@ def test_a_contradiction_and_what_cannot_be_read_are_refused_by_name(
 def test_what_cannot_be_read_asks_for_nothing_where_it_is_not_refused() -> None:
     wish = asked(on(IRQs.ON_REQUEST), **{OF_D: "what"})
     assert wish.is_nothing
-    of = on(IRQs.ON_REQUEST, never_refuse=frozenset({"trusted"}))
-    assert asked(of, **{POD: "what"}).is_nothing
+    of = on(IRQs.ON_REQUEST)
+    pod = replace(running(of)[0].pods["p"], annotations=((POD, "what"),))
+    assert irq_claim(of.options, pod, "c") == ()
 
 
 def test_the_agent_keeps_them() -> None:

@@ -68,6 +68,19 @@ def test_values_are_lists_whatever_the_file_has(root: Path) -> None:
     assert files.workqueues() == ("workqueue/",)
 
 
+def test_receive_queues_are_those_of_devices_with_hardware_behind_them(root: Path) -> None:
+    for device, queue in (("eth0", "rx-0"), ("eth0", "tx-0"), ("veth1", "rx-0"), ("eth1", "rx-0")):
+        put(root, f"sys/class/net/{device}/queues/{queue}/rps_cpus", "00000000,0000000f\n")
+    put(root, "sys/class/net/eth0/device/vendor", "0x1af4\n")
+    put(root, "sys/class/net/dead0/device/vendor", "0x1af4\n")
+    files = KernelSettingFiles(str(root))
+    assert files.receive_queues() == ("rps/eth0/queues/rx-0",)
+    assert files.read("rps/eth0/queues/rx-0") == "0-3"
+    files.write("rps/eth0/queues/rx-0", "")
+    assert (root / "sys/class/net/eth0/queues/rx-0/rps_cpus").read_text().startswith("0")
+    assert KernelSettingFiles(str(root / "proc")).receive_queues() == ()
+
+
 def test_each_value_is_one_write_in_the_form_of_its_file(root: Path) -> None:
     seen: list[tuple[str, str]] = []
     files = KernelSettingFiles(str(root), lambda path, text: seen.append((os.path.relpath(path, root), text)))
