@@ -48,6 +48,18 @@ with open(report, "w") as file:
 raise SystemExit(code)
 """
 
+REPORT_WRITERS = """
+import os, sys
+report = os.open(sys.argv.pop(), os.O_WRONLY | os.O_CREAT)
+def hear(event, arguments):
+    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        os.write(report, f"{arguments[0]}\\n".encode())
+sys.addaudithook(hear)
+from nri_plugin.__main__ import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+"""`-m nri_plugin`, which notes the name of each file that is opened for writing."""
+
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
@@ -438,3 +450,61 @@ def test_who_no_longer_satisfies_the_policy_is_named_and_kept(site: Site):
     assert "default/exclusive/c has CPUs 3, which are reserved" in line
     again = peer.ask(nri.CreateContainer(POD, container(POD, cpu=2, number=1)))
     assert again.response.resources.cpus == "2-3"
+
+
+SETTINGS = {
+    "proc/irq/default_smp_affinity": "ffff",
+    "proc/irq/24/smp_affinity_list": "0-15",
+    "proc/irq/24/effective_affinity_list": "3",
+    "sys/kernel/irq/24/actions": "eth0",
+    "sys/kernel/irq/24/chip_name": "PCI-MSIX",
+    "sys/kernel/irq/24/hwirq": "1",
+    "sys/devices/virtual/workqueue/cpumask": "ffff",
+    "sys/class/net/eth0/device/vendor": "0x1af4",
+    "sys/class/net/eth0/queues/rx-0/rps_cpus": "ffff",
+    **{f"sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us": "0" for cpu in range(16)},
+}
+
+
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ({}, set()),
+        ({"irqs": "on-request"}, set()),
+        (
+            {"irqs": "exclusive", "workqueues": "exclusive", "receiveSteering": "exclusive"},
+            {
+                "proc/irq/24/smp_affinity_list",
+                "proc/irq/default_smp_affinity",
+                "sys/class/net/eth0/queues/rx-0/rps_cpus",
+                "sys/devices/virtual/workqueue/cpumask",
+            },
+        ),
+    ],
+)
+def test_where_nobody_asks_no_setting_of_the_kernel_is_opened_for_writing(
+    site: Site, asked: dict[str, str], written: set[str]
+):
+    host, report = site.folder / "host", site.folder / "opened"
+    for name, text in SETTINGS.items():
+        (host / name).parent.mkdir(parents=True, exist_ok=True)
+        (host / name).write_text(f"{text}\n")
+    site.config.write_text(config_text(site.folder, **asked))
+    words = ["-c", REPORT_WRITERS, "run", "--config", str(site.config), str(report)]
+    process = site.spawn(words, {"PYTHONPATH": str(REPOSITORY), "PATH": os.environ["PATH"]})
+    peer = site.accept()
+    peer.synchronize()
+    assert peer.ask(CREATE).response.resources.cpus == "2-3"
+    until(lambda: written <= opened_below(host, report), "every setting was opened that has to be")
+    peer.ask(nri.RemovePodSandbox(POD))
+    process.signal(signal.SIGTERM)
+    assert process.wait() == 0
+    assert opened_below(host, report) == written
+    assert (site.folder / "state/quiet.json").exists() == bool(written)
+    assert "/state/" in report.read_text()  # the checkpoint, so it does hear
+
+
+def opened_below(folder: Path, report: Path) -> set[str]:
+    """The files below a folder that were opened for writing."""
+    names = report.read_text().splitlines() if report.exists() else []
+    return {os.path.relpath(name, folder) for name in names if name.startswith(f"{folder}/")}
