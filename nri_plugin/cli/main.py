@@ -175,6 +175,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "completion": CommandEntry(
         "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
+    "man": CommandEntry("nri_plugin.cli.man:command", "Print or write the manual pages."),
 }
 
 

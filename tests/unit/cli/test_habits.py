@@ -24,6 +24,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 NO_JSON = {
     "run": "its log is JSON with --log-format json",
     "completion": "prints a script",
+    "man": "prints a page",
     "extender": "serves",
     "state convert": "writes files",
 }
@@ -32,7 +33,7 @@ NO_JSON = {
 SERVING = {"run", "export", "extender"}
 """Commands that go on until they are stopped; their wrong files have tests of their own."""
 
-WRITTEN = {"--keep", "--html", "--record"}
+WRITTEN = {"--keep", "--html", "--record", "--write"}
 """Options whose file is made, not read."""
 
 

@@ -25,7 +25,7 @@ def wanted(requirements: list[str]) -> set[str]:
 
 
 def test_there_is_a_lock_for_running_testing_and_building() -> None:
-    kinds = ("", "-cluster", "-dev", "-build", "-fuzz")
+    kinds = ("", "-cluster", "-dev", "-build", "-fuzz", "-release")
     assert set(LOCKS) == {f"requirements{kind}.lock" for kind in kinds}
 
 
