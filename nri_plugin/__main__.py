@@ -9,7 +9,7 @@ gets its supervisor here, while the process is still small; the supervisor start
 import errno
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import ConfigError, NriPinError
@@ -63,10 +63,31 @@ def complain_of_configuration(error: ConfigError) -> None:
     sys.stderr.writelines(f"  {visible(line)}\n" for line in error.more)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def start_kubectl(args: Sequence[str], _environment: Mapping[str, str]) -> int:
+    """Run `kubectl nri-pin`; returns the exit code."""
+    from nri_plugin.cli.kubectl import plugin
+    from nri_plugin.cli.main import run_command_line
+
+    return run_command_line(args, plugin.group, plugin.PROGRAM)
+
+
+def kubectl() -> int:
+    """The entry point of `kubectl-nri_pin`, which kubectl runs as `kubectl nri-pin`."""
+    return main(begin=start_kubectl)
+
+
+def kubectl_complete() -> int:
+    """The entry point of `kubectl_complete-nri_pin`, which kubectl asks for completions."""
+    from nri_plugin.cli.kubectl import plugin
+
+    print(plugin.complete(sys.argv[1:]))  # noqa: T201 - names of the cluster, for a shell
+    return 0
+
+
+def main(argv: Sequence[str] | None = None, begin: Callable[..., int] | None = None) -> int:
     """Run `nri-pin`; returns the exit code and lets no error out but those asked for by `NRI_PIN_DEBUG`."""
     try:
-        return start(sys.argv[1:] if argv is None else argv, os.environ)
+        return (begin or start)(sys.argv[1:] if argv is None else argv, os.environ)
     except ConfigError as error:
         complain_of_configuration(error)
         return EXIT_USAGE

@@ -11,7 +11,7 @@ import re
 import shlex
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import click
 
 from nri_plugin import __main__ as entry
 from nri_plugin.cli import main as cli
+from nri_plugin.cli.kubectl import plugin
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -131,14 +132,14 @@ def made(name: str, text: str, body: str) -> str:
     return f"{before}{begin}{body}{mark}{after}"
 
 
-def _printed(words: Iterable[str]) -> str:
+def _printed(words: Iterable[str], begin: Callable[..., int] | None = None) -> str:
     """What a command prints on a terminal of usual width."""
     told = io.StringIO()
     with (
         mock.patch.dict(os.environ, {"COLUMNS": str(WIDTH), "NO_COLOR": "1"}),
         contextlib.redirect_stdout(told),
     ):
-        entry.main([*words])
+        entry.main([*words], begin)
     return told.getvalue().strip()
 
 
@@ -153,11 +154,23 @@ def _commands(group: click.Group, words: tuple[str, ...] = ()) -> Iterator[tuple
 
 def command_reference() -> str:
     """The help of every command, each below a heading of its own."""
-    parts = []
-    for words in _commands(cli.group):
-        level = "#" * (len(words) + 1)
-        parts.append(f"\n{level} nri-pin {' '.join(words)}\n\n```text\n{_printed((*words, '--help'))}\n```\n")
+    parts = [
+        _described(f"{'#' * (len(words) + 1)} nri-pin {' '.join(words)}", _printed((*words, "--help")))
+        for words in _commands(cli.group)
+    ]
+    of_kubectl = [(), *_commands(plugin.group)]
+    parts += [
+        _described(
+            f"{'#' * (3 if words else 2)} {' '.join((plugin.PROGRAM, *words))}",
+            _printed((*words, "--help"), entry.start_kubectl),
+        )
+        for words in of_kubectl
+    ]
     return "".join(parts) + "\n"
+
+
+def _described(heading: str, text: str) -> str:
+    return f"\n{heading}\n\n```text\n{text}\n```\n"
 
 
 class Departure(NamedTuple):

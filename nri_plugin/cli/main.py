@@ -191,8 +191,15 @@ def group() -> None:
     """Give containers NUMA-aligned CPUs and memory nodes, by the kubelet's rules."""
 
 
-def run_command_line(args: Sequence[str]) -> int:
+def run_command_line(
+    args: Sequence[str], commands: click.Command | None = None, program: str = PROGRAM
+) -> int:
     """Run one command; returns its exit code.
+
+    Args:
+        args: the words of the command line.
+        commands: the table of commands; default: those of `nri-pin`.
+        program: its name, as the user types it.
 
     Raises:
         NriPinError: the command failed; the caller prints the error.
@@ -202,12 +209,12 @@ def run_command_line(args: Sequence[str]) -> int:
 
         register()
     try:
-        result = group.main(args=list(args), prog_name="nri-pin", standalone_mode=False)
+        result = (commands or group).main(args=list(args), prog_name=program, standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         return error.exit_code
     except click.ClickException as error:
-        echo(f"nri-pin: {one_line(error)}", err=True)
+        echo(f"{program}: {one_line(error)}", err=True)
         return error.exit_code
     except click.Abort:
         return EXIT_INTERRUPTED

@@ -117,6 +117,13 @@ def by_cache(
         yield _broken(int(number), cache.mask, groups, allocatable.mask, available.mask)
 
 
+def of_machine(tables: CPUTables, allocatable: CPUSet, available: CPUSet) -> tuple[float, float]:
+    """The fragmentation of the whole machine: by uncore caches, and by cores."""
+    caches = (mask & allocatable.mask for mask in tables.cores_in_cache)
+    cores = (mask & allocatable.mask for mask in tables.cores)
+    return fragmentation(available.mask, caches), fragmentation(available.mask, cores)
+
+
 def fragmentation(free: int, groups: Iterable[int]) -> float:
     """Share of the CPUs in the mask `free` that lie in groups which are not wholly free; 0 for nothing free.
 

@@ -4,11 +4,14 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from nri_plugin.cli.kubectl.nodes import OBJECTS
+from tests.fake_kubectl import Cluster, agent_object, pod_object
 from tests.kube_api_server import KubeAPI
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -124,3 +127,77 @@ def test_another_manager_is_told_of_the_conflict(kubectl: Kubectl) -> None:
     theirs = topology(zones=[{"name": "node-0", "type": "Node"}])
     text = kubectl("apply", "--server-side", "-f", "-", text=theirs, fails=True)
     assert 'conflict with "us": .zones' in text
+
+
+def objects_of(cluster: Cluster) -> Iterator[dict[str, object]]:
+    """What the stand-in holds, as objects that an API server takes; it sets the status of pods itself."""
+    for name in {pod["metadata"]["namespace"] for pod in cluster.pods}:
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
+    for name in cluster.nodes:
+        yield {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
+    for pod in cluster.pods:
+        yield {"apiVersion": "v1", "kind": "Pod", **pod}
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Callable[..., tuple[int, str]]:
+    """`kubectl-nri_pin` as kubectl runs it."""
+
+    def run(config: Path, *words: str) -> tuple[int, str]:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        environment = {"PATH": path, "HOME": str(tmp_path), "KUBECONFIG": str(config)}
+        done = subprocess.run(
+            ["kubectl", "nri-pin", *words],
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            env=environment,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_kubectl_runs_the_plugin_and_answers_as_the_stand_in_does(
+    api: KubeAPI, kubectl: Kubectl, plugin: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    folder = tmp_path / "fake"
+    folder.mkdir()
+    cluster = Cluster(folder)
+    cluster.nodes, cluster.topologies = ["a", "b"], None
+    cluster.pods = [agent_object("a"), agent_object("b"), pod_object("db-0", "a"), pod_object("waits")]
+    cluster.save()
+    for obj in objects_of(cluster):
+        api.put(obj)
+
+    def answers(*words: str) -> tuple[str, str]:
+        """Of the stand-in, and of the real kubectl."""
+        fake = subprocess.run(
+            [str(folder / "kubectl"), "get", *words, "-o", "json"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        real = kubectl("get", *words, "-o", "json", fails=fake.returncode != 0)
+        return fake.stdout + fake.stderr, real
+
+    def names(text: str) -> list[str]:
+        return sorted(one["metadata"]["name"] for one in json.loads(text)["items"])
+
+    agents = ("pods", "--all-namespaces", "--selector", "app.kubernetes.io/name=nri-pin")
+    for words in (agents, (*agents, "--field-selector", "spec.nodeName=b"), ("pods", "--namespace", "shop")):
+        fake, real = map(names, answers(*words))
+        assert fake == real, words
+    for words in (("pod", "nobody", "--namespace", "shop"), ("node", "none"), (OBJECTS,)):
+        fake, real = answers(*words)
+        assert fake == real, words
+
+    config = api.kubeconfig(tmp_path)
+    kubectl("apply", "-f", str(DEPLOY / "crd.yaml"))
+    kubectl("apply", "-f", "-", text=topology(metadata={"name": "c"}))
+    code, text = plugin(config, "nodes", "-o", "name")
+    assert (code, text.split()) == (1, ["node/a", "node/b", "node/c"])  # this server has no exec
+    assert "no answer" in plugin(config, "nodes")[1]
+    assert plugin(config, "show", "nobody", "-n", "shop") == (1, 'kubectl nri-pin: pods "nobody" not found\n')
+    assert "shop/waits is on no node yet" in plugin(config, "show", "shop/waits")[1]

@@ -33,6 +33,7 @@ class Sample:
         drifts: the same.
         runtime: the connected container runtime; None for none, and without the agent.
         incomplete: pods that run in part; none without the agent.
+        agent: its version; empty without the agent.
     """
 
     seen: Seen
@@ -42,6 +43,7 @@ class Sample:
     drifts: tuple[DriftRow, ...] = ()
     runtime: RuntimeRow | None = None
     incomplete: tuple[IncompletePodRow, ...] = ()
+    agent: str = ""
 
     @property
     def is_placing(self) -> bool:
@@ -144,7 +146,16 @@ class TopFeed:
             raise HostError(self._socket_path, f"{error}; use the same version of both programs") from None
         found = Seen(status.state, status.node, has_parts=True, machine="of the agent")
         source = f"agent at {self._socket_path}"
-        return Sample(found, True, source, status.refusals, status.drifts, status.runtime, status.incomplete)
+        return Sample(
+            found,
+            True,
+            source,
+            status.refusals,
+            status.drifts,
+            status.runtime,
+            status.incomplete,
+            status.agent,
+        )
 
     def _from_file(self) -> Sample:
         try:

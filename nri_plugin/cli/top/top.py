@@ -20,6 +20,7 @@ from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.show import container_facts, pod_facts
 from nri_plugin.cli.state.source import (
     AgentNow,
+    Seen,
     WrongUsageError,
     cgroup_root_here,
     machine_option,
@@ -29,10 +30,13 @@ from nri_plugin.cli.state.source import (
 )
 from nri_plugin.cli.top.model import Model, Sample, TopEvent, TopFeed, TopRow, drifted, refused
 from nri_plugin.cli.top.screen import Screen, Text, frame
+from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.options import REGISTRY, Node
 from nri_plugin.model.state import ContainerRecord
+from nri_plugin.policy.alignment import of_machine
 
 USEC = "usage_usec "
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -267,15 +271,20 @@ def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any
         "source": sample.source,
         "agent": sample.is_connected,
         "connected": sample.is_placing,
+        "version": sample.agent or None,
         "runtime": runtime_facts(sample.runtime),
+        "policies": policies(node) if node is not None and sample.is_connected else None,
         "exclusive": str(state.exclusive),
         "shared_pool": None if node is None else str(state.shared_pool(node)),
+        "allocatable": None if node is None else str(node.allocatable),
         "available": None if node is None else str(state.available(node)),
         "available_by_numa_node": None
         if node is None
         else {str(numa.id): str(numa.cpus & state.available(node)) for numa in node.topology.nodes},
+        "fragmentation": fragmented(sample.seen),
         "refused": refused(sample) if sample.is_connected else None,
         "drifts": drifted(sample) if sample.is_connected else None,
+        "incomplete": [f"{one.namespace}/{one.pod}" for one in sample.incomplete],
         "pods": [
             pod_facts(state, uid, AgentNow(incomplete=sample.incomplete))
             for uid in dict.fromkeys(line.row.record.pod_uid for line in lines)
@@ -284,6 +293,20 @@ def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any
             container_facts(state, line.row) | {"cpus_used": line.used, "age_s": line.age_s} for line in lines
         ],
     }
+
+
+def policies(node: Node) -> dict[str, str]:
+    """The policies and the scope, by their names in the configuration."""
+    return {one.name: one.text(node.options) for one in REGISTRY.values() if one.is_policy}
+
+
+def fragmented(found: Seen) -> dict[str, float] | None:
+    """Shares of the available CPUs that lie in uncore caches, and in cores, that others use in part."""
+    node = found.node
+    if node is None or not found.has_parts:
+        return None
+    caches, cores = of_machine(tables_of(node), node.allocatable, found.state.available(node))
+    return {"uncore_caches": round(caches, 4), "cores": round(cores, 4)}
 
 
 def _when(at: float) -> str:

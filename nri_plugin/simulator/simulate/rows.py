@@ -318,11 +318,8 @@ class Rows:
 
     def fragmentation(self) -> tuple[float, float]:
         """Over the whole machine: by uncore caches, and by cores."""
-        node, tables = self._node, tables_of(self._node)
-        free, whole = self._played.state.available(node).mask, node.allocatable.mask
-        caches = (mask & whole for mask in tables.cores_in_cache)
-        cores = (mask & whole for mask in tables.cores)
-        return alignment.fragmentation(free, caches), alignment.fragmentation(free, cores)
+        node = self._node
+        return alignment.of_machine(tables_of(node), node.allocatable, self._played.state.available(node))
 
     def memory(self) -> Iterator[SimulatedMemory]:
         """Each NUMA node with allocatable memory, if the policy allocates memory."""

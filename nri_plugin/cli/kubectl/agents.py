@@ -1,0 +1,228 @@
+"""The agents of a cluster: which pod runs the agent of a node, and which node or pod the user means."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
+
+SELECTOR = "app.kubernetes.io/name=nri-pin"
+CONTAINER = "agent"
+"""The container of the agent; its pod may have another one for the exporter, which lacks the machine's files."""
+
+NODES = {"node", "nodes", "no"}
+PODS = {"pod", "pods", "po"}
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPod:
+    """The pod of an agent.
+
+    Attributes:
+        node: the Kubernetes node.
+        image: of the agent.
+        trouble: why the agent does not run; empty while it runs.
+        unready: why it is not ready though it runs; empty while it is ready.
+    """
+
+    node: str
+    namespace: str
+    name: str
+    image: str = ""
+    trouble: str = ""
+    unready: str = ""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Pod and container for `kubectl exec`."""
+        return "--namespace", self.namespace, self.name, "--container", CONTAINER
+
+    @property
+    def logs(self) -> str:
+        """The command that shows its log."""
+        return f"kubectl logs -n {self.namespace} {self.name} -c {CONTAINER}"
+
+    def must_run(self) -> None:
+        """Check that the agent runs.
+
+        Raises:
+            KubectlError: it does not; says why.
+        """
+        if self.trouble:
+            raise KubectlError(
+                f"the agent of node {self.node} does not run ({self.trouble}); {self.logs} --previous, "
+                f"or kubectl describe pod -n {self.namespace} {self.name}, tells why"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the user named.
+
+    Attributes:
+        node: the Kubernetes node.
+        namespace: of the pod; empty where a node was named.
+        pod: its name; empty where a node was named.
+        containers: the names of its containers; the one that was named, if one was.
+    """
+
+    node: str
+    namespace: str = ""
+    pod: str = ""
+    containers: tuple[str, ...] = ()
+
+    @property
+    def container(self) -> str:
+        """NAMESPACE/POD/CONTAINER.
+
+        Raises:
+            UsageError: a node was named, or the pod has several containers.
+        """
+        if len(self.containers) != 1:
+            raise click.UsageError(
+                f"pod {self.pod} has the containers {', '.join(self.containers)}; name one with -c"
+            )
+        return f"{self.namespace}/{self.pod}/{self.containers[0]}"
+
+
+def find_agents(kubectl: Kubectl, namespace: str = "", node: str = "") -> dict[str, AgentPod]:
+    """The agent of each node, by the node's name.
+
+    Args:
+        kubectl: of the cluster.
+        namespace: of the agents; empty for all namespaces.
+        node: only the agent of this node.
+
+    Raises:
+        KubectlError: pods cannot be listed.
+    """
+    where = ("--namespace", namespace) if namespace else ("--all-namespaces",)
+    only = ("--field-selector", f"spec.nodeName={node}") if node else ()
+    try:
+        found = kubectl.read("pods", *where, "--selector", SELECTOR, *only)["items"]
+    except KubectlError as error:
+        if error.is_forbidden and not namespace:
+            raise KubectlError(
+                f"{error.message}; where you may list pods of one namespace only, name that of the agents with "
+                "--agent-namespace",
+                is_forbidden=True,
+            ) from None
+        raise
+    return _by_node(agent for pod in found if (agent := agent_pod(pod)) is not None)
+
+
+def agent_pod(pod: Mapping[str, Any]) -> AgentPod | None:
+    """The agent of a pod's object; None for a pod without one, and for one that is on no node yet."""
+    spec, status, metadata = pod.get("spec", {}), pod.get("status", {}), pod.get("metadata", {})
+    container = next((one for one in spec.get("containers", []) if one.get("name") == CONTAINER), None)
+    if container is None or not spec.get("nodeName"):
+        return None
+    rows = [row for row in status.get("containerStatuses", []) if row.get("name") == CONTAINER]
+    row = rows[0] if rows else {}
+    is_ready = bool(row.get("ready"))
+    return AgentPod(
+        node=spec["nodeName"],
+        namespace=metadata.get("namespace", ""),
+        name=metadata.get("name", ""),
+        image=container.get("image", ""),
+        trouble=_trouble(row.get("state", {}), status.get("phase", "Unknown")),
+        unready="" if is_ready and not metadata.get("deletionTimestamp") else _unready(metadata),
+    )
+
+
+def _trouble(state: Mapping[str, Any], phase: str) -> str:
+    if "running" in state:
+        return ""
+    for kind in ("waiting", "terminated"):
+        if kind in state:
+            return str(state[kind].get("reason") or kind)
+    return phase
+
+
+def _unready(metadata: Mapping[str, Any]) -> str:
+    return "it is being deleted" if metadata.get("deletionTimestamp") else "its readiness probe fails"
+
+
+def _by_node(agents: Iterable[AgentPod]) -> dict[str, AgentPod]:
+    """One agent for each node: during a rollout the one that works."""
+    found: dict[str, AgentPod] = {}
+    for agent in agents:
+        known = found.get(agent.node)
+        if known is None or (bool(agent.trouble), bool(agent.unready)) < (
+            bool(known.trouble),
+            bool(known.unready),
+        ):
+            found[agent.node] = agent
+    return found
+
+
+def agent_of(kubectl: Kubectl, node: str, namespace: str = "") -> AgentPod:
+    """The agent of a node, which runs.
+
+    Raises:
+        KubectlError: there is none, or it does not run.
+    """
+    agent = find_agents(kubectl, namespace, node).get(node)
+    if agent is None:
+        raise KubectlError(
+            f"node {node} has no pod of the agent (label {SELECTOR}, container {CONTAINER}); "
+            f"kubectl label node {node} nri-pin/enabled=true brings one where the DaemonSet is installed; "
+            "where systemd or the runtime starts the agent, run nri-pin on the node itself"
+        )
+    agent.must_run()
+    return agent
+
+
+def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") -> Target:
+    """The node or pod that a word names: node/NODE, pod/POD, NAMESPACE/POD, NAMESPACE/POD/CONTAINER, or a name alone.
+
+    A name alone is that of a pod, else that of a node.
+
+    Raises:
+        KubectlError: there is no such pod or node, or the pod is on no node yet.
+        UsageError: the word is none of these.
+    """
+    head, *rest = word.split("/")
+    if head in NODES and len(rest) == 1:
+        return Target(rest[0])
+    if head in PODS and len(rest) == 1:
+        return _pod(kubectl, rest[0], namespace, container)
+    if len(rest) in (1, 2):
+        return _pod(kubectl, rest[0], head, container or "".join(rest[1:]))
+    if rest:
+        raise click.UsageError(f"expected node/NODE, pod/POD, POD or NAMESPACE/POD, found {word}")
+    try:
+        return _pod(kubectl, word, namespace, container)
+    except KubectlError as error:
+        if error.is_missing and _is_node(kubectl, word):
+            return Target(word)
+        raise
+
+
+def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> Target:
+    found = kubectl.read("pod", name, *(("--namespace", namespace) if namespace else ()))
+    node = found.get("spec", {}).get("nodeName")
+    own = found.get("metadata", {}).get("namespace", namespace)
+    if not node:
+        phase = found.get("status", {}).get("phase", "Pending")
+        raise KubectlError(
+            f"pod {own}/{name} is on no node yet ({phase}); kubectl describe pod -n {own} {name} tells why"
+        )
+    names = tuple(one["name"] for one in found["spec"].get("containers", []))
+    inits = tuple(one["name"] for one in found["spec"].get("initContainers", []))
+    if container and container not in names + inits:
+        raise KubectlError(
+            f"pod {own}/{name} has no container {container}; it has {', '.join(names + inits)}"
+        )
+    return Target(node, own, name, (container,) if container else names)
+
+
+def _is_node(kubectl: Kubectl, name: str) -> bool:
+    try:
+        kubectl.read("node", name)
+    except KubectlError as error:
+        # Few users may list nodes; a node with an agent is one.
+        return error.is_forbidden and bool(find_agents(kubectl, node=name))
+    return True

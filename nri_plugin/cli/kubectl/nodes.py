@@ -1,0 +1,326 @@
+"""`kubectl nri-pin nodes`: a row for each node that has an agent, or an object of the exporter.
+
+The agent itself tells most of a row. Where it cannot be asked, its NodeResourceTopology object still tells policy and
+room, and HEALTH says why the rest is missing.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from nri_plugin.cli.kubectl.agents import AgentPod, find_agents
+from nri_plugin.cli.kubectl.fleet import ask, ask_all
+from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
+from nri_plugin.kube import noderesourcetopology as nrt
+from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
+from nri_plugin.model.errors import KubeObjectError
+from nri_plugin.model.option_rows import OWN_ATTRIBUTES
+from nri_plugin.model.sets import CPUSet
+
+OBJECTS = f"{nrt.PLURAL}.{nrt.GROUP}"
+ANSWER_S = 60.0
+"""A node that does not answer for so long is shown without its answer; API servers give up after 30 s."""
+
+UNKNOWN = "?"
+NOTHING = "-"
+
+HEAD = ("NODE", "HEALTH", "VERSION", "POLICY", "AVAILABLE", "LARGEST", "FRAGMENTED", "DRIFTS", "INCOMPLETE")
+WIDE_HEAD = ("SCOPE", "MEMORY", "RUNTIME", "REFUSED", "UNPLACED", "BY NUMA NODE", "OBJECT", "AGENT")
+LEGEND = """\b
+AVAILABLE    CPUs that can become exclusive, of those that are allocatable
+LARGEST      most such CPUs of one NUMA node
+FRAGMENTED   share of them in uncore caches that others use in part
+DRIFTS       cpusets that somebody else changed, since the agent started
+INCOMPLETE   pods that run in part, because a container was refused
+OBJECT       NodeResourceTopology: as the agent says, differs, none, foreign
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FittingPods:
+    """How many more pods of a shape fit; None where nothing limits them."""
+
+    shape: str
+    fits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """A node. Values that are not known are None.
+
+    Attributes:
+        node: the Kubernetes node.
+        health: `OK`, or a few words for what is wrong.
+        detail: the whole sentence; empty for OK.
+        version: of the agent.
+        policies: by their names in the configuration.
+        available: CPUs that can still become exclusive.
+        allocatable: CPUs that could on an empty node.
+        available_by_numa_node: the same by NUMA node.
+        fragmentation: share of the available CPUs in uncore caches that others use in part.
+        drifts: since the agent began.
+        refused: containers, since the agent began.
+        unplaced: containers.
+        incomplete: pods that run in part, NAMESPACE/NAME.
+        runtime: name and version.
+        published: the NodeResourceTopology object: `as the agent`, `differs`, `none`, `foreign` or, where the agent was not asked, `yes`.
+        agent: NAMESPACE/NAME of its pod; empty without one.
+        room: for the shapes that were asked about.
+    """
+
+    node: str
+    health: str
+    detail: str = ""
+    version: str | None = None
+    policies: Mapping[str, str] | None = None
+    available: int | None = None
+    allocatable: int | None = None
+    available_by_numa_node: Mapping[str, int] | None = None
+    fragmentation: float | None = None
+    drifts: int | None = None
+    refused: int | None = None
+    unplaced: int | None = None
+    incomplete: tuple[str, ...] | None = None
+    runtime: str | None = None
+    published: str = "none"
+    agent: str = ""
+    room: tuple[FittingPods, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAnswer:
+    """What an agent told: `nri-pin top --once -o json`, and `nri-pin room -o json` where shapes were asked about."""
+
+    now: Mapping[str, Any]
+    room: tuple[FittingPods, ...] = ()
+
+
+def node_rows(
+    kubectl: Kubectl, agent_namespace: str = "", names: Sequence[str] = (), shapes: Sequence[str] = ()
+) -> list[NodeRow]:
+    """The rows of the nodes of these names, or of all that have an agent or an object.
+
+    Raises:
+        KubectlError: pods cannot be listed, or a node that was named has neither agent nor object.
+    """
+    agents, objects = find_agents(kubectl, agent_namespace), _objects(kubectl)
+    known = sorted(agents.keys() | objects.keys())
+    missing = sorted(set(names) - set(known))
+    if missing:
+        raise KubectlError(
+            f"no agent and no NodeResourceTopology on {', '.join(missing)}; there are {', '.join(known) or 'none'}"
+        )
+    wanted = [node for node in known if not names or node in names]
+    asked = {node: agents[node] for node in wanted if node in agents}
+    answers = ask_all(asked, lambda agent: _asked(kubectl, agent, shapes))
+    return [node_row(node, agents.get(node), answers.get(node), objects.get(node)) for node in wanted]
+
+
+def node_row(
+    node: str,
+    agent: AgentPod | None,
+    answer: AgentAnswer | KubectlError | None,
+    published: NodeResourceTopology | None,
+) -> NodeRow:
+    """The row of a node from its agent's pod, the agent's answer, and its object."""
+    pod = f"{agent.namespace}/{agent.name}" if agent else ""
+    if agent is None or not isinstance(answer, AgentAnswer):
+        health, detail = _without_answer(agent, answer)
+        return _from_object(node, health, detail, pod, agent, published)
+    now = answer.now
+    health, detail = _health(agent, now)
+    by_numa = {number: len(CPUSet.parse(cpus)) for number, cpus in now["available_by_numa_node"].items()}
+    fragmented = now.get("fragmentation")
+    return NodeRow(
+        node,
+        health,
+        detail,
+        version=now.get("version") or _tag(agent.image),
+        policies=now.get("policies") or _policies(published),
+        available=len(CPUSet.parse(now["available"])),
+        allocatable=_allocatable(now, published),
+        available_by_numa_node=by_numa,
+        fragmentation=fragmented["uncore_caches"] if fragmented else None,
+        drifts=now["drifts"],
+        refused=now["refused"],
+        unplaced=sum(1 for one in now["containers"] if one["unplaced"]),
+        incomplete=tuple(f"{one['namespace']}/{one['pod']}" for one in now["pods"] if one["incomplete"])
+        if now["agent"]
+        else None,
+        runtime="{name} {version}".format(**now["runtime"]) if now["runtime"] else None,
+        published=_compared(published, by_numa),
+        agent=pod,
+        room=answer.room,
+    )
+
+
+def as_facts(row: NodeRow) -> dict[str, Any]:
+    """A row for programs."""
+    return asdict(row)
+
+
+def cells(rows: Sequence[NodeRow], *, wide: bool) -> list[tuple[str, ...]]:
+    """The table; a column for each shape follows the usual ones."""
+    shapes = tuple(dict.fromkeys(f"FITS {one.shape}" for row in rows for one in row.room))
+    head = HEAD + shapes + (WIDE_HEAD if wide else ())
+    return [head, *(_cells(row, shapes, wide=wide) for row in rows)]
+
+
+def _cells(row: NodeRow, shapes: Sequence[str], *, wide: bool) -> tuple[str, ...]:
+    numa, policies = row.available_by_numa_node, row.policies or {}
+    room = {f"FITS {one.shape}": "no limit" if one.fits is None else str(one.fits) for one in row.room}
+    usual = (
+        row.node,
+        row.health,
+        row.version or UNKNOWN,
+        ",".join(policies[name] for name in ("cpuManagerPolicy", "topologyManagerPolicy") if name in policies)
+        or UNKNOWN,
+        f"{_known(row.available)}/{_known(row.allocatable)}",
+        _known(max(numa.values()) if numa else None),
+        UNKNOWN if row.fragmentation is None else f"{row.fragmentation:.0%}",
+        _known(row.drifts),
+        UNKNOWN if row.incomplete is None else str(len(row.incomplete)),
+        *(room.get(shape, UNKNOWN) for shape in shapes),
+    )
+    if not wide:
+        return usual
+    return (
+        *usual,
+        policies.get("topologyManagerScope", UNKNOWN),
+        policies.get("memoryManagerPolicy", UNKNOWN),
+        row.runtime or UNKNOWN,
+        _known(row.refused),
+        _known(row.unplaced),
+        " ".join(f"{number}:{count}" for number, count in numa.items()) if numa else UNKNOWN,
+        row.published,
+        row.agent or NOTHING,
+    )
+
+
+def _known(number: int | None) -> str:
+    return UNKNOWN if number is None else str(number)
+
+
+def _asked(kubectl: Kubectl, agent: AgentPod, shapes: Sequence[str]) -> AgentAnswer:
+    now = json.loads(ask(kubectl, agent, ("top", "--once", "-o", "json"), ANSWER_S))
+    if not shapes:
+        return AgentAnswer(now)
+    options = [word for shape in shapes for word in ("--shape", shape)]
+    found = json.loads(ask(kubectl, agent, ("room", *options, "-o", "json"), ANSWER_S))
+    fits = (one["fits"] for one in found["shapes"])
+    return AgentAnswer(
+        now, tuple(FittingPods(shape, count) for shape, count in zip(shapes, fits, strict=True))
+    )
+
+
+def _objects(kubectl: Kubectl) -> dict[str, NodeResourceTopology]:
+    """The objects by node; none where the kind is not installed or may not be read."""
+    try:
+        found = kubectl.read(OBJECTS)["items"]
+    except KubectlError as error:
+        if error.is_missing or error.is_forbidden:
+            return {}
+        raise
+    return {one.name: one for obj in found if (one := _readable(obj)) is not None}
+
+
+def _readable(obj: Mapping[str, Any]) -> NodeResourceTopology | None:
+    try:
+        return nrt.from_object(obj)
+    except KubeObjectError:
+        # Another exporter's, with a field of another form: its node is shown without it.
+        return None
+
+
+def _without_answer(agent: AgentPod | None, answer: AgentAnswer | KubectlError | None) -> tuple[str, str]:
+    if agent is None:
+        return "no agent pod", "only its object is known; an agent of systemd or of the runtime has no pod"
+    if agent.trouble:
+        return agent.trouble, str(answer) if isinstance(answer, KubectlError) else ""
+    assert isinstance(answer, KubectlError), "an agent that runs was asked"
+    return ("no right to exec" if answer.is_forbidden else "no answer"), answer.message
+
+
+def _health(agent: AgentPod, now: Mapping[str, Any]) -> tuple[str, str]:
+    """HEALTH in a few words, and the sentence for it."""
+    if not now["agent"]:
+        return "agent away", f"no agent answers on its socket, its checkpoint was read; {agent.logs}"
+    if not now["connected"]:
+        return (
+            "no runtime",
+            f"containers that are created now are not placed; kubectl nri-pin doctor node/{agent.node}",
+        )
+    if agent.unready:
+        return "not ready", f"{agent.unready}; kubectl describe pod -n {agent.namespace} {agent.name}"
+    if any(one["incomplete"] for one in now["pods"]):
+        return "OK, incomplete", f"pods that run in part; kubectl nri-pin show node/{agent.node}"
+    return "OK", ""
+
+
+def _from_object(
+    node: str,
+    health: str,
+    detail: str,
+    pod: str,
+    agent: AgentPod | None,
+    published: NodeResourceTopology | None,
+) -> NodeRow:
+    version = _tag(agent.image) if agent else None
+    if published is None:
+        return NodeRow(node, health, detail, version=version, agent=pod)
+    by_numa = _available(published)
+    return NodeRow(
+        node,
+        health,
+        detail,
+        version=version,
+        policies=_policies(published),
+        available=sum(by_numa.values()),
+        allocatable=_allocatable({}, published),
+        available_by_numa_node=by_numa,
+        published="yes" if _is_ours(published) else "foreign",
+        agent=pod,
+    )
+
+
+def _tag(image: str) -> str | None:
+    """The tag of an image; None for an image with a digest, or without a tag."""
+    name = image.rpartition("/")[2]
+    return name.partition(":")[2] or None if "@" not in name else None
+
+
+def _is_ours(published: NodeResourceTopology) -> bool:
+    return any(name.startswith(OWN_ATTRIBUTES) for name, _ in published.attributes)
+
+
+def _policies(published: NodeResourceTopology | None) -> dict[str, str] | None:
+    if published is None:
+        return None
+    pairs = ((name.removeprefix(OWN_ATTRIBUTES), value) for name, value in published.attributes)
+    return {name: value for name, value in pairs if name.endswith(("Policy", "Scope"))}
+
+
+def _cpus(published: NodeResourceTopology) -> Iterator[tuple[str, nrt.ZoneResource]]:
+    for zone in published.zones:
+        for resource in zone.resources:
+            if zone.numa_id is not None and resource.name == "cpu":
+                yield str(zone.numa_id), resource
+
+
+def _available(published: NodeResourceTopology) -> dict[str, int]:
+    return {number: cpu.available_milli // 1000 for number, cpu in _cpus(published)}
+
+
+def _allocatable(now: Mapping[str, Any], published: NodeResourceTopology | None) -> int | None:
+    if now.get("allocatable") is not None:
+        return len(CPUSet.parse(now["allocatable"]))
+    return sum(cpu.allocatable_milli // 1000 for _, cpu in _cpus(published)) if published else None
+
+
+def _compared(published: NodeResourceTopology | None, by_numa: Mapping[str, int]) -> str:
+    if published is None:
+        return "none"
+    if not _is_ours(published):
+        return "foreign"
+    return "as the agent" if _available(published) == dict(by_numa) else "differs"
