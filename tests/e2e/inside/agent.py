@@ -25,18 +25,19 @@ _EXPECTED = (
 )
 # uid 0 with nothing that makes it more than a user, as a pod with `capabilities: drop: [ALL]` is
 _BARE = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--ambient-caps=-all", "--no-new-privs"]
-# the same with the one capability that partitions take, as `agent.partitions: true` of the chart gives it
-_PARTITIONING = [_BARE[0], "--bounding-set=-all,+sys_admin", *_BARE[2:]]
+# the same with the capability that an option takes, as `agent.partitions` and `agent.receiveSteering` of the chart give them
+_CAPABILITIES = {"isolation": "sys_admin", "receiveSteering": "net_admin"}
 
 
 @dataclass
 class Agent:
-    """One agent; `config` is what its configuration file holds."""
+    """One agent; `config` is what its configuration file holds, `withheld` options whose capability it does not get."""
 
     runtime: Containerd
     config: dict[str, Any]
     log: Path = Path("/out/agent.log")
     config_file: Path = Path("/run/nri-pin.yaml")
+    withheld: set[str] = field(default_factory=set)
     _process: "subprocess.Popen[bytes] | None" = field(default=None, init=False)
     _excused: list[str] = field(default_factory=list, init=False)
 
@@ -185,7 +186,13 @@ class Agent:
         return "" if done.returncode == 0 else done.stdout + done.stderr
 
     def _rights(self) -> list[str]:
-        return _PARTITIONING if self.config.get("isolation", "none") != "none" else _BARE
+        """Those of its configuration; none for options that `withheld` names."""
+        added = [
+            f",+{capability}"
+            for option, capability in _CAPABILITIES.items()
+            if self.config.get(option, "none") != "none" and option not in self.withheld
+        ]
+        return [_BARE[0], f"--bounding-set=-all{''.join(added)}", *_BARE[2:]]
 
     def _end(self, how: signal.Signals) -> None:
         if self._process is not None:

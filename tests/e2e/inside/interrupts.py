@@ -89,12 +89,18 @@ def movable_counts(cpus: set[int]) -> dict[str, int]:
     }
 
 
+def steering() -> list[Path]:
+    """The steering of received packets, by queue."""
+    return sorted(Path("/sys/class/net").glob("*/queues/rx-*/rps_cpus"))
+
+
 def settings() -> dict[str, str]:
     """Every setting that quiet CPUs may change, as text."""
     found = {f"irq {line.number}": (IRQS / str(line.number) / "smp_affinity").read_text() for line in lines()}
     for file in (
         DEFAULT_MASK,
         *WORKQUEUES,
+        *steering(),
         *(Path(LATENCIES.format(cpu)) for cpu in range(os.cpu_count() or 1)),
     ):
         with contextlib.suppress(OSError):

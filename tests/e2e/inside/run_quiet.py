@@ -23,9 +23,11 @@ from .scenarios_quiet import (
     release_gives_interrupts_back,
 )
 from .scenarios_quiet_others import (
+    a_container_gets_cpus_that_share_no_queue,
     an_isolated_partition_stays_one,
     irqbalance_is_told,
     noise_is_gone_where_cpus_are_quiet,
+    packets_are_steered_elsewhere,
 )
 from .scenarios_quiet_pods import the_agent_s_pod_needs_its_mounts, the_probe_s_pod_measures_its_cpus
 
@@ -53,6 +55,8 @@ _STORY = (
     killing_the_agent_keeps_them_quiet,
     irqbalance_is_told,
     an_isolated_partition_stays_one,
+    packets_are_steered_elsewhere,
+    a_container_gets_cpus_that_share_no_queue,
     noise_is_gone_where_cpus_are_quiet,
     the_probe_s_pod_measures_its_cpus,
     the_agent_s_pod_needs_its_mounts,

@@ -8,7 +8,8 @@ from .node import Node
 from .noise_side import Json, measure
 from .observe import cpuset_directory, parse_list
 from .pods import guaranteed
-from .quiet_facts import mask, nothing_reaches, quiet_cpus, timed, wait_until_quiet
+from .quiet_facts import SOON_S, mask, metrics, nothing_reaches, quiet_cpus, timed, wait_until_quiet
+from .waiting import wait_for
 
 _OWN = {3}
 _PF_KTHREAD, _PF_NO_SETAFFINITY = 0x00200000, 0x04000000
@@ -91,6 +92,77 @@ def _kernel_threads(cpus: set[int]) -> tuple[list[str], list[str]]:
         if flags & _PF_KTHREAD and allowed & cpus:
             (bound if flags & _PF_NO_SETAFFINITY else movable).append(name.partition("(")[2])
     return sorted(movable), sorted(bound)
+
+
+def packets_are_steered_elsewhere(node: Node) -> None:
+    """`rps_cpus` of a device with hardware behind it and of one without, without the capability and with it."""
+    own = Path(f"/sys/class/net/{interrupts.network()}/queues/rx-0/rps_cpus")
+    other = Path("/sys/class/net/lo/queues/rx-0/rps_cpus")
+    was = {file: file.read_text().strip() for file in (own, other)}
+    try:
+        for file in was:
+            interrupts.write(file, "f")
+        before = interrupts.settings()
+        _with_steering(node, {"receiveSteering"}, own)
+        wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
+        _with_steering(node, set(), own)
+        wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
+        node.equal("a device without hardware is left alone", mask(other), {0, 1, 2, 3})
+    finally:
+        for file, text in was.items():
+            interrupts.write(file, text)
+        _restart(node, receiveSteering="none")
+
+
+def _with_steering(node: Node, withheld: set[str], own: Path) -> None:
+    node.agent.withheld = withheld
+    _restart(node, receiveSteering="exclusive")
+    pod = node.run(guaranteed("db", 2))
+    cpus = quiet_cpus(node)
+    timed(node, lambda: not nothing_reaches(cpus), "movable interrupts leave the quiet CPUs")
+    if withheld:
+        wait_for(lambda: metrics()["nri_pin_quiet_trouble"] == 1, SOON_S, "the metric tells of trouble")
+        said = [line for line in node.agent.complaints() if "NET_ADMIN" in line]
+        node.equal("without the capability the agent says once what it needs", len(said), 1)
+        node.agent.excuse(said)
+        node.equal("and the device steers as before", mask(own), {0, 1, 2, 3})
+    else:
+        timed(node, lambda: not mask(own) & cpus, "packets are steered elsewhere")
+        node.equal("the rest of its CPUs stay", mask(own), {0, 1, 2, 3} - cpus)
+    node.remove(pod)
+
+
+def _restart(node: Node, **changes: object) -> None:
+    node.agent.stop()
+    node.agent.config |= changes
+    node.agent.start()
+
+
+def a_container_gets_cpus_that_share_no_queue(node: Node) -> None:
+    """Line 18: the disk has two queues for four CPUs, of which one is reserved."""
+    queues = {
+        frozenset(parse_list(file.read_text().replace(" ", ""))) & {0, 1, 2, 3}
+        for file in Path("/sys/block").glob("*/mq/*/cpu_list")
+    }
+    shared = sorted(map(sorted, (one for one in queues if 1 < len(one) < 4)))
+    node.figure("queues that CPUs share", shared)
+    for number, is_asked in enumerate((False, True)):
+        _restart(node, preferWholeQueues=is_asked)
+        pod = node.run(guaranteed(f"db-{number}", 2))
+        cpus = quiet_cpus(node)
+        split = [one for one in shared if set(one) & cpus and set(one) - cpus]
+        node.figure(f"preferWholeQueues: {is_asked}: CPUs, and queues that they split", (sorted(cpus), split))
+        if is_asked:
+            node.equal("the container's CPUs split no queue", split, [])
+        else:
+            node.expect("without it they split some", bool(split), (sorted(cpus), shared))
+            wait_until_quiet(cpus)
+            status, text = node.agent.doctor()
+            node.expect(
+                "doctor names queues that are shared", "shared with other CPUs" in text, (status, text)
+            )
+        node.remove(pod)
+    _restart(node, preferWholeQueues=False)
 
 
 def noise_is_gone_where_cpus_are_quiet(node: Node) -> None:
