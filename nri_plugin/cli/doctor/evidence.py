@@ -3,7 +3,8 @@
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import and_, or_
 from typing import NamedTuple
 
 from nri_plugin import __version__
@@ -23,11 +24,12 @@ from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.loading import Config
 from nri_plugin.core.kernel_settings import partitions
+from nri_plugin.host import irqbalance
 from nri_plugin.host.kernel_work import IRQ, ReachingInterrupt, read_interrupts, read_kernel_threads
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import is_whole_pod, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
@@ -111,6 +113,8 @@ class _Collector:
                 self.topology,
                 self.reserved,
                 None if isinstance(self.processes, Hidden) else self._runs("irqbalance"),
+                self._spared(),
+                reduce(or_, (self._exclusive() or {}).values(), NO_CPUS),
             ),
             self._reach(),
             self._agent(),
@@ -409,6 +413,17 @@ class _Collector:
         proc = self.view.process_folder()
         threads = proc if isinstance(proc, Hidden) else read_kernel_threads(proc)
         return ReachEvidence(interrupts, threads, self._exclusive())
+
+    def _spared(self) -> CPUSet | None:
+        """The CPUs that all running irqbalances leave alone."""
+        directory = self.view.find(f"/{irqbalance.DIRECTORY}")
+        if isinstance(directory, Hidden):
+            return None
+        found = irqbalance.running(directory.removesuffix(irqbalance.DIRECTORY))
+        try:
+            return reduce(and_, (one.banned() for one in found)) if found else None
+        except HostError:
+            return None
 
     def _exclusive(self) -> Mapping[str, CPUSet] | None:
         """Exclusive CPUs by container, of the agent that runs, else of its checkpoint."""

@@ -27,12 +27,16 @@ class KernelEvidence:
         topology: a text when the machine's files make no sense.
         reserved: what the agent keeps for the system; None where that is not known.
         irqbalance: whether it runs; None where processes cannot be seen.
+        spared: CPUs that every irqbalance says it leaves alone; None where one does not answer.
+        exclusive: CPUs of containers.
     """
 
     kernel: Kernel | Hidden
     topology: Topology | Hidden | str
     reserved: CPUSet | None = None
     irqbalance: bool | None = None
+    spared: CPUSet | None = None
+    exclusive: CPUSet = NO_CPUS
 
 
 def judge_kernel(seen: KernelEvidence) -> Iterator[Finding]:
@@ -50,8 +54,16 @@ def judge_kernel(seen: KernelEvidence) -> Iterator[Finding]:
     yield from named("isolated-cpus", _isolation(kernel, topology, seen.reserved))
     yield from named("numa-balancing", _balancing(kernel, topology))
     if seen.irqbalance:
-        says = "irqbalance runs and sends interrupts to exclusive CPUs as well"
-        yield from named("irqbalance", advice(says, "name the CPUs to spare in IRQBALANCE_BANNED_CPULIST"))
+        yield from named("irqbalance", _irqbalance(seen.spared, seen.exclusive))
+
+
+def _irqbalance(spared: CPUSet | None, exclusive: CPUSet) -> Finding:
+    if spared and exclusive <= spared:
+        return fine(f"runs, and leaves CPUs {spared} alone")
+    says = "irqbalance runs and sends interrupts to exclusive CPUs as well"
+    return advice(
+        says, "set irqs, so that the agent tells it, or name the CPUs to spare in IRQBALANCE_BANNED_CPULIST"
+    )
 
 
 def _machine(topology: Topology | Hidden | str) -> Finding:

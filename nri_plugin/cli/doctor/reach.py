@@ -68,7 +68,7 @@ def _interrupts(found: Sequence[ReachingInterrupt] | Hidden, exclusive: Mapping[
         do = "keep movable ones off by irqs: exclusive, or write another smp_affinity_list by hand"
         return replace(advice(says, do), items=items)
     if shared:
-        do = "boot with isolcpus=managed_irq and these CPUs, or choose CPUs that share no queue with others"
+        do = "boot with isolcpus=managed_irq and these CPUs, or set preferWholeQueues: true"
         return replace(advice(says, do), items=items)
     return replace(fine(f"{says}, which fire only for the containers' own I/O"), items=items)
 

@@ -10,6 +10,7 @@ from nri_plugin.cli.doctor.kubelet_files import STATE_FILES
 from nri_plugin.cli.doctor.machine_files import read_topology
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.core.requests import QOSClass
+from nri_plugin.host.irqbalance import IRQBalanceProcess
 from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.options import Isolation, Node, Options
 from nri_plugin.model.sets import CPUSet
@@ -190,6 +191,17 @@ def test_programs_that_pin_are_named(root: Path) -> None:
     process(root, 6, "irqbalance", "irqbalance")
     seen = collect(NodeView(str(root), []), Asked())
     assert (tuple(seen.agent.rivals), seen.kernel.irqbalance) == (("koordlet",), True)  # type: ignore[arg-type]
+
+
+def test_irqbalance_is_asked_which_cpus_it_leaves_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(root, "run/irqbalance/irqbalance6.sock", "")
+    view = NodeView(str(root), [])
+    assert collect(view, Asked()).kernel.spared is None  # nobody listens
+    monkeypatch.setattr(IRQBalanceProcess, "banned", lambda _: CPUSet.parse("2-3"))
+    seen = collect(view, Asked()).kernel
+    assert (str(seen.spared), str(seen.exclusive)) == ("2-3", "")
+    (root / "run/irqbalance/irqbalance6.sock").unlink()
+    assert collect(view, Asked()).kernel.spared is None
 
 
 def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None:

@@ -20,9 +20,11 @@ def found(
     reserved: str | None = "0",
     *,
     irqbalance: bool | None = None,
+    spared: CPUSet | None = None,
 ) -> dict[str, Finding]:
     kept = None if reserved is None else CPUSet.parse(reserved)
-    return {f.check: f for f in judge_kernel(KernelEvidence(kernel, topology, kept, irqbalance))}
+    seen = KernelEvidence(kernel, topology, kept, irqbalance, spared, CPUS)
+    return {f.check: f for f in judge_kernel(seen)}
 
 
 def test_a_plain_machine_has_nothing_to_do() -> None:
@@ -96,6 +98,9 @@ def test_balancing_matters_with_several_nodes_only() -> None:
 def test_irqbalance_is_a_hint() -> None:
     assert found(irqbalance=True)["irqbalance"].verdict is Verdict.ADVICE
     assert "irqbalance" not in found(irqbalance=False)
+    assert found(irqbalance=True, spared=CPUSet.parse("3"))["irqbalance"].verdict is Verdict.ADVICE
+    told = found(irqbalance=True, spared=CPUSet.parse("2-4"))["irqbalance"]
+    assert (told.verdict, told.says) == (Verdict.OK, "runs, and leaves CPUs 2-4 alone")
 
 
 def test_files_that_make_no_sense_are_told() -> None:
