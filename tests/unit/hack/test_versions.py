@@ -7,7 +7,6 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import yaml
 
 from nri_plugin import __version__
 
@@ -31,11 +30,6 @@ def test_the_build_tool_reads_it_there() -> None:
     words = [sys.executable, "-P", "-m", "hatchling", "version"]
     done = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == __version__
-
-
-def test_the_chart_has_the_version_of_the_program() -> None:
-    chart = yaml.safe_load((TOP / "deploy/chart/Chart.yaml").read_text())
-    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
 
 
 def test_the_changelog_has_a_section_for_it() -> None:
