@@ -302,7 +302,10 @@ class Kubelet:
         had = self.state.allocations.get(key, Allocation()).cpus
         self.stop(uid, name)
         of, old = self.sandboxes[uid], self.containers[uid, name]
-        self.tell(nri.RemoveContainer(of, old))
+        # A container that held nothing and is removed before it is made again cannot be told from one that never was.
+        is_gone_first = key in self.state.allocations
+        if is_gone_first:
+            self.tell(nri.RemoveContainer(of, old))
         self._serial += 1
         again = replace(old, id=f"{uid}-{name}-{self._serial}", state=ContainerState.CREATED)
         decision = self.tell(InformedCreate(nri.CreateContainer(of, again)))
@@ -316,6 +319,8 @@ class Kubelet:
                 self.tell(kind(of, again))
         else:
             del self.containers[uid, name]
+        if not is_gone_first:
+            self.tell(nri.RemoveContainer(of, old))
 
     # ------------------------------------------------------------------ laws
 

@@ -96,7 +96,7 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     if known is None or known.sandbox_id != event.pod.id or not could_be_completed(node, before, known):
         return Decision(before, steps=("facts-too-late",))
     pod = remembered(informed(known, event.facts))
-    state = inits_known(before.with_pod(pod), pod)
+    state = informed_state = inits_known(before.with_pod(pod), pod)
     if pod.regime is Regime.FOUND and pod.facts is not None:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
@@ -109,7 +109,7 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     rest = admit_rest(node, state, pod, dict(event.devices_by_container))
     if isinstance(rest, Unfit):
         # What was taken for the shared pool of the pod was none, and is returned in any case.
-        left = before if state.allocations is before.allocations else state
+        left = before if state.allocations is informed_state.allocations else state
         steps = ("rest-does-not-fit", *rest.refusal.steps)
         return Decision(left, writes=pool_writes(node, before, left), steps=steps)
     return Decision(rest, writes=pool_writes(node, before, rest), steps=("facts", "whole-pod"))

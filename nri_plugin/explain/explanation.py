@@ -280,9 +280,10 @@ def _told(
         AdmissionError: a provider of another package failed.
     """
     key = allocation_key(pod.uid, "")
-    if pod.facts is None or not (
-        request.name == "" or key in state.allocations or key in decision.state.allocations
-    ):
+    owns = key in state.allocations or key in decision.state.allocations
+    # It may be admitted by the pod's amounts and get nothing: a fraction of a CPU is not allocated.
+    is_whole = request.name == "" or owns or regime_of(node.options, pod) is Regime.WHOLE
+    if pod.facts is None or not is_whole:
         question = question_of(node, state, pod, request)
         return question, _story(question)
     asked = pod_question(node, state.released(pod.uid), pod, pod.facts, request)

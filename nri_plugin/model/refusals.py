@@ -390,9 +390,10 @@ class EmptyPodSharedPool:
     @property
     def remedy(self) -> str:
         """What an operator can do."""
+        said = str if self.resource == "cpu" else format_bytes
         return (
-            f"container {self.container} shares what the exclusive containers leave, and they take {self.taken} of "
-            f"{self.amount}; raise the resources of the pod"
+            f"container {self.container} shares what the exclusive containers leave, and they take {said(self.taken)} of "
+            f"{said(self.amount)}; set more {self.resource} for the pod itself"
         )
 
 

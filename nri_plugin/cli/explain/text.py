@@ -311,7 +311,8 @@ def _sections(told: Explanation) -> Iterator[tuple[str, str]]:
     yield from (("pod", one) for one in _pod(told))
     if told.unfit:
         yield "hints", f"of container {told.unfit}, which does not fit beside those before it"
-    yield from (("hints", _hints(one)) for one in told.hints)
+    # One reason may hold for several resources of a pod.
+    yield from (("hints", text) for text in dict.fromkeys(map(_hints, told.hints)))
     if told.merged:
         yield from (("merge", one) for one in _merge(told.merged))
     label = "would take" if told.refusal else "taken"

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cli.explain.text import as_dict, fit_text, lead_text, sentence, whys
+from nri_plugin.cli.explain.text import as_dict, explanation_text, fit_text, lead_text, sentence, whys
+from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.explain.explanation import ContainerOutcome, explain, settings
+from nri_plugin.explain.explanation import POD_RESOURCES, ContainerOutcome, explain, settings
 from nri_plugin.model.bounds import DEVICES
 from nri_plugin.model.options import (
     CPUManagerPolicy,
@@ -23,6 +24,7 @@ from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod
 from tests.builders import GIB, container, node, nodes, pod
 from tests.explained import after, creation
+from tests.level_pod import EXCLUSIVE_2, ROWS, level_node
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 
@@ -82,6 +84,30 @@ def test_resources_of_the_whole_pod_are_why() -> None:
     facts = PodFacts("new", QOSClass.GUARANTEED, (ContainerFacts("c", amounts=Amounts(2000)),), Amounts(4000))
     told = explain(node(), State(), replace(event, facts=facts))
     assert whys(told)[0] == "shared: its pod sets resources for the pod as a whole (spec.resources)"
+
+
+def of_pod(name: str, rows: tuple[ContainerFacts, ...], resources: Amounts) -> InformedCreate:
+    of = pod()
+    facts = PodFacts(of.uid, QOSClass.GUARANTEED, rows, resources)
+    return InformedCreate(nri.CreateContainer(of, container(of, name, cpu=2, memory=2 * GIB)), facts=facts)
+
+
+def test_a_pod_of_a_fraction_of_a_cpu_takes_none_and_says_so() -> None:
+    told = explain(level_node(), State(), of_pod("main", ROWS, Amounts(4500, 4500, 6 * GIB, 6 * GIB)))
+    assert told.outcome is ContainerOutcome.SHARED
+    assert {one.resource for one in told.hints} == {"memory"}
+    assert told.merged
+    assert told.merged.scope == POD_RESOURCES
+    assert told.taking == ()
+
+
+def test_a_reason_that_holds_for_several_resources_is_shown_once() -> None:
+    pages = (("hugepages-2Mi", 4 << 20),)
+    rows = ContainerFacts("main", amounts=replace(EXCLUSIVE_2, hugepages=pages)), ContainerFacts("log")
+    told = explain(level_node(), State(), of_pod("main", rows, Amounts(4000, 4000, 4 * GIB, 4 * GIB, pages)))
+    assert {one.resource for one in told.hints} == {"cpu", "memory", "hugepages-2Mi"}
+    shown = explanation_text(told, 1000)
+    assert shown.count("they take 4Mi of 4Mi; set more hugepages-2Mi for the pod itself: fits nowhere") == 1
 
 
 def test_an_annotation_that_is_heard_is_why() -> None:
