@@ -51,6 +51,7 @@ class PlayedKernel:
         shows_mode: whether the mode of a file tells that a line is managed (Linux 6.12).
         writes: every write that was tried, in order: (name, value).
         refuse: errno for the next writes, by name; `*` for any.
+        races: values that somebody else sets right behind our next write, by name.
         lacks: what `missing` answers.
     """
 
@@ -61,6 +62,7 @@ class PlayedKernel:
     values: dict[str, str] = field(default_factory=dict)
     writes: list[tuple[str, str]] = field(default_factory=list)
     refuse: dict[str, int] = field(default_factory=dict)
+    races: dict[str, str] = field(default_factory=dict)
     lacks: str = ""
     reads: int = 0
 
@@ -165,7 +167,12 @@ class PlayedKernel:
         return self.values.get(name)
 
     def write(self, name: str, value: str) -> None:
-        """A write of ours."""
+        """A write of ours, and perhaps another one before it is read back."""
+        self._write(name, value)
+        if name in self.races:
+            self.foreign(name, self.races.pop(name))
+
+    def _write(self, name: str, value: str) -> None:
         self.writes.append((name, value))
         for key in (name, "*"):
             if key in self.refuse:

@@ -441,8 +441,8 @@ class QuietCPUs:
         kept = self._kept[name]
         self.counts["given-back" if value == kept.original else "moved", name.partition("/")[0]] += 1
         shown = self._files.read(name)
-        if shown is not None and shown != value:
-            # Some controllers have only the CPU that they deliver to.
+        if shown and shown != value and _is_part(name, shown, value):
+            # Some controllers have only the CPU that they deliver to. Anything else somebody has written meanwhile.
             self._kept[name] = replace(kept, shown=shown)
         if name in done.undone:
             self.counts["undone", name.partition("/")[0]] += 1
@@ -629,6 +629,10 @@ class QuietCPUs:
 
 def _sets(wish: QuietWanted) -> tuple[CPUSet, ...]:
     return wish.quiet, wish.no_workqueues, wish.no_steering
+
+
+def _is_part(name: str, shown: str, written: str) -> bool:
+    return _is_of(name, SettingKind.IRQ) and CPUSet.parse(shown) <= CPUSet.parse(written)
 
 
 def _is_of(name: str, *kinds: SettingKind) -> bool:

@@ -146,12 +146,15 @@ class PlayedInterrupts:
             self.broken.append("originals are left in the end")
 
     def passes(self) -> None:
+        races = len(self.kernel.races)
         try:
             self.agent.apply(self.wish)
         except Killed:
             self.events["agent killed at a write"] += 1
             self.agent = self.start()
             self.agent.apply(self.wish)
+        if len(self.kernel.races) < races:
+            self.agent.apply(self.wish)  # as inotify would have it
 
     def judge(self) -> None:
         report, kernel = self.agent.report, self.kernel
@@ -176,6 +179,7 @@ class PlayedInterrupts:
     def something(self) -> None:
         kinds = {
             "another wrote": self.another_writes,
+            "another wrote right behind us": self.another_races,
             "a device was added": self.added,
             "a number was used again": self.used_again,
             "writes are refused": self.refuse,
@@ -189,14 +193,22 @@ class PlayedInterrupts:
         self.events[kind] += 1
         kinds[kind]()
 
-    def another_writes(self) -> None:
-        name = self.random.choice(
+    def any_setting(self) -> str:
+        return self.random.choice(
             [*(f"irq/{number}" for number in self.kernel.lines), "default", "workqueue/", STEERED]
         )
-        value = self.any_cpus()
+
+    def another_writes(self) -> None:
+        name, value = self.any_setting(), self.any_cpus()
         if value & self.kernel.online:
             self.kernel.foreign(name, str(value))
             self.theirs[name].add(self.kernel.snapshot()[name])
+
+    def another_races(self) -> None:
+        name, value = self.any_setting(), self.any_cpus()
+        if value & self.kernel.online:
+            self.kernel.races[name] = str(value)
+            self.theirs[name].add(str(value))
 
     def set_online(self, online: CPUSet) -> None:
         self.kernel.set_online(online)
@@ -226,6 +238,7 @@ class PlayedInterrupts:
         self.last += 1
         self.kernel.add(number, f"other{self.last}").chip = f"PCI-MSIX other {self.last}"
         self.theirs[f"irq/{number}"] = self.of_default()
+        self.kernel.races.pop(f"irq/{number}", None)
         self.kernel.writes = [(name, value) for name, value in self.kernel.writes if name != f"irq/{number}"]
         self.passes()
 

@@ -143,6 +143,17 @@ def test_nothing_asked_is_not_one_read_and_not_one_write(make: Make) -> None:
     assert (kernel.reads, kernel.writes) == (0, [])
 
 
+@pytest.mark.parametrize("name", ["irq/24", "default", "workqueue/", STEERED])
+def test_a_foreign_value_right_behind_our_write_is_not_taken_for_ours(make: Make, name: str) -> None:
+    kernel = machine()
+    quiet = make(kernel)
+    kernel.races[name] = "2"
+    both = CPUSet.parse("2-3")
+    quiet.apply(wish("2-3", no_workqueues=both, no_steering=both))
+    quiet.look()
+    assert kernel.snapshot()[name] == "0-1"
+
+
 def test_a_second_pass_writes_nothing(make: Make) -> None:
     kernel = machine()
     quiet = make(kernel)
