@@ -26,6 +26,7 @@ from msgspec import Meta, Struct
 
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer, InformedCreate
 from nri_plugin.core.requests import has_too_many_devices, qos_of, slice_pattern
+from nri_plugin.host.cpu_claims import CPUClaims
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import HEARD_ANNOTATIONS, Cut
@@ -338,6 +339,7 @@ class PodFactsLookup:
         log: takes the reasons for deciding without the exporter, at debug level.
         clock: seconds, monotonic; deadlines are on the same clock.
         count: called with one of `RESULTS` for each question.
+        claims: checks what the environments of containers say about resource claims; None where it counts unchecked.
     """
 
     def __init__(
@@ -347,7 +349,9 @@ class PodFactsLookup:
         log: logging.Logger,
         clock: Callable[[], float],
         count: Callable[[str], None] | None = None,
+        claims: CPUClaims | None = None,
     ) -> None:
+        self._checked: Callable[[Container], Container] = claims.checked if claims else lambda one: one
         self._count = count or (lambda _result: None)
         self._locator = locator
         self._client = client
@@ -360,8 +364,12 @@ class PodFactsLookup:
         """Return the event to decide on, with the facts that could change the decision."""
         event = request.event
         self._cuts.tell(event)
+        if isinstance(event, Synchronize):
+            return self._listed(event)
         if not isinstance(event, CreateContainer):
             return event
+        checked = self._checked(event.container)
+        event = event if checked is event.container else replace(event, container=checked)
         # 1: is there a fact that could change the decision?
         devices_count = self._locator is not None and asks_for_hints(node)
         if not devices_count and not _facts_count(node, event):
@@ -380,6 +388,12 @@ class PodFactsLookup:
             self._cuts.tell(event)
             return InformedCreate(event, facts=known.facts)
         return InformedCreate(event, devices, known.pod_devices, known.facts, _bounded(devices, known))
+
+    def _listed(self, event: Synchronize) -> Synchronize:
+        """Return the event with the claims of its containers checked; the same where none has any."""
+        containers = tuple([self._checked(one) for one in event.containers])
+        is_same = all(one is other for one, other in zip(containers, event.containers, strict=True))
+        return event if is_same else replace(event, containers=containers)
 
     def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...] | None:
         return self._locator.resources(event.container) if self._locator else ()

@@ -32,6 +32,7 @@ from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_
 from nri_plugin.core.engine import decide
 from nri_plugin.core.outdated import Overcommitted, allocatable_memory, outdated, overcommitted
 from nri_plugin.host.cgroup import with_isolated
+from nri_plugin.host.cpu_claims import CPUClaims
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
 from nri_plugin.host.nic_helper import NICHelper
@@ -250,7 +251,9 @@ def build_lookup(
         HostError: `nicLocality: netlink` and its helper process does not work.
     """
     client = PodResourcesClient(config.exporter_socket, clock)
-    return PodFactsLookup(_locator(config, clock) if config.device_hints else None, client, log, clock, count)
+    locator = _locator(config, clock) if config.device_hints else None
+    claims = CPUClaims(KernelFiles(config.sysfs_root))
+    return PodFactsLookup(locator, client, log, clock, count, claims)
 
 
 def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:

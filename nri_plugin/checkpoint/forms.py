@@ -100,6 +100,7 @@ NEWER: Mapping[str, Sequence[NewerField]] = {
         NewerField("facts", None, "the facts of the cluster on pod {}"),
         NewerField("is_admitted", False, "that pod {} was admitted as a whole", 3),
         NewerField("regime", None, "the rules by which pod {} was admitted", 3),
+        NewerField("vm_handler", "", "that pod {} runs in a virtual machine", 3),
         NewerField(
             "devices_counted", False, "that the hint of pod {} counts the devices of all its containers"
         ),
@@ -120,6 +121,7 @@ NEWER: Mapping[str, Sequence[NewerField]] = {
             3,
         ),
         NewerField("is_pod_shared", False, "", 3),
+        NewerField("claim", "", "that a resource claim gave {} its CPUs", 3),
         NewerField("resize", None, ""),
     ),
 }

@@ -224,6 +224,7 @@ class SavedPod(SavedRow, frozen=True):
     devices_counted: bool = False
     is_admitted: bool = False
     regime: Regime | None = None
+    vm_handler: str = ""
 
 
 class SavedContainer(SavedRow, frozen=True):
@@ -296,6 +297,7 @@ class AllocationRow(SavedRow, frozen=True):
     returned: tuple[SavedMemory, ...] = ()
     is_init: bool = False
     is_pod_shared: bool = False
+    claim: str = ""
 
 
 class SavedNode(SavedRow, frozen=True):

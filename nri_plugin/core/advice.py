@@ -29,7 +29,12 @@ POD_ENDS = 1
 
 NAMED_HOLDERS = 3
 
-NOT_ABOUT_ROOM = (RefusalKind.ANNOTATION, RefusalKind.HINT_PROVIDER, RefusalKind.EMPTY_POD_SHARED_POOL)
+NOT_ABOUT_ROOM = (
+    RefusalKind.ANNOTATION,
+    RefusalKind.HINT_PROVIDER,
+    RefusalKind.EMPTY_POD_SHARED_POOL,
+    RefusalKind.TWO_OWNERS,
+)
 """Another size or another state would not help against these."""
 
 LAXER: dict[TopologyManagerPolicy, tuple[TopologyManagerPolicy, ...]] = {

@@ -148,13 +148,15 @@ def _informed_create(
         pod = replace(pod, regime=Regime.CLAIMS)
     # 5. The container's own cpuset and memory nodes travel in the response. They follow from the allocations.
     cpus = state.desired_cpus_of(node, request.key) if pins(node, state) else NO_CPUS
+    is_claimed = allocation is not None and bool(allocation.claim)
     mems = allocation.mems if allocation else NO_NODES
     record = container_record(
         pod, container, Phase.CREATING, unplaced=bounds.reason(str(overruled or "")), stored=(cpus, mems)
     )
     record = placed.remembered_by(record)
     quota = NO_QUOTA if replies_quota(node, state, record) else None
-    resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if cpus or mems else None
+    sets_something = (cpus or mems) and not is_claimed  # two plugins that set a cpuset fail the creation
+    resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if sets_something else None
     # 6. The other containers: the response carries those that only the runtime can update, the rest are cgroup writes.
     state, updates = pending_updates(node, state.with_pod(pod).with_container(record), except_id=record.id)
     steps = ("devices-not-counted", *placed.steps) if has_uncounted_devices(known) else placed.steps
@@ -253,6 +255,9 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.RUNNING)
     if not pins(node, state):
         return Decision(state, nri.UpdateContainerResponse(), steps=steps)
+    held = state.allocation_of(record)
+    if held is not None and held.claim:
+        return Decision(state, nri.UpdateContainerResponse(), steps=(*steps, "claimed"))
     # 1. The size: what a resize asks for must be available before the runtime may go on.
     try:
         state = resized(node, state, record, event.container, event.resources)

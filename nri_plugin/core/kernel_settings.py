@@ -58,7 +58,9 @@ def lifts_quota(node: Node, state: State, record: ContainerRecord) -> bool:
     Source: kubelet v1.36, feature gate DisableCPUQuotaWithExclusiveCPUs.
     """
     held = state.allocation_of(record)
-    if not node.options.lift_cpu_quota or held is None or held.is_pod_shared or not record.limit_milli:
+    if not node.options.lift_cpu_quota or held is None or not record.limit_milli:
+        return False
+    if held.is_pod_shared or held.claim:
         return False
     pod = state.pods.get(record.pod_uid)
     is_whole = pod is not None and pod.qos is QOSClass.GUARANTEED
@@ -209,11 +211,13 @@ def sandboxes(node: Node, state: State) -> Iterator[tuple[CgroupRef, CPUSet]]:
 
 
 def _exclusive(state: State) -> Iterator[tuple[ContainerRecord, Allocation]]:
-    """Running containers with exclusive CPUs."""
+    """Running containers with exclusive CPUs of ours."""
     for uid in dict.fromkeys(map(pod_of, state.holders)):
         for record in state.containers_of(uid):
             held = state.allocation_of(record)
-            if record.phase is Phase.RUNNING and held is not None and held.cpus and not held.is_pod_shared:
+            if held is None or not held.cpus or held.is_pod_shared or held.claim:
+                continue
+            if record.phase is Phase.RUNNING:
                 yield record, held
 
 

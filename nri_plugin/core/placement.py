@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from nri_plugin.core.claims import OWNER
 from nri_plugin.core.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.core.pool import pins
 from nri_plugin.core.requests import (
@@ -30,7 +31,7 @@ from nri_plugin.core.reuse import (
     reusable_cpus,
     reusable_memory,
 )
-from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
+from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, TwoOwnersError
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Node,
@@ -41,7 +42,7 @@ from nri_plugin.model.options import (
     narrowed,
 )
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State
+from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import Note, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count
@@ -101,6 +102,10 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     Raises:
         AdmissionError: policy refuses it; the given state stays valid.
     """
+    # 0. Another program gave it its CPUs, and gives them again at each start of the container.
+    if request.claim.cpus:
+        claimed = with_claim(node, state, request)
+        return Placement(claimed, claimed.allocations[request.key], ("claimed",))
     # 1. The need on this node: CPUs that it may have, how many of them exclusively, memory that policy allocates.
     node = narrowed(node, request.isolated)
     count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
@@ -139,6 +144,49 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     # 6. CPUs and memory of ended containers leave their allocations, but for the CPUs of init containers.
     after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
     return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
+
+
+# ----------------------------------------------------------------------------------------------------
+# 0. CPUs of a resource claim.
+
+
+def with_claim(node: Node, state: State, request: ContainerRequest) -> State:
+    """The state in which the container has the CPUs of its resource claim, and nothing of this agent.
+
+    A request of as many whole CPUs as the claim has is the claim's own: before KEP-5517, pods state them twice.
+
+    Raises:
+        AdmissionError: the CPUs are those of another container, or the last of the shared pool; or the container asks
+            this agent for CPUs, too.
+
+    Source: kubernetes-sigs/dra-driver-cpu v0.2.0, docs/user/workload-requirements.md.
+    """
+    claim, before = request.claim, state.without_allocation(request.key)
+    count = exclusive_count(node, request)
+    if count and (request.wanted_exclusive or count != len(claim.cpus)):
+        raise TwoOwnersError(
+            claim.names,
+            claim.cpus,
+            f"and container {request.name} asks {OWNER} for {count} exclusive CPUs; request as many CPUs as the claim "
+            "has, or a fraction, or remove the claim",
+        )
+    for key, one in before.allocations.items():
+        if not one.cpus.isdisjoint(claim.cpus):
+            owner = f"the claim {one.claim}" if one.claim else OWNER
+            raise TwoOwnersError(
+                claim.names,
+                claim.cpus,
+                f"and {owner} gave {one.cpus & claim.cpus} to {named(before.pods, key)}; let only one of the two give CPUs "
+                "on this node",
+            )
+    leave_a_pool(node, before, claim.cpus)
+    allocation = Allocation(
+        claim.cpus,
+        cpu_milli=request.cpu_milli or 0,
+        affinity=node.topology.nodes_of(claim.cpus),
+        claim=claim.names,
+    )
+    return before.with_allocation(request.key, allocation)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -475,6 +523,8 @@ def adopted(
     if request.key in state.allocations:
         return state
     try:
+        if request.claim.cpus:
+            return with_claim(node, state, request)
         count = exclusive_count(node, request)
     except AdmissionError:
         return None

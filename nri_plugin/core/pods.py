@@ -128,6 +128,8 @@ def admit(
         devices: of the other containers of the pod, by name, as far as they are known.
     """
     try:
+        if request.claim.cpus:
+            return place(node, state, pod, request)
         regime, held = regime_of(node.options, pod), state.allocations.get(request.key)
         # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
         if held is not None and allocation_key(pod.uid, "") in state.allocations:

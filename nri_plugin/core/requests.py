@@ -38,6 +38,7 @@ from functools import lru_cache
 from itertools import chain
 
 from nri_plugin.core.annotations import check_quiet, given_annotations, heard, word_of
+from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.frozen import made_quickly
@@ -98,6 +99,7 @@ class ContainerRequest:
         devices: the devices it has.
         pod_devices: the devices of all containers of its pod, where they are known.
         isolated: whether it wants CPUs that the kernel isolates; None when it does not say.
+        claim: the CPUs that another program gave it.
         pod_level: its pod sets resources for the pod as a whole. The static policies then allocate nothing to its
             containers, whatever they ask for.
     """
@@ -113,6 +115,7 @@ class ContainerRequest:
     devices: tuple[DeviceResource, ...] = ()
     pod_devices: tuple[DeviceResource, ...] = ()
     isolated: IsolatedWish | None = None
+    claim: CPUClaim = NO_CLAIM
     pod_level: bool = False
 
     @property
@@ -160,6 +163,7 @@ def container_request(options: Options, pod: PodRecord, container: Container) ->
         cpu_milli=cpu_milli(said, pod.qos),
         memory_bytes=said.memory_limit_bytes or 0,
         hugepages=_hugepages(said),
+        claim=claim_in(container.env) if container.env else NO_CLAIM,
         pod_level=_is_pod_level(options, pod, container.name),
     )
     if known is None:
@@ -393,11 +397,21 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         devices_counted=former.devices_counted,
         is_admitted=former.is_admitted,
         regime=former.regime,
+        vm_handler=vm_handler(pod),
     )
     return informed(record, former.facts)
 
 
 _UNKNOWN = PodRecord(uid="", sandbox_id="")
+
+_VM_WORDS = ("kata", "-vm", "vm-")
+"""Parts of the names that handlers of runtime classes with a virtual machine usually have."""
+
+
+def vm_handler(pod: Pod) -> str:
+    """The handler of the pod's runtime class, where its name says that containers run in a virtual machine."""
+    handler = pod.runtime_handler
+    return bounds.name(handler) if handler and any(word in handler for word in _VM_WORDS) else ""
 
 
 def pod_uid(pod: Pod) -> str:

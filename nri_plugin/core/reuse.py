@@ -43,7 +43,11 @@ def donors(state: State, pod: PodRecord, name: str) -> tuple[str, ...]:
     The allocations are searched, not the records: a container that ended while the agent was away has no record.
     """
     own = allocation_key(pod.uid, name)
-    mine = [key for key in state.allocations_of(pod.uid) if key != own and not is_whole_pod(key)]
+    mine = [
+        key
+        for key, one in state.allocations_of(pod.uid).items()
+        if key != own and not is_whole_pod(key) and not one.claim
+    ]
     if pod.facts is None:
         live = live_keys(state, pod.uid)
         return tuple(key for key in mine if key not in live)

@@ -78,7 +78,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     after = State(_with_regimes(node, state, pods, records, kept), records, kept)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
     strange = [c for c in listed.values() if c.id not in state.containers]
-    may_hold = _may_hold(after)
+    may_hold = _may_hold(after) | {records[c.id].pod_uid for c in strange if c.env}
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
         for c in strange

@@ -90,12 +90,15 @@ ANNOTATION_VALUE_CHARS: Final = 64
 LISTS_DEVICES: Final = "PCIDEVICE_"
 """The prefix of variables that list PCI devices. Source: SR-IOV network device plugin."""
 
+CLAIMS_CPUS: Final = "DRA_CPUSET_"
+"""The prefix of variables that tell the CPUs of a resource claim. Source: kubernetes-sigs/dra-driver-cpu, pkg/driver/cdi.go."""
+
 VARIABLES_SEEN: Final = 1024
 """Environment variables, from the first. The kubelet puts those of device plugins before those of the pod, and the
 runtime those of the image before both. Source: kubelet v1.36 kubelet_pods.go, GenerateRunContainerOptions."""
 
 VARIABLES: Final = 32
-"""Variables that list devices; a container has one or two for each device resource."""
+"""Variables that list devices or CPUs; a container has one or two for each device resource, and one for each claim."""
 
 ENVIRONMENT_CHARS: Final = 16 << 10
 """Of all such variables of a container; one with a name of 327 characters and 256 addresses has 5 KiB at most."""

@@ -90,6 +90,15 @@ class AnnotationError(AdmissionError):
         super().__init__(f"annotation {key}: {detail}")
 
 
+class TwoOwnersError(AdmissionError):
+    """CPUs would have two owners: a resource claim of another program, and this agent."""
+
+    kind = RefusalKind.TWO_OWNERS
+
+    def __init__(self, claim: str, cpus: object, detail: str) -> None:
+        super().__init__(f"CPUs {cpus} belong to the resource claim {claim}, {detail}")
+
+
 class HintProviderError(AdmissionError):
     """A hint provider from another package failed, or its answer is not one."""
 

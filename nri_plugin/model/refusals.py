@@ -34,6 +34,7 @@ class RefusalKind(StrEnum):
     EMPTY_POD_SHARED_POOL = "empty-pod-shared-pool"
     ANNOTATION = "annotation"
     HINT_PROVIDER = "hint-provider"
+    TWO_OWNERS = "two-owners"
     OTHER = "other"
 
 

@@ -205,6 +205,7 @@ class Allocation:
             init container ends before they start.
         is_pod_shared: `cpus` are the shared pool of a pod with resources of its own: other containers of the pod run
             there too, and no other pod.
+        claim: the CDI names of the resource claims by which another program gave it `cpus`; empty for CPUs of ours.
     """
 
     cpus: CPUSet = NO_CPUS
@@ -217,6 +218,7 @@ class Allocation:
     resize: Resize | None = None
     is_init: bool = False
     is_pod_shared: bool = False
+    claim: str = ""
 
     def settled(self, *, is_done: bool) -> "Allocation":
         """With one of the two sizes of an unconfirmed resize: the later one when it was done."""
@@ -275,6 +277,7 @@ class PodRecord:
             without an event; see `nri_plugin.agent.handler`.
         facts: from the pod's object, kept where a later decision may need them; None otherwise.
         regime: the rules by which its containers are admitted; None until the first one is created.
+        vm_handler: the handler of its runtime class, where that runs containers in a virtual machine; else empty.
     """
 
     uid: str
@@ -296,6 +299,7 @@ class PodRecord:
     devices_counted: bool = False
     is_admitted: bool = False
     regime: Regime | None = None
+    vm_handler: str = ""
 
 
 @made_quickly

@@ -126,7 +126,7 @@ def _of_pool(node: Node, state: State) -> Iterator[Violation]:
 def _of_allocations(node: Node, state: State) -> Iterator[Violation]:
     yield from _owned_twice(state)
     for key, allocation in state.allocations.items():
-        if not allocation.cpus.isdisjoint(node.reserved):
+        if not allocation.claim and not allocation.cpus.isdisjoint(node.reserved):
             for cpu in allocation.cpus & node.reserved:
                 yield Violation(ViolationKind.RESERVED, str(cpu), key)
         wrong = allocation.mems - node.topology.nodes_with_memory

@@ -192,6 +192,7 @@ class RecordedContainer(RecordedRow, frozen=True):
     cgroups_path: str = ""
     resources: ResourcesRow = ResourcesRow()
     cut: tuple[Cut, ...] = ()
+    env: tuple[str, ...] = ()
 
 
 class DevicesRow(RecordedRow, frozen=True, rename={"totals": "total_by_node"}):
@@ -307,7 +308,14 @@ POD = RowTable(
     annotations=RowColumn(lambda given: bounds.own_annotations(given)[0], dict),
     resources=optional(RESOURCES),
 )
-CONTAINER = RowTable(Container, RecordedContainer, state=RowColumn(int, ContainerState), resources=RESOURCES)
+CONTAINER = RowTable(
+    Container,
+    RecordedContainer,
+    state=RowColumn(int, ContainerState),
+    resources=RESOURCES,
+    # Devices that variables list are recorded as resources.
+    env=RowColumn(lambda env: tuple(line for line in env if line.startswith(bounds.CLAIMS_CPUS)), tuple),
+)
 DEVICES = RowTable(
     DeviceResource,
     DevicesRow,

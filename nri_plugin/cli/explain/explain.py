@@ -37,7 +37,7 @@ from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import REGISTRY
 from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.sets import NO_CPUS
-from nri_plugin.model.state import ContainerRecord, State, allocation_key, named, owner_of, pod_of
+from nri_plugin.model.state import ContainerRecord, PodRecord, State, allocation_key, named, owner_of, pod_of
 from nri_plugin.recording.file import DIRECTORY
 
 if TYPE_CHECKING:
@@ -172,6 +172,8 @@ def _held(state: State, key: str) -> str:
         return f"pod shared pool, CPUs {held.cpus}"
     if not held.cpus:
         return "shared pool"
+    if held.claim:
+        return f"CPUs {held.cpus} by the resource claim {held.claim}, which nri-pin leaves alone"
     is_part = allocation_key(pod_of(key), "") in state.allocations
     return f"exclusive CPUs {held.cpus}{', a slice of its pod' if is_part else ''}"
 
@@ -297,11 +299,25 @@ def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...
     return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
 
 
+def _other_owners(state: State, key: str, pod: PodRecord | None) -> Iterator[str]:
+    """Notes about who else decides where the container runs."""
+    held = state.allocations.get(key)
+    if held is not None and held.claim:
+        yield f"CPUs {held.cpus} come from the resource claim {held.claim}: nri-pin leaves the container alone"
+    if pod is not None and pod.vm_handler:
+        yield (
+            f"runtime handler {pod.vm_handler} runs it in a virtual machine: not supported; the CPUs here are those of "
+            "the host, and the machine's own CPUs are not aligned with them"
+        )
+
+
 def _explained(
     named: NamedContainer, earlier: tuple[str, ...], state: State, asked: Mapping[str, Any]
 ) -> DecisionExplained:
     """By the history where it has the creation, else by the current state."""
-    created = named.created
+    created, record = named.created, named.record
+    if record is not None:
+        earlier = (*_other_owners(state, record.key, state.pods.get(record.pod_uid)), *earlier)
     if created is not None:
         when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
         told = explain(created.node, created.state, created.event)

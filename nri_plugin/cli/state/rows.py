@@ -84,7 +84,7 @@ class StateRow:
     def kind(self) -> str:
         """How it has its CPUs.
 
-        `exclusive`; `slice` and `pod shared` inside the CPUs of a pod with resources of its own; `shared`; where it is
+        `exclusive`; `claimed` by a resource claim of another program; `slice` and `pod shared` inside the CPUs of a pod with resources of its own; `shared`; where it is
         over, `kept` for CPUs that stay allocated to it alone, and `ended` without any.
         """
         if self.is_ended:
@@ -93,6 +93,8 @@ class StateRow:
             return "pod shared"
         if not self.is_exclusive:
             return "shared"
+        if self.allocation.claim:
+            return "claimed"
         return "slice" if self.in_block else "exclusive"
 
     @property

@@ -133,7 +133,7 @@ def decode_update_containers_response(payload: bytes) -> tuple[str, ...]:
 # Requests
 
 
-_LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
+_CLAIMS_CPUS: Final = bounds.CLAIMS_CPUS.encode()
 
 
 def _configure(payload: bytes, _: Reading) -> events.Configure:
@@ -149,7 +149,9 @@ def _configure(payload: bytes, _: Reading) -> events.Configure:
 
 
 def _synchronize(payload: bytes, reading: Reading) -> SynchronizePart:
-    message = reading.messages.SynchronizeRequest.FromString(payload)
+    # Devices decide at a creation alone. CPUs of a claim stay those of a running container.
+    messages = reading.created if _CLAIMS_CPUS in payload else reading.messages
+    message = messages.SynchronizeRequest.FromString(payload)
 
     def read() -> events.Synchronize:
         pods = tuple([reading.pod(pod) for pod in message.pods])
@@ -214,9 +216,9 @@ def _of_container(make: Callable[[Pod, Container], events.NRIEvent]) -> Reader:
 
 
 def _create_container(payload: bytes, reading: Reading) -> events.CreateContainer:
-    """Reads the environment only if it may list devices: reading it takes longer than all other fields."""
+    """Reads the environment only if it may list devices or CPUs: reading it takes longer than all other fields."""
     # A search of the bytes decides. It may find the name in another field: then the environment is read for nothing.
-    says_something = _LISTS_DEVICES in payload
+    says_something = any(name in payload for name in decode.TELLING_VARIABLES)
     is_too_long = reading.is_bounded and len(payload) > bounds.ENVIRONMENT_REQUEST_BYTES
     messages = reading.created if says_something and not is_too_long else reading.messages
     message = messages.CreateContainerRequest.FromString(payload)

@@ -118,7 +118,8 @@ _MEMORY: Final = {
 }
 _FIELDS: Final[Mapping[int, int]] = {field.value: field for field in OwnedField}
 _HEARD: Final = tuple(prefix.encode() for prefix in bounds.HEARD_ANNOTATIONS)
-_LISTS_DEVICES: Final = bounds.LISTS_DEVICES.encode()
+TELLING_VARIABLES: Final = (bounds.LISTS_DEVICES.encode(), bounds.CLAIMS_CPUS.encode())
+"""How the variables begin that are read."""
 _STATES = {state.value: state for state in ContainerState}
 
 Hears: TypeAlias = Callable[[str], bool]
@@ -187,7 +188,7 @@ def _own_annotations(message: Any) -> tuple[Mapping[str, str], bool]:
 def container(message: Any) -> Container:
     """Reads the fields of a container that placement needs; a state that we do not know counts as unknown.
 
-    Labels and annotations are not read, and of the environment only variables that list devices.
+    Labels and annotations are not read, and of the environment only variables that list devices or CPUs of claims.
 
     Runtimes send different fields: CDI devices come from containerd 2.3 on, a pid from CRI-O only from 1.36 on, net
     devices from NRI 0.11 on. An absent field reads as empty, so no case depends on the runtime.
@@ -202,7 +203,7 @@ def container(message: Any) -> Container:
         cut = (*cut, Cut.DEVICES)
     env: tuple[str, ...] = ()
     if isinstance(message, WITH_ENVIRONMENT.Container):
-        env, is_cut = _device_variables(message.env)
+        env, is_cut = _telling_variables(message.env)
         cut = (*cut, Cut.ENVIRONMENT) if is_cut else cut
     return Container(
         id=message.id,
@@ -234,9 +235,9 @@ def _device(message: Any) -> DeviceNode:
     return DeviceNode(message.path[: bounds.PATH_CHARS], message.type, message.major, message.minor)
 
 
-def _device_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
-    """The variables that list devices, and whether some were left out; see `bounds`."""
-    listing = [line for line in lines[: bounds.VARIABLES_SEEN] if line.startswith(_LISTS_DEVICES)]
+def _telling_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
+    """The variables that list devices or CPUs, and whether some were left out; see `bounds`."""
+    listing = [line for line in lines[: bounds.VARIABLES_SEEN] if line.startswith(TELLING_VARIABLES)]
     # A variable that is too long is left out as a whole: half a list of devices would give a wrong hint.
     kept, room = [], bounds.ENVIRONMENT_CHARS
     for line in listing[: bounds.VARIABLES]:
@@ -359,7 +360,7 @@ class Reading:
         container: reads a container.
         resources: reads resources.
         messages: classes of the messages that these take.
-        created: the same for a container that is about to be created, of which more is read.
+        created: the same for containers whose environment may tell something.
         is_bounded: whether values beyond a bound are left out.
     """
 

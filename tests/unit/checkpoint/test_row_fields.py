@@ -16,12 +16,12 @@ from nri_plugin.checkpoint.rows import (
 
 FIELDS_OF_VERSION_3 = {
     Document: "format version writer generation node pods containers allocations checksum",
-    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted is_admitted regime",
+    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted is_admitted regime vm_handler",
     SavedContainer: "id pod_uid name phase cgroup_path cgroup_parent stored_cpus stored_mems limit_milli unplaced affinity affinity_preferred",
     SavedMemory: "nodes resource size_bytes",
     SizeRow: "cpus grown cpu_milli memory",
     ResizeRow: "before after",
-    AllocationRow: "key cpus mems memory cpu_milli affinity preferred grown resize returned is_init is_pod_shared",
+    AllocationRow: "key cpus mems memory cpu_milli affinity preferred grown resize returned is_init is_pod_shared claim",
     SavedNode: "online reserved numa_nodes memory_nodes strict_cpu_reservation isolated memory",
     AmountsRow: "cpu_request_milli cpu_limit_milli memory_request_bytes memory_limit_bytes hugepages",
     ContainerFactsRow: "name kind amounts",

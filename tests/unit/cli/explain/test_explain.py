@@ -1,6 +1,7 @@
 """`nri-pin explain`, as its users call it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from nri_plugin.cli.explain.explain import command
 from nri_plugin.model.errors import ConfigError, NriPinError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.simulator.machine.source import read_machine
-from tests.builders import node
+from nri_plugin.wire.nri.events import CreateContainer
+from tests.builders import container, node, pod
 from tests.explained import creation
 from tests.unit.cli.explain_cases import lived
 
@@ -42,6 +44,15 @@ def test_a_refused_container_is_explained_and_that_is_no_failure(folder: Path) -
     assert answer.exit_code == 0
     assert answer.output.startswith("default/big/c: refused, TopologyAffinityError")
     assert "would fit  8 CPUs, on NUMA node 1 (no larger number does)" in answer.output
+
+
+def test_who_else_decides_is_said(tmp_path: Path) -> None:
+    of = replace(pod("a", "BestEffort"), runtime_handler="kata-qemu")
+    what = replace(container(of), env=("DRA_CPUSET_u1=4-5",))
+    lived(tmp_path, ON, [CreateContainer(of, what)])
+    text = " ".join(ask("a/c", "--state-dir", str(tmp_path)).output.split())
+    assert "CPUs 4-5 come from the resource claim dra.k8s.io/cpu=claim-u1" in text
+    assert "runtime handler kata-qemu runs it in a virtual machine: not supported" in text
 
 
 def test_json_holds_everything(folder: Path) -> None:

@@ -204,3 +204,12 @@ def test_a_damaged_history_leaves_the_checkpoint_to_ask(tmp_path: Path, describe
 def test_without_either_nothing_can_be_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="there is no checkpoint"):
         of_container("a/c", asked(tmp_path))
+
+
+def test_the_claim_of_a_container_is_told_without_a_history_too(
+    tmp_path: Path, described: dict[str, str]
+) -> None:
+    of = pod("a")
+    lived(tmp_path, ON, [nri.CreateContainer(of, replace(container(of), env=("DRA_CPUSET_u1=4-5",)))])
+    forget(tmp_path)
+    assert "resource claim dra.k8s.io/cpu=claim-u1" in " ".join(told("a/c", tmp_path, **described).notes)
