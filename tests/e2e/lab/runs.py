@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .accelerator import accelerator
+from .built_runtimes import PROGRAMS, built_containerd
 from .direct import run_in_root
 from .lab_files import machine_named
 from .outcome import Outcome
@@ -25,7 +26,7 @@ class Run:
     """One run: its letter on the command line, its row in the table, the root it needs and what is played.
 
     A guest has a machine of the lab, the kernel of a suite, and perhaps further devices in QEMU's words and drivers:
-    names of modules.
+    names of modules. `built` is a version of containerd that is built from source and takes the place of the root's.
     """
 
     letter: str
@@ -40,6 +41,7 @@ class Run:
     devices: tuple[str, ...] = ()
     drivers: tuple[str, ...] = ()
     kernel: str = KERNEL_FROM
+    built: str = ""
 
 
 # shipped descriptions, by what is odd about them
@@ -123,6 +125,10 @@ RUNS = (
         devices=(*_REMAPPING, *_CROWD, *_INTERRUPTING),
         drivers=("virtio_rng",),
     ),
+    *(
+        Run("e", f"e: this machine, containerd {version} from source", "sid", "run_machine", built=version)
+        for version in ("2.2.7", "2.3.4")
+    ),
 )
 
 
@@ -169,6 +175,12 @@ def perform(run: Run, lab: Lab) -> Outcome:
 def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     prepared = lab.roots[run.root]
     command = inside(run.module, *run.arguments)
+    if run.built:
+        programs = built_containerd(run.built, lab.work)
+        for name in PROGRAMS:
+            (place / "out/bin").mkdir(parents=True, exist_ok=True)
+            shutil.copy2(programs / name, place / "out/bin")
+        command = ["env", "PATH=/out/bin:/usr/sbin:/usr/bin", *command]
     return run_in_root(prepared.root, prepared.payload, place / "out", command, outcome.hear)
 
 
