@@ -49,6 +49,7 @@ DEVICE_FILES = ("/sys/devices",)
 HARDENED = """\
 NoNewPrivileges=yes
 ProtectSystem=strict
+ReadOnlyPaths=/run
 ProtectHome=yes
 PrivateTmp=yes
 PrivateDevices=yes
@@ -70,7 +71,8 @@ SystemCallFilter=~@privileged @resources
 SystemCallErrorNumber=EPERM
 UMask=0077
 """
-"""What agent and exporter have in common. /proc stays whole: the agent reads the memory size, locks and cgroups of processes."""
+"""What agent and exporter have in common. With ProtectSystem=strict alone, systemd 257 leaves /run writable. /proc stays
+whole: the agent reads the memory size, locks and cgroups of processes."""
 
 
 def _word(text: str) -> str:

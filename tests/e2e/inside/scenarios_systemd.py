@@ -9,7 +9,7 @@ from pathlib import Path
 from .agent import PYTHON
 from .laws import check_exclusive, check_laws
 from .node import Node
-from .observe import CGROUPS, Observed, parse_list
+from .observe import CGROUPS, Observed, machine_cpus
 from .pods import burstable, guaranteed
 from .promises import promises
 from .waiting import wait_for
@@ -18,6 +18,7 @@ from .write_watch import WriteWatch
 _INSTALL = (PYTHON, "-m", "nri_plugin", "install", "--systemd")
 _UNIT = "nri-pin.service"
 _STATE = Path("/run/nri-pin")
+_TREE = CGROUPS / "cpuset" if (CGROUPS / "cpuset").is_dir() else CGROUPS
 _READ_ONLY = ("/etc", "/usr", "/run", "/sys/devices/system/cpu", "/proc/irq")
 
 
@@ -31,12 +32,16 @@ def systemd_starts_the_agent_and_takes_it_away_again(node: Node, cpus: int) -> N
     shared, exclusive = node.run(burstable("beside")), node.run(guaranteed("by-unit", cpus))
     check_exclusive(node, "by-unit/main", cpus)
     check_laws(node)
+    own = node.observe(exclusive.id).allowed_cpus
     _stop_and_restart_move_nothing(node)
-    late = node.run(guaranteed("after-restart", 1))
-    check_exclusive(node, "after-restart/main", 1)
+    late = node.run(burstable("after-restart"))
+    check_exclusive(node, "by-unit/main", cpus)
     check_laws(node)
     _is_uninstalled(node)
     node.agent.start()
+    wait_for(lambda: node.observe(exclusive.id).allowed_cpus == own, 60, "the ordinary agent pins it again")
+    check_laws(node)
+    node.agent.excuse(node.agent.complaints())  # it found everything given back
     for pod in (late, exclusive, shared):
         node.remove(pod)
 
@@ -55,7 +60,7 @@ def _rights_are_few(node: Node) -> None:
     )
     for place in _READ_ONLY:
         node.expect(f"it cannot write {place}", _is_read_only(process, place))
-    for place in (str(CGROUPS), str(_STATE)):
+    for place in (str(_TREE), str(_STATE)):
         node.expect(f"it can write {place}", not _is_read_only(process, place))
     rated = subprocess.run(
         ["systemd-analyze", "security", "--no-pager", _UNIT], check=False, capture_output=True, text=True
@@ -65,7 +70,7 @@ def _rights_are_few(node: Node) -> None:
 
 def _stop_and_restart_move_nothing(node: Node) -> None:
     before, promised = _observe_all(node), promises(node.agent.state())
-    watch = WriteWatch(*CGROUPS.glob("kubepods*"))
+    watch = WriteWatch(*_TREE.glob("kubepods*"))
     _call("systemctl", "stop", _UNIT)
     node.equal("it has stopped", _property("ActiveState"), "inactive")
     node.equal("stopped, every container runs where it ran", _observe_all(node), before)
@@ -83,7 +88,7 @@ def _stop_and_restart_move_nothing(node: Node) -> None:
 def _is_uninstalled(node: Node) -> None:
     said = _call(*_INSTALL, "--uninstall")
     node.expect("it says what it gave back", "cgroups were given CPUs" in said, said)
-    everything = parse_list((CGROUPS / "cpuset.cpus.effective").read_text())
+    everything = machine_cpus()
     for name, seen in _observe_all(node).items():
         node.equal(f"{name} has all CPUs", seen.allowed_cpus, everything)
     node.equal("systemd does not know the unit any more", _property("LoadState"), "not-found")

@@ -155,6 +155,7 @@ def test_by_default_it_has_no_capability_no_network_and_writes_state_and_cgroups
         "AmbientCapabilities=",
         "NoNewPrivileges=yes",
         "ProtectSystem=strict",
+        "ReadOnlyPaths=/run",
         "PrivateNetwork=yes",
         "RestrictAddressFamilies=AF_UNIX",
         "Before=kubelet.service",
