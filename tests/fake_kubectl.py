@@ -78,7 +78,7 @@ class Cluster:
         self.prepared: dict[str, dict[str, tuple[int, str, str]]] = {}
         program = folder / "kubectl"
         program.write_text(
-            f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
+            f"#!{sys.executable} -IS\nimport sys\nsys.path.insert(0, {str(REPOSITORY)!r})\n"
             f"from tests.fake_kubectl import main\nsys.exit(main({str(folder)!r}, sys.argv[1:]))\n"
         )
         program.chmod(0o755)

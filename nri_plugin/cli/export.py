@@ -15,7 +15,7 @@ from nri_plugin.cli.cluster import (
     log_level_option,
     need_libraries,
 )
-from nri_plugin.cli.output import echo
+from nri_plugin.cli.output import as_yaml, echo
 from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ Examples:
 @click.option("--print", "only_print", is_flag=True, help="Print the object; publish nothing.")
 @click.option(
     "-o",
+    "--output",
     "--format",
     "output_format",
     type=click.Choice(["yaml", "json"]),
@@ -165,9 +166,4 @@ def _object(node_name: str, status: "AgentStatus") -> dict[str, Any]:
 
 
 def _text(obj: dict[str, Any], form: str) -> str:
-    if form == "json":
-        return json.dumps(obj, indent=2)
-    import yaml
-
-    text: str = yaml.safe_dump(obj, sort_keys=False, allow_unicode=True)
-    return text.rstrip("\n")
+    return json.dumps(obj, indent=2) if form == "json" else as_yaml(obj)

@@ -7,6 +7,7 @@ sentence that ends with the next step.
 
 import difflib
 import importlib
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from click.shell_completion import CompletionItem
 
 from nri_plugin import __version__
 from nri_plugin.cli import COMPLETION_VARIABLE, PROGRAM
-from nri_plugin.cli.output import echo
+from nri_plugin.cli.output import echo, format_option
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +109,20 @@ def run(words: tuple[str, ...]) -> int:
     return agent.main(list(words))
 
 
+@click.command(name="version", epilog="\b\nExamples:\n  nri-pin version\n  nri-pin version -o json")
+@format_option()
+def version(output_format: str) -> None:
+    """Print the version of this program."""
+    echo(json.dumps({"version": __version__}) if output_format == "json" else f"{PROGRAM} {__version__}")
+
+
+@click.command(name="help", epilog="\b\nExamples:\n  nri-pin help\n  nri-pin help state show")
+@click.argument("words", metavar="[COMMAND]...", nargs=-1)
+def help_command(words: tuple[str, ...]) -> int:
+    """Show the help of a command, as its --help does."""
+    return run_command_line([*words, "--help"])
+
+
 EXIT_INTERRUPTED = 130
 
 FIRST_OF_CLICK = re.compile(r"^(?:Could|Got|Invalid|Missing|No such|Option)(?= )")
@@ -176,6 +191,8 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
     "man": CommandEntry("nri_plugin.cli.man:command", "Print or write the manual pages."),
+    "version": CommandEntry("nri_plugin.cli.main:version", "Print the version."),
+    "help": CommandEntry("nri_plugin.cli.main:help_command", "Show the help of a command."),
 }
 
 

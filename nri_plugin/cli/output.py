@@ -5,6 +5,7 @@ progress line appears on a terminal at standard error after a second, and is wip
 files or pipes.
 """
 
+import json
 import os
 import re
 import shutil
@@ -25,29 +26,69 @@ from nri_plugin.model.bounds import visible
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+YAML_DOCUMENTS = "nri_plugin.cli.output.yaml_documents"
+"""Key of click's context: how many documents `echo` has printed; missing where the user did not ask for YAML."""
+
+
 def format_option(*formats: str) -> Callable[[F], F]:
-    """The one option `-o`, `--format`; the first of `formats` is the default, `text` and `json` if none is named."""
-    choices = formats or ("text", "json")
+    """The one option `-o`, `--output`; the first of `formats` is the default, `text` and `json` if none is named.
+
+    Where there is `json` there is `yaml`: to a command it is `json`, and `echo` prints the answer as YAML. `--format` is
+    the name of earlier releases.
+    """
+    named = formats or ("text", "json")
+    choices = tuple(part for one in named for part in ((one, "yaml") if one == "json" else (one,)))
     return click.option(
         "-o",
+        "--output",
         "--format",
         "output_format",
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
+        callback=_formatted,
         help="Output format.",
     )
+
+
+def _formatted(ctx: click.Context, _param: click.Parameter, value: str) -> str:
+    if value != "yaml":
+        return value
+    ctx.meta[YAML_DOCUMENTS] = 0
+    return "json"
+
+
+def as_yaml(facts: Any) -> str:
+    """Facts as YAML, in their order."""
+    import yaml
+
+    text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+    return text.rstrip("\n")
 
 
 def echo(text: str, *, err: bool = False, styled: bool = False) -> None:
     """Print text for people; all such output passes here.
 
     Args:
-        text: may hold names of pods, of files and of other programs.
+        text: may hold names of pods, of files and of other programs. It is JSON where the user asked for YAML.
         err: to standard error.
         styled: whether the text has our own colours; the rest of it has passed `visible` already.
     """
+    text = text if err else _in_yaml(text)
     click.echo(text if styled else visible(text), err=err)
+
+
+def _in_yaml(text: str) -> str:
+    """The text as a YAML document where the user asked for that and the text is JSON."""
+    context = click.get_current_context(silent=True)
+    if context is None or YAML_DOCUMENTS not in context.meta:
+        return text
+    try:
+        document = as_yaml(json.loads(text))
+    except ValueError:
+        return text
+    context.meta[YAML_DOCUMENTS] += 1
+    return document if context.meta[YAML_DOCUMENTS] == 1 else f"---\n{document}"
 
 
 def wants_colour() -> bool:

@@ -48,7 +48,7 @@ Examples:
   nri-pin who 17
   nri-pin who cache 3
   nri-pin who numa 1 -o json
-  nri-pin who shop/db-0/db --file ./state.json --machine ./topology-of-that-node.json
+  nri-pin who shop/db-0/db --state ./state.json --machine ./topology-of-that-node.json
 """
 
 

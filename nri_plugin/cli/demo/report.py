@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import cut
+from nri_plugin.cli.output import cut, echo
 from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, kept_by_ended, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import agent_now, seen
@@ -292,7 +292,7 @@ class JSONReport:
         ]
         self._answer["took_s"] = round(took_s, 2)
         self._answer["problems"] = problems
-        click.echo(json.dumps(self._answer, indent=2))
+        echo(json.dumps(self._answer, indent=2))
 
 
 Report = TextReport | JSONReport

@@ -23,7 +23,7 @@ from nri_plugin.cli.kubectl.fleet import ask, ask_all
 from nri_plugin.cli.kubectl.nodes import ANSWER_S, LEGEND, NodeRow, as_facts, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
 from nri_plugin.cli.main import CommandEntry, LazyGroup, run_command_line
-from nri_plugin.cli.output import NARROW, columns, echo, fold_words, table
+from nri_plugin.cli.output import NARROW, as_yaml, columns, echo, fold_words, table
 
 PROGRAM = "kubectl nri-pin"
 SETTINGS: Mapping[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -330,10 +330,7 @@ def _converted(facts: Any, output_format: str) -> str:
         names = (f"pod/{pod['pod']}" for report in reports for pod in report.get("pods", []) if pod["pod"])
         return "\n".join(names)
     if output_format == "yaml":
-        import yaml
-
-        text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
-        return text.rstrip("\n")
+        return as_yaml(facts)
     return json.dumps(facts, indent=2)
 
 

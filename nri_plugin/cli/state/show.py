@@ -468,27 +468,35 @@ EXAMPLES = """\b
 Examples:
   nri-pin state show
   nri-pin state show -n shop --pod 'db-*'
-  nri-pin state show --wide
+  nri-pin state show -o wide
   nri-pin state show -o json | jq '.containers[] | {container, cpus, aligned}'
-  nri-pin state show --file ./state.json --machine ./topology-of-that-node.json
+  nri-pin state show --state ./state.json --machine ./topology-of-that-node.json
 """
 
 
 @click.command(name="show", epilog=EXAMPLES)
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only pods of this namespace.")
+@click.option(
+    "-A",
+    "--all-namespaces",
+    "_all",
+    is_flag=True,
+    expose_value=False,
+    help="Pods of all namespaces, the default.",
+)
 @click.option("--pod", default="", metavar="NAME", help="Only this pod, by its name or uid.")
 @click.option("-c", "--container", default="", metavar="NAME", help="Only this container, by its name or id.")
 @click.option(
     "-w",
     "--wide",
     is_flag=True,
-    help="One line for each container, with ids, phases, sockets and requests; never folded.",
+    help="The same as -o wide: one line for each container, with ids, phases, sockets and requests; never folded.",
 )
 @machine_option
 @root_option
 @state_dir_option
 @file_option
-@format_option()
+@format_option("text", "wide", "json", "name")
 def command(
     namespace: str,
     pod: str,
@@ -524,7 +532,11 @@ def command(
         raise FailedError(_no_match(source, len(found.state.containers)))
     if output_format == "json":
         return
-    if wide:
+    if output_format == "name":
+        known = (found.state.pods.get(uid) for uid in pod_uids(found.state, rows, wanted))
+        echo("\n".join(f"pod/{record.name}" for record in known if record is not None))
+        return
+    if wide or output_format == "wide":
         echo(show_wide(source, checkpoint, found, rows, wanted, now))
     else:
         echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW, now))

@@ -42,6 +42,7 @@ state_dir_option = click.option(
     "--state-dir", metavar="DIR", default=DEFAULT_DIR, show_default=True, help="The agent's state directory."
 )
 file_option = click.option(
+    "--state",
     "--file",
     "path",
     metavar="FILE",
@@ -162,7 +163,7 @@ def what_to_do(error: CheckpointError, path: str) -> str:
     if isinstance(error.__cause__, OtherVersionError):
         return "show it with the nri-pin that wrote it"
     if isinstance(error.__cause__, OSError):
-        return "name the agent's --state-dir, or a checkpoint with --file"
+        return "name the agent's --state-dir, or a checkpoint with --state"
     if os.path.dirname(os.path.abspath(path)) != DEFAULT_DIR:
         return "`nri-pin state repair` shows what can be saved of it"
     return (

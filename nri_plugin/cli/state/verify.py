@@ -302,7 +302,7 @@ Examples:
   nri-pin state verify
   nri-pin state verify --live || echo see above
   nri-pin state verify --root /host --cgroup-root /host/sys/fs/cgroup
-  nri-pin state verify --file ./checkpoint-of-another-node
+  nri-pin state verify --state ./checkpoint-of-another-node
   nri-pin state verify --as-kubelet /etc/nri-pin/config.yaml
   nri-pin state verify --config ./tomorrow.yaml
 """

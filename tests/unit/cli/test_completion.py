@@ -55,7 +55,7 @@ def test_commands_are_completed_without_being_imported() -> None:
 
 def test_options_and_their_choices_are_completed() -> None:
     assert "--machine" in plain("topology", "--m")
-    assert plain("state", "show", "-o", "") == ["text", "json"]
+    assert plain("state", "show", "-o", "") == ["text", "wide", "json", "yaml", "name"]
     assert plain("demo", "--runtime", "cri") == ["cri-o"]
     assert plain("run", "--state") == ["--state-dir"]
     assert plain("run", "--bogus") == []

@@ -1,5 +1,6 @@
 """What holds for every command, whichever it is: found by walking the table, so that new ones are held to it too."""
 
+import json
 import os
 import pty
 import re
@@ -11,10 +12,13 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from nri_plugin import __main__ as entry
+from nri_plugin import __version__
 from nri_plugin.agent import arguments
 from nri_plugin.cli import main as cli
+from nri_plugin.cli import output
 from tests import guides
 
 PATIENCE_S = 30.0
@@ -24,6 +28,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 NO_JSON = {
     "run": "its log is JSON with --log-format json",
     "completion": "prints a script",
+    "help": "prints the help of another command",
     "man": "prints a page",
     "extender": "serves",
     "state convert": "writes files",
@@ -86,7 +91,7 @@ def test_every_option_says_what_it_is_for(words: tuple[str, ...]) -> None:
 @ALL
 def test_every_command_is_in_a_guide_beside_the_reference(words: tuple[str, ...]) -> None:
     texts = [path.read_text("utf-8") for path in guides.operators_documents() if path != guides.COMMANDS]
-    asked = [*texts, guides.section(guides.COMMANDS, "Shell completion")]
+    asked = [*texts, *(guides.section(guides.COMMANDS, one) for one in ("Conventions", "Shell completion"))]
     assert any(re.search(rf"nri-pin {' '.join(words)}\b", text) for text in asked)
 
 
@@ -96,7 +101,7 @@ def test_every_answer_can_be_had_as_json(words: tuple[str, ...]) -> None:
     if " ".join(words) in NO_JSON:
         return
     (option,) = formats
-    assert "-o" in option.opts
+    assert {"-o", "--output"} <= set(option.opts)
     assert isinstance(option.type, click.Choice)
     assert "json" in option.type.choices
 
@@ -223,3 +228,28 @@ def printed_on_terminal(words: tuple[str, ...], environment: dict[str, str]) -> 
     os.close(terminal)
     os.waitpid(child, 0)
     return printed.decode("utf-8", "replace")
+
+
+def test_yaml_is_the_same_answer_as_json(capsys) -> None:
+    for words in (["topology", "laptop"], ["explain", "--machine", "laptop", "--cpu", "2"], ["version"]):
+        code = entry.main([*words, "-o", "json"])
+        facts = json.loads(capsys.readouterr().out)
+        assert entry.main([*words, "--output=yaml"]) == code
+        assert yaml.safe_load(capsys.readouterr().out) == facts, words
+
+
+def test_a_stream_of_answers_is_a_stream_of_yaml_documents(capsys) -> None:
+    with click.Context(click.Command("x"), info_name="x") as context:
+        context.meta[output.YAML_DOCUMENTS] = 0
+        for text in ('{"a": 1}', "no JSON", '{"a": 2}'):
+            output.echo(text)
+    assert capsys.readouterr().out == "a: 1\nno JSON\n---\na: 2\n"
+
+
+def test_version_and_help_are_commands_as_those_of_kubectl(capsys) -> None:
+    assert entry.main(["version"]) == 0
+    assert capsys.readouterr().out == f"nri-pin {__version__}\n"
+    assert entry.main(["help", "state", "show"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: nri-pin state show")
+    assert entry.main(["help"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: nri-pin")

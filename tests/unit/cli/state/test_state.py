@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from click.testing import CliRunner, Result
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
@@ -149,6 +150,14 @@ def test_show_wide_never_folds_and_tells_ids_and_phases(
             "NSUC",
         ]
     )
+
+
+def test_show_knows_the_formats_of_kubectl(directory: Path, on_machine: list[str]) -> None:
+    wide = run("show", directory, "-A", "-o", "wide", *on_machine).output
+    assert wide == run("show", directory, "--wide", *on_machine).output
+    assert run("show", directory, "--output", "name").output.splitlines()[:1] == ["pod/db-0"]
+    as_yaml = yaml.safe_load(run("show", directory, "-o", "yaml").output)
+    assert as_yaml == json.loads(run("show", directory, "-o", "json").output)
 
 
 FILTERS: dict[str, tuple[list[str], list[str]]] = {
