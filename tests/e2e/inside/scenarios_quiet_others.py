@@ -50,9 +50,13 @@ def irqbalance_is_told(node: Node) -> None:
 def an_isolated_partition_stays_one(node: Node) -> None:
     """Line 18: `isolation: isolated` with quiet CPUs."""
     before = interrupts.settings()
-    node.agent.stop()
-    node.agent.config["isolation"] = "isolated"
-    node.agent.start()
+    _restart(node, isolation="isolated")
+    if not Path("/sys/fs/cgroup/kubepods/cpuset.cpus.exclusive").exists():
+        said = [line for line in node.agent.complaints() if "no partitions here" in line]
+        node.equal("this kernel makes no partitions below the top, and the agent says so", len(said), 1)
+        node.agent.excuse(said)
+        _restart(node, isolation="none")
+        return
     try:
         pod = node.run(guaranteed("db", 2))
         cpus = quiet_cpus(node)
@@ -73,9 +77,7 @@ def an_isolated_partition_stays_one(node: Node) -> None:
         node.remove(pod)
         timed(node, lambda: interrupts.settings() == before, "every setting is as before the partition")
     finally:
-        node.agent.stop()
-        node.agent.config["isolation"] = "none"
-        node.agent.start()
+        _restart(node, isolation="none")
 
 
 def _kernel_threads(cpus: set[int]) -> tuple[list[str], list[str]]:
