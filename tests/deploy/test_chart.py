@@ -101,6 +101,21 @@ def test_only_an_agent_that_makes_partitions_or_steers_packets_has_a_capability(
     assert (mounted["/host/sys"], mounted["/host/sys/devices"]) == (True, False)
 
 
+def test_the_last_rollout_gives_everything_back_with_the_mounts_of_the_agent(render: Render):
+    config = {"irqs": "exclusive", "workqueues": "exclusive"}
+    running = pod_of(named(render(config=config), "DaemonSet", "pin"))
+    pod = pod_of(named(render(config=config, agent={"release": True}), "DaemonSet", "pin"))
+    (agent,), (waits,) = pod["initContainers"], pod["containers"]
+    assert agent["args"] == ["release", "--cgroup-root", "/host/sys/fs/cgroup", "--root", "/host"]
+    (before,) = [one for one in running["containers"] if one["name"] == "agent"]
+    for same in ("image", "volumeMounts", "securityContext", "resources"):
+        assert agent[same] == before[same]
+    assert not {"livenessProbe", "readinessProbe", "ports"} & agent.keys()
+    assert "volumeMounts" not in waits
+    assert waits["securityContext"]["runAsUser"] == 65534
+    assert pod["volumes"][-1] == running["volumes"][-1]
+
+
 def test_isolation_without_the_capability_is_refused(render: Render):
     with pytest.raises(ValueError, match=r"isolation needs agent\.partitions: true"):
         render(config={"isolation": "isolated"})

@@ -24,6 +24,7 @@ _INTERVAL_S = 20
 _DEVICES: Mapping[str, Callable[[], object]] = {
     "random": lambda: interrupts.draw_random(1000),
     "network": lambda: interrupts.ping(300),
+    "wrap": lambda: interrupts.draw_random(1000),
 }
 """Loads of devices whose interrupts come wherever they are sent."""
 _SLEEPS = "230 "
@@ -40,6 +41,9 @@ def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> Json:
     state_dir = str(node.agent.config.get("stateDir", "/run/nri-pin"))
     command = [PYTHON, "-m", "nri_plugin", "noise", key, "--for", f"{_INTERVAL_S}s", "-o", "json"]
     outer_first = _texts()
+    shifted = _Shifted() if load == "wrap" else None
+    if shifted is not None:
+        command += ["--root", str(shifted.root)]
     with subprocess.Popen([*command, "--state-dir", state_dir], stdout=subprocess.PIPE, text=True) as process:
         # It sleeps between its two readings.
         syscall = Path(f"/proc/{process.pid}/syscall")
@@ -51,6 +55,8 @@ def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> Json:
         gone = {max(cpus)} if load == "hotplug" else set()
         _switch(gone, is_online=False)
         inner_last = _texts()
+        if shifted is not None:
+            shifted.update()
         sleeps = syscall.read_text().startswith(_SLEEPS)
         told, _ = process.communicate(timeout=300)
     outer_last = _texts()
@@ -65,6 +71,52 @@ def measure(node: Node, where: str, pod: Pod, name: str, load: str) -> Json:
         _judge_load(node, f"{where}: {key}", found, cpus, foreign_us)
     node.figure(f"noise of {key}, load {load}", json.dumps(found["totals"]))
     return dict(found)
+
+
+class _Shifted:
+    """The files of the kernel, with each counter so far on that it wraps after ten more.
+
+    They are as new as the last `update`: the first is made here, and another one has to come before the last reading.
+    """
+
+    _WRAP, _LEFT = 1 << 32, 10
+
+    def __init__(self) -> None:
+        self.root = Path("/run/lab/shifted")
+        (self.root / "proc").mkdir(parents=True, exist_ok=True)
+        for name in ("stat", "schedstat", "irq"):
+            link = self.root / "proc" / name
+            link.unlink(missing_ok=True)
+            link.symlink_to(f"/proc/{name}")
+        self._began = {name: _cells(text) for name, text in _texts().items()}
+        self.update()
+
+    def update(self) -> None:
+        """Write what the kernel shows now, shifted."""
+        for name, text in _texts().items():
+            head, *lines = text.splitlines()
+            began = self._began[name]
+            shown = [self._line(line, began.get(line.split()[0], [])) for line in lines]
+            new = self.root / "proc" / f"{name}.new"
+            new.write_text("\n".join([head, *shown, ""]))
+            new.rename(self.root / "proc" / name)
+
+    def _line(self, line: str, began: list[int]) -> str:
+        words = line.split()
+        for place, first in enumerate(began, 1):
+            words[place] = str((int(words[place]) - first + self._WRAP - self._LEFT) % self._WRAP)
+        return " ".join(words)
+
+
+def _cells(text: str) -> dict[str, list[int]]:
+    """The counts of each line by its label."""
+    head, *lines = text.splitlines()
+    count = len(head.split())
+    found = {}
+    for line in lines:
+        label, *words = line.split()
+        found[label] = [int(word) for word in words[:count] if word.isdecimal()]
+    return found
 
 
 def _judge_load(node: Node, what: str, found: Json, cpus: set[int], foreign_us: int) -> None:
