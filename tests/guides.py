@@ -21,6 +21,7 @@ import click
 
 from nri_plugin import __main__ as entry
 from nri_plugin.cli import main as cli
+from nri_plugin.cli.doctor.support import support_table
 from nri_plugin.cli.kubectl import plugin
 
 ROOT = Path(__file__).parents[1]
@@ -326,10 +327,12 @@ def outdated() -> dict[Path, str]:
     """Documents whose made parts are not what the code says, with the text that they should have."""
     wanted = {
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
-        LIMITS: made("departures", LIMITS.read_text("utf-8"), departure_tables()),
+        LIMITS: made(
+            "support", made("departures", LIMITS.read_text("utf-8"), departure_tables()), support_table()
+        ),
         CONFIGURE: with_answers(CONFIGURE.read_text("utf-8")),
         OPERATE: with_answers(OPERATE.read_text("utf-8")),
-        README: with_answers(README.read_text("utf-8")),
+        README: made("support", with_answers(README.read_text("utf-8")), support_table()),
         SIMULATE: with_answers(SIMULATE.read_text("utf-8")),
     }
     return {path: text for path, text in wanted.items() if path.read_text("utf-8") != text}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, named, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet_files import RESERVED_CPUS
 from nri_plugin.cli.doctor.machine_files import TREE, CgroupDir, Kernel, Tree
+from nri_plugin.cli.doctor.support import LINUX, caveat
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.host.cgroup import MENDED
 from nri_plugin.model.options import REGISTRY, IsolatedCPUs, Isolation
@@ -122,7 +123,8 @@ def _release(kernel: Kernel) -> Finding:
         )
     if (int(found[1]), int(found[2])) < FIRST_V2_CPUSET:
         return advice(f"Linux {kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
-    return fine(f"Linux {kernel.release}")
+    untried = caveat(LINUX, (int(found[1]), int(found[2]), 0))
+    return fine(f"Linux {kernel.release}{f'; {untried}' if untried else ''}")
 
 
 def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | None) -> Finding:

@@ -19,6 +19,7 @@ from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,
     is_other_socket,
 )
+from nri_plugin.cli.doctor.support import Basis, Version, caveat, support_of
 from nri_plugin.cli.doctor.view import Hidden
 
 OURS = re.compile(r"\d\d-nri-pin\Z")
@@ -29,8 +30,6 @@ TIMEOUT_S = 2.0
 REGISTRATION_S = 5.0
 TOLERATE = "nri-pin/tolerate-missing-plugins"
 UPGRADE = "use containerd 1.7.26 or later, or CRI-O 1.30 or later"
-
-Version = tuple[int, int, int]
 
 FIRST_WITH_NRI: dict[str, Version] = {CONTAINERD: (1, 7, 0), CRIO: (1, 26, 0)}
 FIRST_WITH_NRI_ON: dict[str, Version] = {CONTAINERD: (2, 0, 0), CRIO: (1, 30, 0)}
@@ -147,11 +146,11 @@ def _runtime(seen: RuntimeEvidence) -> Finding:
         return not_visible(hidden, says, f"look for it on the node: {UNITS[name]} --version")
     if version < FIRST_WITH_NRI[name]:
         return to_do(f"{name} {text} has no NRI that plugins can place containers with", UPGRADE)
-    says = f"{name} {text.removeprefix('v')}"
-    if name == CONTAINERD and version < (1, 7, 16):
-        return advice(f"{says} is older than any that nri-pin was tried with", UPGRADE)
+    says, row = f"{name} {text.removeprefix('v')}", support_of(name, version)
     lacks = [limit for before, limit in LIMITS[name] if version < before]
-    return fine("; ".join([says, *lacks[:1]]))
+    if lacks and (row is None or row.basis is Basis.NOT_TRIED):
+        return advice(f"{says} is older than any that nri-pin was tried with", UPGRADE)
+    return fine("; ".join([says, *lacks[:1], *filter(None, [caveat(name, version)])]))
 
 
 def _nri(seen: RuntimeEvidence) -> Finding:
