@@ -220,11 +220,15 @@ def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], pat
 
 
 def _pod_level(obj: Object, path: Path) -> Object:
-    """Pod-level resources. A missing request is the sum of the containers' requests, else the limit."""
+    """Pod-level resources. A missing request is the sum of the containers' requests, else the limit.
+
+    Huge pages that the pod does not name are those of its containers, as limit and request.
+
+    Source: kubernetes v1.36 core/v1/defaults.go, setDefaultPodRequests and defaultHugePagePodLimits.
+    """
     resources = _resources(obj["spec"]["resources"], path)
-    limits, requests = _amounts(resources, "limits", path), _amounts(resources, "requests", path)
-    for part, amounts in (("limits", limits), ("requests", requests)):
-        for name in amounts:
+    for part in ("limits", "requests"):
+        for name in _amounts(resources, part, path):
             if not is_affine(name):
                 raise ManifestError(
                     (*path, part, name), "a pod as a whole has cpu, memory and hugepages-SIZE only"
@@ -232,9 +236,47 @@ def _pod_level(obj: Object, path: Path) -> Object:
     below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
     summed = {name: f"{amount}m" for name, amount in below.items() if amount and is_affine(name)}
     texts = {part: _as_text(resources.get(part) or {}) for part in ("limits", "requests")}
-    filled = texts["limits"] | summed | texts["requests"]
-    _check(limits, {name: parse_quantity(value) for name, value in filled.items()}, path)
-    return {"limits": texts["limits"], "requests": filled}
+    pages = {
+        name: amount
+        for name, amount in summed.items()
+        if name.startswith(HUGEPAGES) and name not in texts["requests"]
+    }
+    said = pages | texts["limits"]
+    overcommitted = {name: amount for name, amount in summed.items() if name in STANDARD}
+    filled = said | overcommitted | texts["requests"]
+    bounds, asked = (
+        {name: parse_quantity(value) for name, value in amounts.items()} for amounts in (said, filled)
+    )
+    _check(bounds, asked, path)
+    _check_containers(
+        obj["spec"], bounds, asked, {name: parse_quantity(one) for name, one in summed.items()}, path
+    )
+    return {"limits": said, "requests": filled}
+
+
+def _check_containers(
+    spec: Object,
+    limits: Mapping[str, Fraction],
+    requests: Mapping[str, Fraction],
+    summed: Mapping[str, Fraction],
+    path: Path,
+) -> None:
+    """The API server's validation of containers against the pod as a whole.
+
+    Source: kubernetes v1.36 core/validation/validation.go, validatePodResourceConsistency.
+    """
+    for name, amount in summed.items():
+        if amount > requests[name]:
+            where = (*path, "requests", name)
+            detail = f"{_short(requests[name])} is less than its containers ask for; ask for {_short(amount)} or more"
+            raise ManifestError(where, detail)
+    for number, one in enumerate(spec["containers"]):
+        for name, text in one["resources"]["limits"].items():
+            if name in limits and parse_quantity(text) > limits[name]:
+                where = (*path[:-1], "containers", number, "resources", "limits", name)
+                raise ManifestError(
+                    where, f"{text} is more than the limit of the pod, {_short(limits[name])}"
+                )
 
 
 def _short(amount: Fraction) -> str:

@@ -30,6 +30,14 @@ def one(resources: str) -> PodSpec:
     return pod(f"{{containers: [{{name: c, resources: {resources}}}]}}")
 
 
+def level_pod(whole: str, *inside: str) -> str:
+    """The manifest of a pod with resources of its own."""
+    containers = ", ".join(
+        f"{{name: c{number}, resources: {resources}}}" for number, resources in enumerate(inside)
+    )
+    return f"{{kind: Pod, metadata: {{name: p}}, spec: {{resources: {whole}, containers: [{containers}]}}}}"
+
+
 @pytest.mark.parametrize(
     ("resources", "cpu", "memory", "qos"),
     [
@@ -329,6 +337,22 @@ def test_what_the_api_server_would_refuse_is_refused_with_its_path(resources: st
             "spec.resources.limits.a.b/c: a pod as a whole has cpu, memory and hugepages-SIZE only",
         ),
         (
+            level_pod("{requests: {cpu: 1}}", "{requests: {cpu: 2}}"),
+            "spec.resources.requests.cpu: 1 is less than its containers ask for; ask for 2 or more",
+        ),
+        (
+            level_pod("{limits: {cpu: 2}}", "{requests: {cpu: 1}}", "{requests: {cpu: 3}}"),
+            "spec.resources.requests.cpu: 4 is more than the limit, 2; lower it",
+        ),
+        (
+            level_pod("{limits: {memory: 2Gi}}", "{requests: {memory: 1Gi}, limits: {memory: 3Gi}}"),
+            "spec.containers[0].resources.limits.memory: 3Gi is more than the limit of the pod, 2147483648",
+        ),
+        (
+            level_pod("{requests: {hugepages-2Mi: 4Mi}}", "{limits: {hugepages-2Mi: 4Mi}}"),
+            "spec.resources.requests.hugepages-2Mi: must equal its limit, found 4194304 and no limit",
+        ),
+        (
             f"{{kind: List, items: [{TWIN}, {TWIN}]}}",
             "items[1].metadata.name: pod default/p is there already; rename one of them",
         ),
@@ -338,6 +362,14 @@ def test_what_is_no_manifest_is_told_with_its_path(text: str, told: str) -> None
     with pytest.raises(ManifestError) as caught:
         manifests(text)
     assert told in str(caught.value)
+
+
+def test_a_pod_as_a_whole_has_the_huge_pages_of_its_containers_unless_it_names_them() -> None:
+    inside = "{limits: {hugepages-2Mi: 4Mi}}", "{limits: {hugepages-2Mi: 2Mi}}"
+    for whole, pages in (("{limits: {cpu: 2}}", 6 << 20), ("{limits: {hugepages-2Mi: 8Mi}}", 8 << 20)):
+        (found,) = manifests(level_pod(whole, *inside)).pods
+        assert found.pod.whole is not None
+        assert dict(found.pod.whole.hugepages) == {"hugepages-2Mi": pages}
 
 
 def test_other_keys_of_pods_and_containers_pass_though_they_look_alike() -> None:
