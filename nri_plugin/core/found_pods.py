@@ -187,14 +187,11 @@ def _union(sets: Iterable[CPUSet]) -> CPUSet:
 def with_facts(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State:
     """The state once the facts of a pod that was found running are known; `pod` has them.
 
-    It stays as it is where the resources of the pod as a whole cannot be rebuilt. A pod of which nothing runs, and that
-    holds nothing, is admitted anew.
+    It stays as it is where the resources of the pod as a whole cannot be rebuilt. Once nothing of it runs and it holds
+    nothing, the next creation tries to give it resources anew (`nri_plugin.core.pods`).
     """
     if regime_now(node.options, facts) is Regime.WHOLE:
-        is_live = any(map(_is_live, state.containers_of(pod.uid)))
-        is_over = not is_live and not state.allocations_of(pod.uid)
-        left = state.with_pod(replace(pod, regime=Regime.WHOLE)) if is_over else state
-        return rebuilt(node, state, pod, facts) or left
+        return rebuilt(node, state, pod, facts) or state
     state = state.with_pod(replace(pod, regime=Regime.EACH))
     return state if has_own_resources(facts) else _without_pool(state, pod.uid)
 

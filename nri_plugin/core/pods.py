@@ -50,7 +50,7 @@ from nri_plugin.core.requests import (
     regime_of,
     spec_requests,
 )
-from nri_plugin.core.reuse import is_plain_init
+from nri_plugin.core.reuse import is_plain_init, live_keys
 from nri_plugin.model.errors import (
     AdmissionError,
     EmptyPodSharedPoolError,
@@ -135,12 +135,12 @@ def admit(
         if held is not None and allocation_key(pod.uid, "") in state.allocations:
             return Placement(state, held, ("kept",))
         placed: Placement | Unfit
-        if regime is Regime.WHOLE:
-            placed = (
-                Placement(state, None, ("shared",))
-                if pod.is_admitted
-                else _admit_with_own_resources(node, state, pod, request)
-            )
+        if regime is Regime.WHOLE and pod.is_admitted:
+            placed = Placement(state, None, ("shared",))
+        elif regime is Regime.WHOLE:
+            placed = _admit_with_own_resources(node, state, pod, request)
+        elif lacks_its_resources(node.options, pod) and _is_between_instances(state, pod.uid):
+            placed = _admit_again(node, state, pod, request)
         elif pod.is_admitted:
             placed = place(node, state, pod, request)
         elif admits_whole(node, pod) and not lacks_its_resources(node.options, pod):
@@ -168,6 +168,21 @@ def _in_scope_words(refusal: AdmissionRefusal, regime: Regime) -> AdmissionRefus
     if not scope or not isinstance(refusal.detail, HintNotAdmitted):
         return refusal
     return replace(refusal, detail=replace(refusal.detail, level_scope=scope))
+
+
+def _is_between_instances(state: State, uid: str) -> bool:
+    """Whether no container of the pod lives, and the pod holds nothing."""
+    return not state.allocations_of(uid) and not live_keys(state, uid)
+
+
+def _admit_again(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Placement:
+    """Give a pod that was found running, and of which nothing runs now, the resources of its own that were lost.
+
+    The pod was admitted once, so it is not refused: where the resources do not fit, it goes on in the shared pool.
+    """
+    whole = replace(pod, regime=Regime.WHOLE)
+    placed = _admit_with_own_resources(node, state.with_pod(whole), whole, request)
+    return Placement(state, None, ("pod-not-rebuilt", "shared")) if isinstance(placed, Unfit) else placed
 
 
 def with_parts_inside(state: State, uid: str) -> State:

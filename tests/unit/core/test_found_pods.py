@@ -436,7 +436,7 @@ def test_the_last_cpus_of_the_shared_pool_are_not_taken_to_complete_a_pod() -> N
     assert facts_come(life).steps == ("facts", "pod-not-rebuilt")
 
 
-def test_a_pod_that_does_not_run_is_rebuilt_from_its_ended_containers_or_admitted_anew() -> None:
+def test_a_pod_that_does_not_run_is_rebuilt_from_its_ended_containers_or_gets_resources_anew() -> None:
     life = admitted()
     beside = [(pod("p2"), container(pod("p2"), cpu=2, cpus="2-3"))]
     started(life, {"mesh": "12-13", "app": "8-11"}, "mesh", "app")
@@ -449,8 +449,12 @@ def test_a_pod_that_does_not_run_is_rebuilt_from_its_ended_containers_or_admitte
     started(
         life, HAS, *HAS, beside=[(pod("p2"), container(pod("p2"), cpu=9, memory=GIB, cpus="6-14", mems="0"))]
     )
-    assert life.create("app").refusal is not None
-    assert life.held == {}
+    life.run("app")
+    assert life.held == {}, "it was admitted once"
+    assert is_incomplete(life)
+    assert life.runs_on("app") == "0-5,15"
+    life.tell(nri.StopPodSandbox(life.of))
+    assert life.create("app").refusal is not None, "a new sandbox is admitted anew"
 
 
 def test_a_pod_of_which_only_an_ephemeral_container_runs_tells_nothing() -> None:
