@@ -130,36 +130,47 @@ def admit(
     try:
         if request.claim.cpus:
             return place(node, state, pod, request)
-        regime, held = regime_of(node.options, pod), state.allocations.get(request.key)
+        held = state.allocations.get(request.key)
         # What the pod owns as a whole, and the parts of its containers, do not change until the pod ends.
         if held is not None and allocation_key(pod.uid, "") in state.allocations:
             return Placement(state, held, ("kept",))
-        placed: Placement | Unfit
-        if regime is Regime.WHOLE and pod.is_admitted:
-            placed = Placement(state, None, ("shared",))
-        elif regime is Regime.WHOLE:
-            placed = _admit_with_own_resources(node, state, pod, request)
-        elif lacks_its_resources(node.options, pod) and _is_between_instances(state, pod.uid):
-            placed = _admit_again(node, state, pod, request)
-        elif pod.is_admitted:
-            placed = place(node, state, pod, request)
-        elif admits_whole(node, pod) and not lacks_its_resources(node.options, pod):
-            placed = _admit_whole(node, state, pod, request, devices)
-            if (
-                isinstance(placed, Unfit)
-                and placed.request.key != request.key
-                and _was_created(state, request)
-            ):
-                # The rest of the pod does not fit; the container was admitted without it, and runs on without it.
-                placed = place(node, state, pod, request)
-        else:
-            _refuse_total(node, state, pod, request)
-            placed = place(node, state, pod, request)
+        placed = _by_its_rules(node, state, pod, request, devices)
         if isinstance(placed, Unfit):
             return placed
         return with_a_cpu(node, replace(placed, state=with_parts_inside(placed.state, pod.uid)))
     except AdmissionError as error:
         return Unfit(state, request, _in_scope_words(error.refusal, regime_of(node.options, pod)))
+
+
+def _by_its_rules(
+    node: Node,
+    state: State,
+    pod: PodRecord,
+    request: ContainerRequest,
+    devices: Mapping[str, tuple[DeviceResource, ...]],
+) -> Placement | Unfit:
+    """Place the container by the rules of its pod.
+
+    Raises:
+        AdmissionError: policy refuses it.
+    """
+    regime = regime_of(node.options, pod)
+    if regime is Regime.WHOLE and pod.is_admitted:
+        return Placement(state, None, ("shared",))
+    if regime is Regime.WHOLE:
+        return _admit_with_own_resources(node, state, pod, request)
+    if pod.is_admitted:
+        return place(node, state, pod, request)
+    lacks = lacks_its_resources(node.options, pod)
+    if lacks and _is_between_instances(state, pod.uid):
+        return _admit_again(node, state, pod, request)
+    if admits_whole(node, pod) and not lacks:
+        placed = _admit_whole(node, state, pod, request, devices)
+        is_other = isinstance(placed, Unfit) and placed.request.key != request.key
+        # The rest of the pod does not fit; the container was admitted without it, and runs on without it.
+        return place(node, state, pod, request) if is_other and _was_created(state, request) else placed
+    _refuse_total(node, state, pod, request)
+    return place(node, state, pod, request)
 
 
 def _in_scope_words(refusal: AdmissionRefusal, regime: Regime) -> AdmissionRefusal:
