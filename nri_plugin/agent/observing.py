@@ -7,6 +7,7 @@ made. A container that it would have refused runs, and counts as one without an 
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import ClassVar
 
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
@@ -18,7 +19,7 @@ from nri_plugin.core.engine import unrefused
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.model.state import Allocation, ContainerRecord, State
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import CreateContainer, Request, empty_response
@@ -26,9 +27,9 @@ from nri_plugin.wire.nri.events import CreateContainer, Request, empty_response
 LOOK_PAUSE_S = 10.0
 SUMMARY_PAUSE_S = 600.0
 
-EXCLUSIVE, SHARED = "exclusive", "shared"
+EXCLUSIVE, POD_SHARED, SHARED = "exclusive", "pod-shared", "shared"
 SAME, ELSEWHERE = "as-decided", "elsewhere"
-KINDS = ((EXCLUSIVE, SAME), (EXCLUSIVE, ELSEWHERE), (SHARED, SAME), (SHARED, ELSEWHERE))
+KINDS = tuple(product((EXCLUSIVE, POD_SHARED, SHARED), (SAME, ELSEWHERE)))
 """Pairs of the decision for a container, and whether it runs on the decided CPUs."""
 
 
@@ -71,6 +72,13 @@ class ObservingHandler(Handler):
             self._unrefused = unrefused(self.node, self.state, flow.known)
 
 
+def _would_have(held: Allocation | None) -> str:
+    """The first word of `KINDS` for a container with this allocation."""
+    if held is None or not held.cpus:
+        return SHARED
+    return POD_SHARED if held.is_pod_shared else EXCLUSIVE
+
+
 class ObservedWatch:
     """Compares the CPUs of running containers with the decided ones, by the clock.
 
@@ -109,11 +117,10 @@ class ObservedWatch:
             if record is None or runs_on is None:
                 continue
             desired = state.desired_cpus(node, record)
-            held = state.allocation_of(record)
-            would = EXCLUSIVE if held and held.cpus else SHARED
+            would = _would_have(state.allocation_of(record))
             counts[would, SAME if runs_on == desired else ELSEWHERE] += 1
             seen[record.id] = (runs_on, desired)
-            if would is EXCLUSIVE:  # the shared pool changes too often for a line
+            if would is not SHARED:  # the shared pool of the node changes too often for a line
                 self._log_change(state, record, runs_on, desired)
         self._said = {key: pair for key, pair in self._said.items() if key in seen}
         self.counts = counts

@@ -6,6 +6,7 @@ from nri_plugin.agent.observing import (
     ELSEWHERE,
     EXCLUSIVE,
     LOOK_PAUSE_S,
+    POD_SHARED,
     SAME,
     SHARED,
     SUMMARY_PAUSE_S,
@@ -16,6 +17,7 @@ from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import CreateContainer, RunPodSandbox, StartContainer
 from tests.agent_fakes import Bench, Clock
 from tests.builders import container, cpus, machine, node, pod
+from tests.level_pod import ROWS, admitted, level_node
 
 POD, LOOSE = pod("own", cpu=2), pod("other", "Burstable")
 OWN, OTHER = container(POD, cpu=2), container(LOOSE)
@@ -78,6 +80,21 @@ def test_who_runs_where_it_would_from_the_start_is_not_said() -> None:
     watch.look()
     assert said(made) == []
     assert [watch.count((would, SAME)) for would in (EXCLUSIVE, SHARED)] == [1, 1]
+
+
+def test_who_would_share_the_cpus_of_its_pod_is_counted_apart_and_said() -> None:
+    on = level_node()
+    state, of = admitted(on, *ROWS), replace(pod("web"), name="web")
+    made = Bench(on, state)
+    log = container(of, "log")
+    for kind in (CreateContainer, StartContainer):
+        made.ask(kind(of, log))
+    made.cgroups.values |= {log.cgroups_path: cpus("0-15")}
+    made.forget()
+    watch = ObservedWatch(made.handler, Timers(made.clock), made.log)
+    watch.look()
+    assert watch.counts == {(POD_SHARED, ELSEWHERE): 1}
+    assert said(made) == ["runs elsewhere than it would"]
 
 
 def test_what_cannot_be_seen_is_not_counted() -> None:
