@@ -180,6 +180,10 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "install": CommandEntry(
         "nri_plugin.cli.install:command", "Install the plugin for the container runtime to start."
     ),
+    "migrate": CommandEntry(
+        "nri_plugin.cli.migrate.migrate:group",
+        "Move this node from the kubelet's managers to nri-pin, or back.",
+    ),
     "export": CommandEntry(
         "nri_plugin.cli.export:command", "Publish the capacity of this node as a NodeResourceTopology object."
     ),

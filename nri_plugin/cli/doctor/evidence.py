@@ -36,6 +36,7 @@ from nri_plugin.model.violations import violations
 
 ANSWER_S = 2.0
 OUR_PROGRAM = "nri-pin"
+UNIT_PATHS = tuple(f"{folder}/systemd/system/nri-pin.service" for folder in ("/etc", "/usr/lib", "/lib"))
 RIVALS = {
     "nri-resource-po": "nri-resource-policy",
     "cri-resmgr": "cri-resource-manager",
@@ -233,8 +234,8 @@ class _Collector:
             has_configuration=not self.config.first_lines,
             agent_runs=self.status is not None and self.status.runtime is not None,
             restart_runtime=self.runtime.restart if self.runtime.our_plugins else "",
+            has_unit=any(isinstance(self.view.text(path), str) for path in UNIT_PATHS),
             in_pod=self.view.in_pod,
-            root=self.view.root,
         )
 
     # ---- the agent

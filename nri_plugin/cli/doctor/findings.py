@@ -34,12 +34,10 @@ class NextStep:
     Attributes:
         do: what it is for, and how to see that it succeeded.
         command: one command; empty when the step is no command.
-        undo: a line for when it fails: the node is then as before the first step.
     """
 
     do: str
     command: str = ""
-    undo: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +200,6 @@ def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
     yield from (STEP_INDENT + visible(line) for line in rest)
     if step.command:
         yield f"{STEP_INDENT}   {visible(step.command)}"
-    if step.undo:
-        yield f"{STEP_INDENT}if it fails:"
-        yield f"{STEP_INDENT}   {visible(step.undo)}"
 
 
 def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:

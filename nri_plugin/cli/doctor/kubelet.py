@@ -1,11 +1,8 @@
 """The checks of `nri-pin doctor` on the kubelet; pure.
 
 A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
-hold the steps that move the node from the kubelet's static managers to the agent. The node works at every step, or the
-step says how to make it work again: the kubelet is stopped only after a rehearsal of the import has succeeded, and each
-step between its stop and its start says how to start it as it was. The kubelet starts once, on a configuration that it
-accepts, and after the agent. Where the kubelet itself starts the agent (a DaemonSet), it cannot start after it: there
-the node is cordoned meanwhile.
+hold the steps that move the node from the kubelet's static managers to the agent: `nri-pin migrate` does it, with what it
+needs before. Where the kubelet itself starts the agent (a DaemonSet), the node is cordoned meanwhile.
 
 Source: kubelet v1.36 cm/cpumanager/policy_none.go: the none policy refuses to start with any cpuManagerPolicyOptions.
 topologymanager/topology_manager.go and memorymanager/memory_manager.go: none and None read neither
@@ -15,15 +12,15 @@ does not start on a state file of another policy.
 
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from nri_plugin import __version__
 from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, named, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
     CPU_OPTIONS,
     CPU_POLICY,
-    FOLDER,
     MEMORY_POLICY,
     POD_RESOURCES,
     RESERVED_AMOUNTS,
@@ -31,7 +28,6 @@ from nri_plugin.cli.doctor.kubelet_files import (
     STATE_FILES,
     TOPOLOGY_POLICY,
     KubeletSettings,
-    Setting,
 )
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
@@ -39,10 +35,6 @@ from nri_plugin.model.quantity import parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 
-ASIDE = "before-nri-pin"
-"""The end of the names of files that are kept for the way back."""
-
-NEXT = "nri-pin-next"
 OFF: Mapping[str, str] = {
     CPU_POLICY: CPUManagerPolicy.NONE,
     MEMORY_POLICY: MemoryManagerPolicy.NONE,
@@ -50,16 +42,19 @@ OFF: Mapping[str, str] = {
 }
 """The value that switches each manager of the kubelet off."""
 
-START = "systemctl start kubelet"
-OR_NOT = "where it is refused, do what it says before you go on: nothing has changed"
-
+MIGRATE = "nri-pin migrate to-plugin"
+DEBUG = (
+    f"kubectl debug node/NODE -it --profile=sysadmin --image=REGISTRY/nri-pin:{__version__} -- {MIGRATE}{{}}"
+)
+PLAN = "read the plan: every step, and the lines that change; nothing is changed"
+DO = "carry it out; a step that fails is undone with those before it, and the kubelet runs as before"
 
 POLICIES = {
     "cpu-manager": (CPU_POLICY, "it would pin CPUs, too, and each would undo the other's work"),
     "memory-manager": (MEMORY_POLICY, "it would bind memory, too"),
     "topology-manager": (TOPOLOGY_POLICY, "it would refuse pods by other hints"),
 }
-HAND_OVER = "hand this node over to the agent; each step only after the one before it succeeded"
+HAND_OVER = "hand this node over to the agent"
 SEE_STEPS = "the steps above do it: {}"
 GUIDE = "deploy/guide/migrate.md has the steps"
 
@@ -78,9 +73,9 @@ class KubeletEvidence:
         config_path: of the agent's configuration.
         has_configuration: whether it is there.
         agent_runs: and answers a runtime.
+        has_unit: the agent's unit of systemd is installed.
         restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
         in_pod: this is a pod, and not the node itself.
-        root: where the node's root is from here.
     """
 
     settings: KubeletSettings | Hidden | None
@@ -92,23 +87,9 @@ class KubeletEvidence:
     config_path: str = "/etc/nri-pin/config.yaml"
     has_configuration: bool = True
     agent_runs: bool = False
+    has_unit: bool = False
     restart_runtime: str = ""
     in_pod: bool = False
-    root: str = "/"
-
-    @property
-    def static_files(self) -> list[str]:
-        """State files that are, or may be, those of a manager with a policy that allocates."""
-        return [
-            path
-            for path, policy in self.states.items()
-            if isinstance(policy, Hidden) or (policy and policy.lower() != "none")
-        ]
-
-    @property
-    def must_import(self) -> bool:
-        """Whether the kubelet has allocations that no agent knows."""
-        return bool(self.static_files) and not self.agent_runs
 
     @property
     def culprit(self) -> str:
@@ -266,10 +247,14 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
         if count < len(ours)
         else "the scheduler leaves CPUs unused that the agent would give"
     )
-    into = "the copy that the steps above make" if seen.must_hand_over else "the kubelet's configuration"
+    how = (
+        f"the migration above writes the agent's into the kubelet's configuration; {line} reserves whole cores"
+        if seen.must_hand_over
+        else f"write {line} into the kubelet's configuration"
+    )
     return to_do(
         f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}",
-        f"let both reserve the same: write {line} into {into}, and into the agent's where it says otherwise",
+        f"let both reserve the same: {how}, and write it into the agent's where it says otherwise",
         steps=() if seen.must_hand_over else tuple(_reserve(settings, line)),
     )
 
@@ -293,46 +278,39 @@ def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
 
 
 def steps(seen: KubeletEvidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
-    """The steps from the kubelet's static managers to the agent, in order."""
-    before = (
-        *(_cordon() if seen.in_pod else ()),
-        *_allocations_first(seen, settings),
-        *_next_configuration(seen, settings),
-    )
-    inner = tuple(_hand_over(seen, settings))
-    last = len(before) + 1 + len(inner)
-    stop = NextStep(
-        f"stop the kubelet; containers go on running, and no pod starts or ends until step {last}",
-        "systemctl stop kubelet",
-        START,
-    )
-    return (*before, stop, *inner, *_afterwards(seen))
+    """The steps from the kubelet's static managers to the agent, in order: what `nri-pin migrate` needs, and the command."""
+    if seen.in_pod:
+        return tuple(_of_daemonset())
+    return (*_installed(seen, settings), NextStep(PLAN, MIGRATE), NextStep(DO, f"{MIGRATE} --yes"))
 
 
-def _cordon() -> Iterator[NextStep]:
-    yield NextStep(
-        "keep new pods away, because the kubelet has to start before the agent can: NODE is this node",
-        "kubectl cordon NODE",
-    )
-
-
-def _allocations_first(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
-    """Before the kubelet is stopped: check that its allocations can be kept."""
+def _installed(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+    """The agent is to be there before: its configuration, and the unit that starts it."""
     if seen.agent_runs:
-        yield NextStep("see that the agent has placed what runs: it says sound", "nri-pin state verify")
-    elif seen.in_pod and seen.must_import:
+        return
+    if not seen.has_configuration:
+        yield from _first_configuration(seen, settings)
+    if not seen.restart_runtime and not seen.has_unit:
         yield NextStep(
-            f"import the kubelet's allocations, by its own options where the agent has no file here; {OR_NOT}",
-            f"nri-pin state import {seen.root}{FOLDER} --state-dir {seen.root}/run/nri-pin",
+            "install the unit that starts the agent; the migration starts it", "nri-pin install --systemd"
         )
-    elif not seen.in_pod:
-        if not seen.has_configuration:
-            yield from _first_configuration(seen, settings)
-        if seen.must_import:
-            yield NextStep(
-                f"rehearse the import, into another directory, while the kubelet runs; {OR_NOT}",
-                f'{_import(seen)} --state-dir "$(mktemp -d)"',
-            )
+
+
+def _of_daemonset() -> Iterator[NextStep]:
+    """The kubelet starts the agent, so the node is cordoned until it is there."""
+    yield NextStep(
+        f"{PLAN}: in a pod that sees the node's files and processes; NODE is this node", DEBUG.format("")
+    )
+    yield NextStep(
+        "keep new pods away, because the kubelet has to start before the agent can", "kubectl cordon NODE"
+    )
+    yield NextStep(DO, DEBUG.format(" --yes"))
+    yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
+    yield NextStep(
+        "wait for the agent; ask again where there is no such pod yet",
+        "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
+    )
+    yield NextStep("let pods come again", "kubectl uncordon NODE")
 
 
 def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
@@ -348,114 +326,3 @@ def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> It
         yield NextStep(
             f"write {seen.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
         )
-
-
-def _import(seen: KubeletEvidence) -> str:
-    return f"nri-pin state import {FOLDER} --config {shlex.quote(seen.config_path)}"
-
-
-def _next_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
-    """The kubelet's next configuration, beside the present one: what it reads at its start is not touched yet."""
-    for path, edits in _edits(settings).items():
-        name = shlex.quote(path)
-        words = " ".join(f"-e {shlex.quote(edit)}" for edit in edits)
-        where = ", on the node itself (ssh, console)" if seen.in_pod else ""
-        yield NextStep(f"copy the kubelet's configuration{where}", f"cp -p {name} {name}.{NEXT}")
-        yield NextStep(
-            f"switch the managers off in the copy; compare with diff {name} {name}.{NEXT}",
-            f"sed -i {words} {name}.{NEXT}",
-        )
-
-
-def _hand_over(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
-    """From the kubelet's stop to its start; `undo` grows with what has been done."""
-    undo: list[str] = []
-    if not seen.agent_runs and not seen.in_pod:
-        if seen.must_import:
-            yield NextStep("import the kubelet's allocations", _import(seen), START)
-        undo += [] if seen.restart_runtime else ["systemctl stop nri-pin"]
-        yield from _start_agent(seen, _undone(undo))
-    by_hand = _by_hand(settings)
-    if by_hand:
-        yield NextStep(by_hand)
-    for path in _edits(settings):
-        name = shlex.quote(path)
-        yield NextStep(
-            "put the kubelet's configuration in place; the former one is kept",
-            f"mv -b -S .{ASIDE} {name}.{NEXT} {name}",
-            _undone(undo),
-        )
-        undo.append(f"mv {name}.{ASIDE} {name}")
-    for path in seen.static_files:
-        yield NextStep(
-            "move its state file away: a kubelet does not start on that of another policy",
-            f"mv {path} {path}.{ASIDE}",
-            _undone(undo),
-        )
-        undo.append(f"mv {path}.{ASIDE} {path}")
-    yield NextStep("start the kubelet; journalctl -u kubelet -n 20 tells how it went", START, _undone(undo))
-
-
-def _undone(steps_back: Sequence[str]) -> str:
-    return "; ".join([*steps_back, START])
-
-
-def _start_agent(seen: KubeletEvidence, back: str) -> Iterator[NextStep]:
-    if seen.restart_runtime:
-        yield NextStep(
-            "start the agent with the runtime; containers go on running", seen.restart_runtime, back
-        )
-    else:
-        yield NextStep(
-            "start the agent, by its unit where it has one; this unit is gone after a reboot",
-            "systemd-run --unit nri-pin --property Restart=always "
-            f"nri-pin run --config {shlex.quote(seen.config_path)}",
-            back,
-        )
-    yield NextStep(
-        "check that it knows its containers: the output says sound, and names no allocations that wait",
-        "nri-pin state verify",
-        back,
-    )
-
-
-def _afterwards(seen: KubeletEvidence) -> Iterator[NextStep]:
-    if not seen.in_pod:
-        return
-    if not seen.agent_runs:
-        yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
-        yield NextStep(
-            "wait for the agent; ask again where there is no such pod yet",
-            "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
-        )
-    yield NextStep("let pods come again", "kubectl uncordon NODE")
-
-
-def _edits(settings: KubeletSettings) -> dict[str, list[str]]:
-    """By file: the expressions for sed that switch the managers off."""
-    found: dict[str, list[str]] = {}
-    for key, one in _on(settings):
-        if one.last_line:
-            found.setdefault(one.path, []).append(f"{one.line}s/:.*/: {OFF[key]}/")
-    for one in settings.cpu_options:
-        if one.last_line:
-            lines = f"{one.line}" if one.line == one.last_line else f"{one.line},{one.last_line}"
-            found.setdefault(one.path, []).append(f"{lines}d")
-    return found
-
-
-def _by_hand(settings: KubeletSettings) -> str:
-    """Settings that cannot be edited line by line; empty for none."""
-    words = [f"{key} {OFF[key]} instead of {one.where}" for key, one in _on(settings) if not one.last_line]
-    words += [f"no {CPU_OPTIONS} ({one.where})" for one in settings.cpu_options if not one.last_line]
-    if not words:
-        return ""
-    return f"set by hand: {'; '.join(words)}; systemctl cat kubelet shows its command line; put it back where a later step fails"
-
-
-def _on(settings: KubeletSettings) -> Iterator[tuple[str, Setting]]:
-    """The managers of the kubelet that are not off."""
-    for key, off in OFF.items():
-        one = settings.by_key.get(key)
-        if one is not None and one.value.lower() != off.lower():
-            yield key, one

@@ -1,5 +1,6 @@
 """`nri-pin state import` and `export`: a node changes between the kubelet's managers and nri-pin without draining."""
 
+import glob
 import json
 import os
 from collections.abc import Mapping
@@ -34,6 +35,8 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 
 KUBELET_CONFIG = "config.yaml"
+RETIRED = "retired"
+"""The folder of checkpoints that no agent uses any more."""
 
 IMPORT_EXAMPLES = """\b
 Examples:
@@ -43,7 +46,7 @@ Examples:
 
 \b
 From the kubelet's static managers to nri-pin, on a node that goes on working:
-  nri-pin doctor prints the steps with the commands for this node.
+  nri-pin migrate to-plugin
 """
 
 EXPORT_EXAMPLES = """\b
@@ -53,14 +56,7 @@ Examples:
 
 \b
 Back from nri-pin to the kubelet's static managers:
-  1. write the kubelet's next configuration: static, with the options and the
-     reserved CPUs that nri-pin has; keep it beside the present one
-  2. nri-pin state export DIR         into an empty directory, as a rehearsal
-  3. stop the kubelet, then nri-pin
-  4. nri-pin state export /var/lib/kubelet --force
-     where that fails, start nri-pin and the kubelet as they were
-  5. put the kubelet's configuration in place and start it
-  6. move the checkpoint away, as the export says
+  nri-pin migrate to-kubelet
 """
 
 NEEDS_GATES = (
@@ -115,11 +111,8 @@ def import_command(
     """
     with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
-        allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
-        _check_memory(allocations, node, config, without_memory=without_memory)
-        state = imported(node, allocations)
-        _refuse([str(one) for one in violations(node, state)])
-        _save(config, node, state)
+        state = importable(config, node, kubelet_dir, containers, without_memory=without_memory)
+        save_import(config, node, state)
     _told(state, os.path.join(config.state_dir, FILE_NAME), output_format)
 
 
@@ -151,9 +144,7 @@ def export_command(
     with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         _check_static(config, kubelet_dir)
-        state = _saved(config)
-        _refuse(kubelet_refusals(node, state))
-        files = _files(node, state)
+        state, files = exportable(config, node)
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
     path = os.path.join(config.state_dir, FILE_NAME)
@@ -168,6 +159,34 @@ def export_command(
         echo(f"note: {NEEDS_GATES}", err=True)
     for doubt in kubelet_doubts(node, state):
         echo(f"warning: {doubt}", err=True)
+
+
+def importable(
+    config: Config, node: Node, kubelet_dir: str, containers: str | None, *, without_memory: bool
+) -> State:
+    """The kubelet's allocations, checked; nothing is written.
+
+    Raises:
+        CheckpointError: a file cannot be read, or is damaged.
+        FailedError: they cannot be kept.
+    """
+    allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
+    _check_memory(allocations, node, config, without_memory=without_memory)
+    state = imported(node, allocations)
+    _refuse([str(one) for one in violations(node, state)])
+    return state
+
+
+def exportable(config: Config, node: Node) -> tuple[State, dict[str, bytes]]:
+    """The agent's allocations and the kubelet's files for them, checked; nothing is written.
+
+    Raises:
+        CheckpointError: there is no checkpoint, or it is damaged.
+        FailedError: a kubelet with the node's options would not start on them.
+    """
+    state = _saved(config)
+    _refuse(kubelet_refusals(node, state))
+    return state, _files(node, state)
 
 
 def configured_on(path: str, topology: Topology | None) -> Node:
@@ -193,8 +212,24 @@ def _path(given: str | None, kubelet_dir: str) -> str:
 
 def _retire(path: str) -> str:
     """The command that moves a checkpoint away, with the generation before it, which an agent would fall back to."""
-    folder = os.path.join(os.path.dirname(path), "retired")
+    folder = os.path.join(os.path.dirname(path), RETIRED)
     return f"mkdir -p {folder} && mv {path}* {folder}/"
+
+
+def retire(path: str) -> None:
+    """Do what the command does."""
+    folder = os.path.join(os.path.dirname(path), RETIRED)
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    for found in glob.glob(f"{glob.escape(path)}*"):
+        os.replace(found, os.path.join(folder, os.path.basename(found)))
+
+
+def bring_back(path: str) -> None:
+    """Undo `retire`; a checkpoint that is there stays."""
+    folder, name = os.path.split(path)
+    retired = os.path.join(folder, RETIRED, name)
+    if not os.path.exists(path) and os.path.exists(retired):
+        os.replace(retired, path)
 
 
 def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Config, Node]:
@@ -240,7 +275,13 @@ def _refuse(reasons: list[str]) -> None:
         raise FailedError("nothing was changed: " + "; ".join(reasons))
 
 
-def _save(config: Config, node: Node, state: State) -> None:
+def save_import(config: Config, node: Node, state: State) -> None:
+    """Write an import to the checkpoint.
+
+    Raises:
+        CheckpointError: an agent runs, or it cannot be written.
+        FailedError: an agent has made allocations there.
+    """
     lock = lock_state_dir(config.state_dir)
     try:
         file = CheckpointFile(config.state_dir, node)

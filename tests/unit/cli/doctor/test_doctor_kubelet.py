@@ -8,6 +8,7 @@ from nri_plugin.model.sets import CPUSet
 from tests.builders import machine
 
 FILE = "/var/lib/kubelet/config.yaml"
+MIGRATE = "nri-pin migrate to-plugin --yes"
 OUT_OF_SIGHT = Hidden(FILE, "/host/var/lib/kubelet/config.yaml")
 
 
@@ -56,7 +57,7 @@ def test_they_stay_as_they_are_while_the_agent_only_observes() -> None:
 def test_the_first_manager_that_is_on_has_the_steps_for_all() -> None:
     answers = found(told(cpuManagerPolicy="static", memoryManagerPolicy="Static"))
     assert answers["cpu-manager"].command == ""
-    assert [step.command for step in answers["cpu-manager"].steps].count("systemctl start kubelet") == 1
+    assert answers["cpu-manager"].steps[-1].command == MIGRATE
     assert answers["memory-manager"].steps == ()
     assert answers["memory-manager"].do == "the steps above do it: set memoryManagerPolicy to None"
 
@@ -67,7 +68,7 @@ def test_options_that_a_kubelet_under_none_refuses_are_named() -> None:
     ]
     assert answer.verdict is Verdict.TO_DO
     assert "the kubelet does not start with both" in answer.says
-    assert any("7d" in step.command for step in answer.steps)
+    assert answer.steps[-1].command == MIGRATE
 
 
 def test_while_the_kubelet_has_to_hand_over_nothing_says_to_start_it() -> None:
@@ -97,9 +98,7 @@ def test_a_state_file_tells_where_the_configuration_is_out_of_sight() -> None:
 
 def test_a_state_file_that_is_left_over_keeps_the_kubelet_from_starting() -> None:
     answer = found(told(cpuManagerPolicy="none"), states={STATE_FILES[0]: "static"})["cpu-manager-state"]
-    commands = [step.command for step in answer.steps]
-    aside = f"mv {STATE_FILES[0]} {STATE_FILES[0]}.before-nri-pin"
-    assert commands.index(aside) < commands.index("systemctl start kubelet")
+    assert answer.steps[-1].command == MIGRATE
     assert "cpu-manager-state" not in found(told(), states={STATE_FILES[0]: "none"})
 
 
@@ -161,7 +160,7 @@ def test_where_the_kubelet_reserves_nothing_the_line_to_write_is_told() -> None:
 def test_a_kubelet_that_hands_over_is_restarted_once() -> None:
     answers = found(told(cpuManagerPolicy="static"), reserved=CPUSet.parse("0-1"), topology=SMT)
     assert answers["reserved-cpus"].steps == ()
-    assert "into the copy that the steps above make" in answers["reserved-cpus"].do
+    assert "the migration above writes the agent's into the kubelet's" in answers["reserved-cpus"].do
 
 
 def test_the_pod_resources_socket_is_tried() -> None:

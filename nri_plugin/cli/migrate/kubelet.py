@@ -1,0 +1,403 @@
+"""The configuration of a kubelet as a whole: what counts of its files and flags, and the edits that change it.
+
+Flags win over files. Files of `--config-dir` win over the main one, in the order of their names, and maps are merged.
+A key is changed where its value comes from. A key that is nowhere goes into the main file, or beside another flag where
+the kubelet has no file.
+
+Source: kubelet v1.36 cmd/kubelet/app/server.go (flags, then --config, then drop-ins as JSON merge patches).
+"""
+
+import difflib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from nri_plugin.cli.doctor.kubelet_files import (
+    CONFIG_FILE,
+    CPU_OPTIONS,
+    CPU_POLICY,
+    FOLDER,
+    MEMORY_POLICY,
+    RESERVED_CPUS,
+    TOPOLOGY_POLICY,
+)
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+from nri_plugin.cli.migrate.services import Services
+from nri_plugin.cli.migrate.texts import (
+    applied,
+    environment_files,
+    flag_values,
+    table_of,
+    with_flags,
+    with_keys,
+)
+from nri_plugin.config.keys import flag_of
+from nri_plugin.config.values import FEATURE_GATES
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.option_rows import TOPOLOGY_MANAGER
+from nri_plugin.model.options import REGISTRY
+from nri_plugin.model.sets import CPUSet
+
+TOPOLOGY_SCOPE = REGISTRY["topology_manager_scope"].name
+TOPOLOGY_OPTIONS = TOPOLOGY_MANAGER.key
+RESERVED_MEMORY = REGISTRY["reserved_memory"].name
+GATES = "featureGates"
+EVICTION = "evictionHard"
+MERGE_EVICTION = "mergeDefaultEvictionSettings"
+AMOUNTS = ("kubeReserved", "systemReserved")
+
+FLAG_BY_KEY: Mapping[str, str] = {
+    key: flag_of(key)
+    for key in (
+        CPU_POLICY,
+        CPU_OPTIONS,
+        MEMORY_POLICY,
+        TOPOLOGY_POLICY,
+        TOPOLOGY_SCOPE,
+        TOPOLOGY_OPTIONS,
+        RESERVED_MEMORY,
+        GATES,
+        EVICTION,
+        *AMOUNTS,
+    )
+} | {RESERVED_CPUS: "--reserved-cpus"}
+"""The kubelet's flag for each key that concerns the agent."""
+
+PARTIAL = (GATES, *AMOUNTS)
+"""Maps of which only some entries concern the agent: a change leaves the others."""
+
+OFF: Mapping[str, Any] = {
+    CPU_POLICY: "none",
+    MEMORY_POLICY: "None",
+    TOPOLOGY_POLICY: "none",
+    CPU_OPTIONS: None,
+}
+"""The kubelet without its managers. The policies none read neither the options of the Topology Manager nor reservedMemory,
+so these stay; a kubelet with the CPU Manager's policy none does not start with `cpuManagerPolicyOptions`.
+
+Source: kubelet v1.36 cm/cpumanager/policy_none.go, topologymanager/topology_manager.go, memorymanager/memory_manager.go.
+"""
+
+VENDOR = ("/usr/lib/systemd/system/", "/lib/systemd/system/")
+OVERRIDES = "/etc/systemd/system/"
+"""A unit file or drop-in here replaces that of a package with the same name."""
+
+
+class FileEdit(Struct, frozen=True):
+    """A file and its new text.
+
+    Attributes:
+        path: on the node.
+        before: None where there is no such file.
+        after: None where the file goes.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+
+    def diff(self) -> list[str]:
+        """The changed lines, with a few around them."""
+        before, after = ((text or "").splitlines() for text in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, self.path, self.path, n=1, lineterm="")
+        return list(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletFiles:
+    """A kubelet's configuration, as it is written.
+
+    Attributes:
+        process: None where none runs.
+        texts: by path: its configuration files, the main one first.
+        unit_texts: by path: unit files, drop-ins and environment files that may hold flags.
+        tables: the same as `texts`, parsed.
+    """
+
+    process: Process | None
+    texts: Mapping[str, str]
+    unit_texts: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> str:
+        """Its root directory."""
+        return (self.process.option("--root-dir") if self.process else None) or FOLDER
+
+    def flag(self, key: str) -> str | None:
+        """The value on its command line; None for none."""
+        return self.process.option(FLAG_BY_KEY[key]) if self.process else None
+
+    def effective(self) -> dict[str, Any]:
+        """The values that count, by key."""
+        found: dict[str, Any] = {}
+        for table in self.tables.values():
+            found = merged(found, table)
+        given = {key: text for key in FLAG_BY_KEY if (text := self.flag(key)) is not None}
+        return found | {key: from_flag(key, text) for key, text in given.items()}
+
+
+def read_kubelet_files(
+    view: NodeView, process: Process | None, services: Services, unit: str
+) -> KubeletFiles:
+    """Read them all.
+
+    Raises:
+        HostError: one cannot be seen from here.
+        ConfigError: one is no YAML.
+    """
+    folder = process.option("--config-dir") if process else None
+    main = (process.option("--config") if process else None) or CONFIG_FILE
+    names = _seen(view.names(folder), folder) if folder else ()
+    paths = [main, *(os.path.join(folder or "", name) for name in names or () if name.endswith(".conf"))]
+    texts = _texts(view, paths)
+    units = [services.show(unit, "FragmentPath"), *services.show(unit, "DropInPaths").split()]
+    unit_texts = _texts(view, [path for path in units if path])
+    environment = [path for text in unit_texts.values() for path in environment_files(text)]
+    unit_texts |= _texts(view, list(dict.fromkeys(environment)))
+    tables = {path: table_of(text, path) for path, text in texts.items()}
+    return KubeletFiles(process, texts, unit_texts, tables)
+
+
+def _texts(view: NodeView, paths: Sequence[str]) -> dict[str, str]:
+    found = {path: _seen(view.text(path), path) for path in paths}
+    return {path: text for path, text in found.items() if text is not None}
+
+
+def _seen(found: Any, path: str | None) -> Any:
+    if isinstance(found, Hidden):
+        raise HostError(path or "", f"cannot be seen from here ({found.why or f'mount {found.path}'})")
+    return found
+
+
+def merged(table: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch: maps are merged, null removes, anything else replaces. Source: RFC 7396."""
+    found = dict(table)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            before = found.get(key)
+            found[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            found[key] = value
+    return found
+
+
+def from_flag(key: str, text: str) -> Any:
+    """A flag's value as a file has it."""
+    if key == RESERVED_MEMORY:
+        return [
+            {"numaNode": int(node), "limits": _pairs(limits, "=")}
+            for node, _, limits in (part.partition(":") for part in text.split(";") if part)
+        ]
+    if key == EVICTION:
+        return _pairs(text, "<")
+    if key == GATES:
+        return {name: value.lower() == "true" for name, value in _pairs(text, "=").items()}
+    return _pairs(text, "=") if key in (CPU_OPTIONS, TOPOLOGY_OPTIONS, *AMOUNTS) else text
+
+
+def _pairs(text: str, mark: str) -> dict[str, str]:
+    return {
+        name.strip(): value.strip()
+        for name, _, value in (one.partition(mark) for one in text.split(",") if one.strip())
+    }
+
+
+def as_flag(key: str, value: Any) -> str:
+    """A value as the flag has it."""
+    if isinstance(value, list):
+        return ";".join(f"{one['numaNode']}:{as_flag(key, one['limits'])}" for one in value)
+    if isinstance(value, dict):
+        mark = "<" if key == EVICTION else "="
+        return ",".join(f"{name}{mark}{_word(one)}" for name, one in value.items())
+    return _word(value)
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---- what is to change
+
+
+def to_plugin_changes(now: Mapping[str, Any], reserved: CPUSet, reserved_count: int) -> dict[str, Any]:
+    """The changes that switch the managers off, and let the kubelet reserve what the agent reserves.
+
+    Args:
+        now: what counts.
+        reserved: the agent's CPUs for the system.
+        reserved_count: how many CPUs the kubelet keeps by the amounts of kubeReserved and systemReserved.
+    """
+    theirs = str(now.get(RESERVED_CPUS) or "")
+    same = CPUSet.parse(theirs) == reserved if theirs else reserved_count == len(reserved)
+    # The kubelet refuses to reserve CPUs by number beside cgroups for the system.
+    has_cgroups = now.get("systemReservedCgroup") or now.get("kubeReservedCgroup")
+    more = {} if same or not reserved or has_cgroups else {RESERVED_CPUS: str(reserved)}
+    return differing(now, {**OFF, **more})
+
+
+def to_kubelet_changes(now: Mapping[str, Any], agent: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that give the kubelet the agent's policies, options and reservations.
+
+    Args:
+        now: what counts.
+        agent: the agent's configuration.
+    """
+    wanted: dict[str, Any] = {
+        CPU_POLICY: agent.get(CPU_POLICY, "static"),
+        MEMORY_POLICY: agent.get(MEMORY_POLICY, "None"),
+        TOPOLOGY_POLICY: agent.get(TOPOLOGY_POLICY, "none"),
+        CPU_OPTIONS: agent.get(CPU_OPTIONS) or None,
+        TOPOLOGY_OPTIONS: agent.get(TOPOLOGY_OPTIONS) or None,
+        TOPOLOGY_SCOPE: agent.get(TOPOLOGY_SCOPE, "container"),
+    }
+    for key in (RESERVED_CPUS, RESERVED_MEMORY, EVICTION, GATES, *AMOUNTS):
+        if agent.get(key):
+            wanted[key] = agent[key]
+    if GATES in wanted:
+        wanted[GATES] = {name: on for name, on in wanted[GATES].items() if name not in LOCKED_GATES}
+    return differing(now, wanted)
+
+
+LOCKED_GATES = (
+    "CPUManager",
+    "MemoryManager",
+    "TopologyManager",
+    "CPUManagerPolicyOptions",
+    "TopologyManagerPolicyOptions",
+)
+"""Gates of stable features, which newer kubelets do not know any more."""
+
+DEFAULTS: Mapping[str, str] = {
+    CPU_POLICY: "none",
+    MEMORY_POLICY: "none",
+    TOPOLOGY_POLICY: "none",
+    TOPOLOGY_SCOPE: "container",
+}
+
+
+def differing(now: Mapping[str, Any], wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes that are not in effect yet."""
+    return {key: value for key, value in wanted.items() if not _is_so(key, now.get(key), value)}
+
+
+def _is_so(key: str, now: Any, value: Any) -> bool:
+    if key in DEFAULTS:
+        return str(now or DEFAULTS[key]).lower() == str(value).lower()
+    if key in PARTIAL and isinstance(now, dict):
+        return all(_word(now.get(name)) == _word(one) for name, one in value.items())
+    return now == value or (not now and not value)
+
+
+def agent_part(now: Mapping[str, Any]) -> dict[str, Any]:
+    """What an agent without a configuration of its own gets of the kubelet's."""
+    found = {key: now[key] for key in (*FLAG_BY_KEY, MERGE_EVICTION) if now.get(key) not in (None, {}, [])}
+    gates = {name: on for name, on in found.pop(GATES, {}).items() if name in FEATURE_GATES}
+    return found | ({GATES: gates} if gates else {})
+
+
+# ---- the edits
+
+
+def edits_of(files: KubeletFiles, changes: Mapping[str, Any]) -> tuple[FileEdit, ...]:
+    """The files with the changes, each where the value comes from.
+
+    Raises:
+        ConfigError: a value comes from where it cannot be changed.
+    """
+    by_file, flags, added = _places(files, changes)
+    found = [
+        FileEdit(path, files.texts[path], with_keys(files.texts[path], one, path))
+        for path, one in by_file.items()
+    ]
+    return (*found, *_flag_edits(files, flags, added))
+
+
+def _places(
+    files: KubeletFiles, changes: Mapping[str, Any]
+) -> tuple[dict[str, dict[str, Any]], dict[str, str | None], dict[str, str]]:
+    """Changes by file, changes of flags, and flags that are not there yet."""
+    by_file: dict[str, dict[str, Any]] = {}
+    flags: dict[str, str | None] = {}
+    added: dict[str, str] = {}
+    now = files.effective()
+    for key, value in changes.items():
+        is_flag = files.flag(key) is not None
+        holders = [path for path, table in files.tables.items() if table.get(key) is not None]
+        whole = {**now.get(key, {}), **value} if key in PARTIAL and value else value
+        if is_flag:
+            flags[FLAG_BY_KEY[key]] = None if value is None else as_flag(key, whole)
+        if value is None:
+            stale = holders
+        elif is_flag or holders:
+            # Maps of several files count together: one file holds what is wanted, and no other more of it.
+            stale = [] if is_flag or not isinstance(value, dict) or key in PARTIAL else holders[:-1]
+        elif files.texts:
+            stale, holders = [], list(files.texts)[:1]
+        else:
+            stale = []
+            added[FLAG_BY_KEY[key]] = as_flag(key, whole)
+        for path in stale:
+            by_file.setdefault(path, {})[key] = None
+        if value is not None and not is_flag and holders:
+            there = files.tables[holders[-1]].get(key) or {}
+            by_file.setdefault(holders[-1], {})[key] = {**there, **value} if key in PARTIAL else value
+    return by_file, flags, added
+
+
+def _flag_edits(
+    files: KubeletFiles, flags: Mapping[str, str | None], added: Mapping[str, str]
+) -> Iterator[FileEdit]:
+    if not flags and not added:
+        return
+    for flag in flags:
+        _check_found(files, flag)
+    anchors = {
+        path: flag
+        for path, text in files.unit_texts.items()
+        for flag in FLAG_BY_KEY.values()
+        if flag_values(text, flag)
+    }
+    anchor_path = next(iter(anchors), "")
+    if added and not anchor_path:
+        words = " ".join(f"{flag}={value}" for flag, value in added.items())
+        raise ConfigError(
+            "the kubelet", f"has no configuration file and no flag to put others beside; add by hand: {words}"
+        )
+    for path, text in files.unit_texts.items():
+        more = added if path == anchor_path else {}
+        after = with_flags(text, flags, more, anchors.get(path, ""))
+        if after != text:
+            yield _edit_of_unit(path, text, after)
+
+
+def _check_found(files: KubeletFiles, flag: str) -> None:
+    value = files.process.option(flag) if files.process else None
+    if not any(value in flag_values(text, flag) for text in files.unit_texts.values()):
+        raise ConfigError(
+            f"{flag}={value}",
+            f"is on the kubelet's command line and in none of {', '.join(files.unit_texts) or 'its unit files'}; "
+            "move it into the kubelet's configuration file",
+        )
+
+
+def _edit_of_unit(path: str, before: str, after: str) -> FileEdit:
+    for folder in VENDOR:
+        if path.startswith(folder):
+            return FileEdit(OVERRIDES + path.removeprefix(folder), None, after)
+    return FileEdit(path, before, after)
+
+
+def next_settings(files: KubeletFiles, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What counts after the changes."""
+    now = files.effective()
+    whole = {
+        key: {**now.get(key, {}), **value} if key in PARTIAL and value else value
+        for key, value in changes.items()
+    }
+    return applied(now, whole)

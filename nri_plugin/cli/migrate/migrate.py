@@ -1,0 +1,331 @@
+"""`nri-pin migrate`: the plan of a migration, and its execution."""
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, cast
+
+import click
+
+from nri_plugin.cli.doctor.view import NodeView, is_in_pod
+from nri_plugin.cli.migrate.host import Host
+from nri_plugin.cli.migrate.planning import Decided, Way, Wishes, decide_to_kubelet, decide_to_plugin
+from nri_plugin.cli.migrate.record import DIRECTORY, TO_KUBELET, TO_PLUGIN, Record, RecordFile
+from nri_plugin.cli.migrate.services import Systemd
+from nri_plugin.cli.migrate.steps import (
+    START_KUBELET,
+    FailedMigrationError,
+    Step,
+    is_finished_forward,
+    run,
+    steps_of,
+    undo,
+)
+from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.state.source import FailedError, usage_errors
+from nri_plugin.config.checks import HOST_MOUNT, present
+from nri_plugin.model.state import named
+
+EXAMPLES = """\b
+Examples:
+  nri-pin migrate to-plugin                  the plan: every step, and the lines that change
+  nri-pin migrate to-plugin --yes            carry it out
+  nri-pin migrate to-kubelet --yes           and back
+  kubectl debug node/NODE -it --profile=sysadmin --image=REGISTRY/nri-pin:0.1.0 -- \\
+    nri-pin migrate to-plugin --yes          where a DaemonSet brings the agent
+"""
+
+
+@click.group(name="migrate", epilog=EXAMPLES)
+def group() -> None:
+    """Move this node from the kubelet's static managers to nri-pin, or back; containers keep running and are not moved.
+
+    A step that fails is undone together with those before it, and the kubelet runs as before. After a SIGKILL or a
+    power failure, run the command again: it finishes the migration or undoes it.
+    """
+
+
+def _options(command: Callable[..., None]) -> Callable[..., None]:
+    for option in reversed(
+        (
+            click.option("--plan", is_flag=True, help="Print the plan and change nothing. The default."),
+            click.option("--yes", is_flag=True, help="Carry the plan out."),
+            click.option(
+                "--agent",
+                "way",
+                type=click.Choice(("unit", "runtime", "daemonset")),
+                help="What starts the agent: its unit nri-pin.service, the container runtime, or a DaemonSet.  [default: "
+                "daemonset in a pod, else as installed]",
+            ),
+            click.option(
+                "--config",
+                default="",
+                metavar="FILE",
+                help="The agent's configuration, on the node.  [default: that of its unit or plugin]",
+            ),
+            click.option(
+                "--kubelet-unit",
+                default="kubelet.service",
+                show_default=True,
+                metavar="UNIT",
+                help="The unit of systemd that starts the kubelet.",
+            ),
+            click.option(
+                "--root",
+                metavar="DIR",
+                help="The directory of the node's root file system.  [default: /host if it holds sys, else /]",
+            ),
+            click.option(
+                "--timeout",
+                "timeout_s",
+                default=120.0,
+                show_default=True,
+                metavar="SECONDS",
+                type=click.FloatRange(min=1),
+                help="How long to wait for the agent, and for the kubelet.",
+            ),
+            format_option(),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@group.command(name=TO_PLUGIN, epilog=EXAMPLES)
+@_options
+@click.option(
+    "--containers",
+    default="",
+    metavar="FILE",
+    help="The output of `crictl ps -o json`: only these containers are imported.",
+)
+@click.option(
+    "--without-memory",
+    is_flag=True,
+    help="Leave out allocated memory where memoryManagerPolicy is not Static in the agent's configuration.",
+)
+def to_plugin(containers: str, *, without_memory: bool, **more: Any) -> None:
+    """Move the node from the kubelet's static managers to nri-pin.
+
+    Exit code: 0 done, planned or nothing to do; 1 refused, failed and undone, or an interrupted one was undone; 2 a file
+    or the machine cannot be read.
+    """
+    _main(TO_PLUGIN, containers=containers, without_memory=without_memory, **more)
+
+
+@group.command(name=TO_KUBELET, epilog=EXAMPLES)
+@_options
+def to_kubelet(**more: Any) -> None:
+    """Move the node from nri-pin to the kubelet's static managers.
+
+    The kubelet gets the agent's policies, options and reserved CPUs.
+
+    Exit code: 0 done, planned or nothing to do; 1 refused, failed and undone, or an interrupted one was undone; 2 a file
+    or the machine cannot be read.
+    """
+    _main(TO_KUBELET, **more)
+
+
+def _main(
+    direction: str,
+    *,
+    plan: bool,
+    yes: bool,
+    way: str | None,
+    config: str,
+    kubelet_unit: str,
+    root: str | None,
+    timeout_s: float,
+    output_format: str,
+    containers: str = "",
+    without_memory: bool = False,
+) -> None:
+    if plan and yes:
+        raise click.UsageError("--plan and --yes exclude each other; give one")
+    top = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
+    view = NodeView(top, in_pod=is_in_pod())
+    host = Host(view, Systemd(view.root), timeout_s)
+    unit = kubelet_unit if "." in kubelet_unit else f"{kubelet_unit}.service"
+    wishes = Wishes(cast("Way | None", way), config, unit, containers, without_memory)
+    file = RecordFile(_below(view.root, DIRECTORY))
+    with usage_errors():
+        migrate(direction, host, file, wishes, yes=yes, output_format=output_format)
+
+
+def _below(root: str, path: str) -> str:
+    return os.path.join(root, path.lstrip("/"))
+
+
+def migrate(
+    direction: str, host: Host, file: RecordFile, wishes: Wishes, *, yes: bool, output_format: str = "text"
+) -> None:
+    """Print a plan, or carry it out; first end what was interrupted.
+
+    Raises:
+        NriPinError: nothing was changed, or everything is undone.
+        FailedError: the same.
+    """
+    say = _say if output_format == "text" else _silent
+    if not yes:
+        record = file.read()
+        if record is not None:
+            _tell_interrupted(record)
+        _show(_decided(direction, host, wishes), host, output_format)
+        return
+    with file.locked(), _signals_undo():
+        record = file.read()
+        if record is not None:
+            _take_up(record, host, file, say)
+            return
+        decided = _decided(direction, host, wishes)
+        if decided is None:
+            _say_done(output_format, direction, "nothing to do")
+            return
+        steps = steps_of(decided.plan, host, say)
+        _run(file, Record(decided.plan), steps, say)
+        _report(decided, output_format)
+
+
+def _decided(direction: str, host: Host, wishes: Wishes) -> Decided | None:
+    return decide_to_plugin(host, wishes) if direction == TO_PLUGIN else decide_to_kubelet(host, wishes)
+
+
+def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], None]) -> None:
+    """Finish or undo a migration that was interrupted.
+
+    Raises:
+        FailedError: it was undone, or could not be.
+    """
+    steps = steps_of(record.plan, host, say)
+    if is_finished_forward(record):
+        say(
+            f"a migration {record.plan.direction} was interrupted after the kubelet's start had begun; finishing it"
+        )
+        begun = record.begun[: record.begun.index(START_KUBELET) + 1]
+        _run(file, Record(record.plan, begun), steps, say)
+        say(f"{record.plan.direction}: done")
+        return
+    say(f"a migration {record.plan.direction} was interrupted; undoing it")
+    left = undo(file, record, steps, say)
+    if left:
+        raise FailedError(f"not undone: {'; '.join(left)}; correct that, and run the command again")
+    raise FailedError(
+        f"an interrupted migration {record.plan.direction} was undone, and the kubelet runs as before it; run the command "
+        "again to migrate"
+    )
+
+
+def _run(file: RecordFile, record: Record, steps: Sequence[Step], say: Callable[[str], None]) -> None:
+    try:
+        run(file, record, steps, say)
+    except FailedMigrationError as error:
+        rest = f"not undone: {'; '.join(error.left)}; correct that, and run the command again"
+        raise FailedError(
+            f"{error}; {rest if error.left else 'everything is as it was before, and the kubelet runs'}"
+        ) from None
+
+
+@contextmanager
+def _signals_undo() -> Iterator[None]:
+    """SIGTERM undoes. A hang-up is passed over: the terminal of a pod may end with the kubelet."""
+    before = {
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminated),
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _terminated(*_: object) -> None:
+    raise SystemExit(1)
+
+
+# ---- output
+
+
+def _say(line: str) -> None:
+    # The terminal may be gone; the migration goes on.
+    with suppress(OSError):
+        echo(line)
+
+
+def _silent(_: str) -> None:
+    pass
+
+
+def _show(decided: Decided | None, host: Host, output_format: str) -> None:
+    if output_format == "json":
+        echo(json.dumps(_facts(decided, host), indent=2))
+        return
+    if decided is None:
+        echo("nothing to do: the node is there already")
+        return
+    echo("\n".join(_text(decided, host)))
+
+
+def _text(decided: Decided, host: Host) -> Iterator[str]:
+    plan = decided.plan
+    yield f"plan of {plan.direction}; nothing was changed, and --yes carries it out"
+    for command in decided.before:
+        yield f"  before: {command}"
+    for number, step in enumerate(steps_of(plan, host, _silent), 1):
+        yield f"  {number}. {step.says}"
+        lines = _allocations(decided) if step.name in ("import", "export") else step.changes
+        yield from (f"       {line}" for line in lines)
+    for command in decided.after:
+        yield f"  after: {command}"
+    yield from (f"note: {note}" for note in decided.notes)
+
+
+def _allocations(decided: Decided) -> list[str]:
+    rows = decided.state.allocations.items()
+    pods = decided.state.pods
+    found = [
+        f"{named(pods, key)}  CPUs {one.cpus or '-'}" + (f"  memory nodes {one.mems}" if one.mems else "")
+        for key, one in rows
+    ]
+    return found or ["no allocations"]
+
+
+def _facts(decided: Decided | None, host: Host) -> dict[str, Any]:
+    if decided is None:
+        return {"steps": []}
+    steps: tuple[Step, ...] = steps_of(decided.plan, host, _silent)
+    return {
+        "direction": decided.plan.direction,
+        "agent": decided.plan.way,
+        "before": decided.before,
+        "steps": [{"name": one.name, "says": one.says, "changes": one.changes} for one in steps],
+        "after": decided.after,
+        "allocations": [
+            {"container": key, "cpus": str(one.cpus), "mems": str(one.mems)}
+            for key, one in decided.state.allocations.items()
+        ],
+        "notes": decided.notes,
+    }
+
+
+def _report(decided: Decided, output_format: str) -> None:
+    plan = decided.plan
+    count = len(plan.before)
+    words = f"{count} container cgroups compared, none with exclusive CPUs was moved"
+    _say_done(output_format, plan.direction, words, decided.after)
+
+
+def _say_done(output_format: str, direction: str, words: str, after: tuple[str, ...] = ()) -> None:
+    if output_format == "json":
+        echo(json.dumps({"direction": direction, "result": words, "after": after}, indent=2))
+        return
+    _say(f"{direction}: {words}")
+    for command in after:
+        _say(f"next: {command}")
+
+
+def _tell_interrupted(record: Record) -> None:
+    what = "finishes" if is_finished_forward(record) else "undoes"
+    echo(f"a migration {record.plan.direction} was interrupted; --yes {what} it first", err=True)

@@ -1,0 +1,331 @@
+"""Looks at a node and decides a migration: nothing is changed, and whatever can be checked before a service stops is checked."""
+
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import yaml
+
+from nri_plugin.agent.startup import build_node
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.checkpoint.kubelet_state import kubelet_doubts, needs_pod_level
+from nri_plugin.cli.doctor.kubelet_files import (
+    CONFIG_FILE,
+    CPU_POLICY,
+    RESERVED_CPUS,
+    STATE_FILES,
+    find_kubelet,
+    read_state_policy,
+)
+from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.view import Hidden, Process
+from nri_plugin.cli.install import NAME
+from nri_plugin.cli.installed_files import runtime_settings
+from nri_plugin.cli.migrate.host import ASIDE, Host, why_locked
+from nri_plugin.cli.migrate.kubelet import (
+    AMOUNTS,
+    OFF,
+    FileEdit,
+    KubeletFiles,
+    agent_part,
+    edits_of,
+    next_settings,
+    read_kubelet_files,
+    to_kubelet_changes,
+    to_plugin_changes,
+)
+from nri_plugin.cli.migrate.record import TO_KUBELET, TO_PLUGIN, Plan
+from nri_plugin.cli.migrate.texts import table_of
+from nri_plugin.cli.state.import_export import NEEDS_GATES, exportable, importable
+from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent
+from nri_plugin.cli.systemd import AGENT
+from nri_plugin.config.loading import DEFAULT_PATH, KIND, Config, load_text
+from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.options import CPUManagerPolicy, Node
+from nri_plugin.model.state import State
+
+GUIDE = "deploy/guide/migrate.md"
+Way = Literal["unit", "runtime", "daemonset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the command line says.
+
+    Attributes:
+        way: what starts the agent; None to find it out.
+        config: path of the agent's configuration on the node; empty to find it.
+        kubelet_unit: of systemd.
+        containers: path of the output of crictl.
+        without_memory: leave allocated memory out.
+    """
+
+    way: Way | None = None
+    config: str = ""
+    kubelet_unit: str = "kubelet.service"
+    containers: str = ""
+    without_memory: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A plan, and what the operator should know of it.
+
+    Attributes:
+        plan: to be carried out.
+        state: the allocations that change hands.
+        notes: sentences.
+        before: commands that have to precede it.
+        after: commands that have to follow.
+    """
+
+    plan: Plan
+    state: State
+    notes: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+
+class _Site:
+    """The parts of a node that both directions read."""
+
+    def __init__(self, host: Host, wishes: Wishes) -> None:
+        self.host, self.wishes = host, wishes
+        self.process = _kubelet(host)
+        unit = wishes.kubelet_unit
+        if host.services.show(unit, "LoadState") != "loaded":
+            raise HostError(
+                unit, f"is no unit of systemd here; name the kubelet's with --kubelet-unit, or see {GUIDE}"
+            )
+        self.kubelet = read_kubelet_files(host.view, self.process, host.services, unit)
+        if not self.kubelet.tables and self.process is None:
+            raise HostError(unit, f"does not run, and there is no {CONFIG_FILE}: start the kubelet first")
+        self.now = self.kubelet.effective()
+        self.plugin = _plugin(host)
+        self.way: Way = wishes.way or _way(host, self.plugin)
+        self.config_path, self.config_text = self._config()
+
+    def _config(self) -> tuple[str, str | None]:
+        """Path and text of the agent's configuration; None for the text where there is none."""
+        candidates = [self.wishes.config] if self.wishes.config else [DEFAULT_PATH]
+        if not self.wishes.config and self.way == "runtime" and self.plugin is not None:
+            candidates = [self.plugin[1]]
+        if not self.wishes.config and self.way == "daemonset":
+            main = next(iter(self.kubelet.texts), CONFIG_FILE)
+            candidates.append(f"{main}.{ASIDE}")
+        for path in candidates:
+            text = self.host.view.text(path)
+            if isinstance(text, str):
+                return path, text
+        return candidates[0], None
+
+    def plan(self, direction: Literal["to-plugin", "to-kubelet"], text: str, **more: Any) -> Plan:
+        """The plan with all that does not depend on the direction."""
+        services, way = self.host.services, self.way
+        unit = self.plugin[2] if way == "runtime" and self.plugin else AGENT if way == "unit" else ""
+        state_files = tuple(
+            path
+            for name in map(os.path.basename, STATE_FILES)
+            if _allocates(self.host, path := os.path.join(self.kubelet.folder, name))
+        )
+        plugin = self.plugin[0] if way == "runtime" and self.plugin else ""
+        plugin_text = self.host.view.text(plugin) if plugin else None
+        facts: dict[str, Any] = {
+            "kubelet_unit": self.wishes.kubelet_unit,
+            "kubelet_dir": self.kubelet.folder,
+            "kubelet_was_up": self.host.kubelet_is_up(),
+            "agent_unit": unit,
+            "agent_was_enabled": bool(unit) and services.show(unit, "UnitFileState") == "enabled",
+            "agent_runs": False,
+            "state_dir": load_text(text, self.config_path).state_dir,
+            "plugin": FileEdit(plugin, plugin_text, None) if isinstance(plugin_text, str) else None,
+            "state_files": state_files,
+            "containers": self.wishes.containers,
+            "without_memory": self.wishes.without_memory,
+            "agent_edits": (),
+            "before": self.host.cpusets(),
+        }
+        return Plan(direction=direction, way=way, config=text, config_path=self.config_path, **(facts | more))
+
+
+def decide_to_plugin(host: Host, wishes: Wishes) -> Decided | None:
+    """The way to the agent; None where the node is there already.
+
+    Raises:
+        NriPinError: something is missing or wrong; the text says what to do.
+        FailedError: the allocations cannot be kept.
+    """
+    site = _Site(host, wishes)
+    text = site.config_text or yaml.safe_dump(
+        {"kind": KIND, "cpuManagerPolicy": "static", **agent_part(site.now)}, sort_keys=False
+    )
+    bare = site.plan(TO_PLUGIN, text, kubelet_edits=(), exclusive="")
+    config = host.config(bare)
+    node = _static_node(config)
+    status = read_agent(config.state_dir)
+    agent_runs = status is not None and status.runtime is not None
+    if status is not None and status.observing:
+        raise FailedError(
+            f"the agent only observes: remove observe from {site.config_path}, stop the agent, and ask again"
+        )
+    changes = to_plugin_changes(site.now, node.reserved, _amount(site.now))
+    if agent_runs and not changes and not bare.state_files:
+        return None
+    state = _taken_over(site, bare, config, node, agent_runs=agent_runs)
+    plan = site.plan(
+        TO_PLUGIN,
+        text,
+        kubelet_edits=edits_of(site.kubelet, changes),
+        agent_edits=()
+        if site.config_text is not None or site.way != "unit"
+        else (FileEdit(site.config_path, None, text),),
+        agent_runs=agent_runs,
+        exclusive=str(state.exclusive),
+    )
+    notes = [] if plan.kubelet_was_up else ["the kubelet does not run now"]
+    if any(key in changes for key in OFF):
+        notes.append(
+            "topologyManagerPolicyOptions, topologyManagerScope, reservedMemory and feature gates stay: without managers they have no effect"
+        )
+    return Decided(plan, state, tuple(notes), *_kubectl(plan))
+
+
+def _taken_over(site: _Site, bare: Plan, config: Config, node: Node, *, agent_runs: bool) -> State:
+    """The allocations that the agent has, or will have."""
+    host, folder = site.host, site.host.place(bare.kubelet_dir)
+    checkpoint = read_checkpoint(os.path.join(config.state_dir, FILE_NAME))
+    if agent_runs:
+        return checkpoint.state if checkpoint else State()
+    if reason := why_locked(config.state_dir):
+        raise FailedError(reason)
+    if checkpoint is not None and checkpoint.state.allocations and not awaiting_agent(checkpoint.state):
+        raise FailedError(
+            f"{bare.state_dir}/{FILE_NAME}: holds {len(checkpoint.state.allocations)} allocations of an agent that ran "
+            "before; where the kubelet has pinned since, move it away, else start the agent; then ask again"
+        )
+    if not bare.state_files:
+        return State()
+    containers = host.place(bare.containers) if bare.containers else None
+    return importable(config, node, folder, containers, without_memory=bare.without_memory)
+
+
+def decide_to_kubelet(host: Host, wishes: Wishes) -> Decided | None:
+    """The way back to the kubelet's managers; None where the node is there already.
+
+    Raises:
+        NriPinError: something is missing or wrong; the text says what to do.
+        FailedError: a kubelet would refuse the allocations.
+    """
+    site = _Site(host, wishes)
+    if site.config_text is None:
+        raise ConfigError(
+            site.config_path,
+            "there is no configuration of the agent, whose options the kubelet is to get; name it with --config",
+        )
+    bare = site.plan(TO_KUBELET, site.config_text, kubelet_edits=(), exclusive="")
+    config = host.config(bare)
+    node = _static_node(config)
+    agent = table_of(site.config_text, site.config_path)
+    changes = to_kubelet_changes(site.now, agent)
+    has_checkpoint = os.path.exists(os.path.join(config.state_dir, FILE_NAME))
+    if not changes and not has_checkpoint:
+        return None
+    if site.way == "daemonset" and (reason := why_locked(config.state_dir)):
+        raise FailedError(
+            f"{reason}: kubectl label node NODE nri-pin/enabled-, and wait until its pod has ended"
+        )
+    state, _ = exportable(config, node)
+    _check_next(site.kubelet, changes, node)
+    plan = site.plan(
+        TO_KUBELET,
+        site.config_text,
+        kubelet_edits=edits_of(site.kubelet, changes),
+        exclusive=str(state.exclusive),
+    )
+    notes = list(kubelet_doubts(node, state)) + ([NEEDS_GATES] if needs_pod_level(node, state) else [])
+    return Decided(plan, state, tuple(notes), *_kubectl(plan))
+
+
+def _check_next(files: KubeletFiles, changes: dict[str, Any], node: Node) -> None:
+    """Check the kubelet's next configuration by the rules that it has in common with ours.
+
+    Raises:
+        ConfigError: such a kubelet does not start.
+    """
+    table = agent_part(next_settings(files, changes))
+    config = load_text(yaml.safe_dump(table, sort_keys=False), "the kubelet's next configuration")
+    if config.node(node.topology).reserved != node.reserved:
+        raise ConfigError(
+            "the kubelet's next configuration",
+            f"reserves other CPUs than the agent's {node.reserved}; write {RESERVED_CPUS} into the agent's",
+        )
+
+
+def _static_node(config: Config) -> Node:
+    if config.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
+        raise ConfigError(
+            config.source, f"{CPU_POLICY} is none, so there is nothing to migrate; set it to static"
+        )
+    return build_node(config, None)
+
+
+def _kubelet(host: Host) -> Process | None:
+    processes = host.view.processes()
+    if isinstance(processes, Hidden):
+        raise HostError(
+            "the kubelet",
+            "its process cannot be seen from here; run on the node, or in a pod with its process ids",
+        )
+    return find_kubelet(processes)
+
+
+def _plugin(host: Host) -> tuple[str, str, str] | None:
+    """Executable, drop-in and the runtime's unit, where the runtime starts the agent; None where it does not."""
+    settings = runtime_settings(host.view) or NRISettings("containerd")
+    names = host.view.names(settings.plugin_dir)
+    found = [name for name in names or () if name.endswith(f"-{NAME}")] if isinstance(names, tuple) else []
+    if not found:
+        return None
+    drop_in = os.path.join(settings.config_dir, f"{found[0]}.conf")
+    return os.path.join(settings.plugin_dir, found[0]), drop_in, f"{settings.unit}.service"
+
+
+def _way(host: Host, plugin: tuple[str, str, str] | None) -> Way:
+    if host.view.in_pod:
+        return "daemonset"
+    if host.services.show(AGENT, "LoadState") == "loaded":
+        return "unit"
+    if plugin is not None:
+        return "runtime"
+    raise HostError(
+        AGENT,
+        "is not installed, and the runtime starts no agent either: nri-pin install --systemd installs the unit; where a "
+        "DaemonSet brings the agent, give --agent daemonset",
+    )
+
+
+def _allocates(host: Host, path: str) -> bool:
+    policy = read_state_policy(host.view, path)
+    return isinstance(policy, str) and policy.lower() not in ("", "none")
+
+
+def _amount(now: dict[str, Any]) -> int:
+    """How many CPUs the kubelet keeps by amounts."""
+    amounts = {key: now[key] for key in AMOUNTS if now.get(key)}
+    if not amounts:
+        return 0
+    return load_text(
+        yaml.safe_dump({"cpuManagerPolicy": "none", **amounts}), "the kubelet"
+    ).reserved_cpu_count
+
+
+def _kubectl(plan: Plan) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Where a DaemonSet brings the agent: what needs the API server, before and after."""
+    if plan.way != "daemonset":
+        return (), ()
+    label = "kubectl label node NODE nri-pin/enabled"
+    wait = "kubectl -n nri-pin wait --for {} pod --field-selector spec.nodeName=NODE --timeout 120s"
+    back = "kubectl uncordon NODE"
+    if plan.direction == TO_PLUGIN:
+        return ("kubectl cordon NODE",), (f"{label}=true", wait.format("condition=Ready"), back)
+    return ("kubectl cordon NODE", f"{label}-", wait.format("delete")), (back,)

@@ -1,0 +1,163 @@
+"""A node moves to the agent and back, with every failure."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+from nri_plugin.cli.migrate import migrate as module
+from nri_plugin.cli.migrate.steps import Step
+from nri_plugin.model.errors import HostError
+from tests.played_migration import AGENT, CONFIG, FOLDER, KUBELET, PlayedNode, copy_of, played_node
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PlayedNode:
+    return played_node(tmp_path / "node", monkeypatch)
+
+
+def config(node: PlayedNode) -> str:
+    return node.read(f"{FOLDER}/config.yaml")
+
+
+def test_there_and_back(node: PlayedNode) -> None:
+    before = node.cpusets()
+    assert node.migrate("to-plugin") == ""
+    assert node.cpusets() == before
+    assert node.units[KUBELET].active
+    assert node.units[AGENT].active
+    assert node.units[AGENT].enabled
+    assert yaml.safe_load(config(node))["cpuManagerPolicy"] == "none"
+    assert node.read(f"{FOLDER}/config.yaml.before-nri-pin") == CONFIG
+    assert node.migrate("to-kubelet") == ""
+    assert node.cpusets() == before
+    assert not node.units[AGENT].active
+    assert not node.units[AGENT].enabled
+    assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
+
+
+# ---- failures and kills
+
+
+def prepared(node: PlayedNode, direction: str) -> None:
+    """Bring the node to where the migration begins."""
+    if direction == "to-kubelet":
+        assert node.migrate("to-plugin") == ""
+    node.effects = 0
+
+
+def judge(node: PlayedNode, cpusets: dict[str, str] | None) -> str:
+    """See that the node works, whichever way; returns who pins."""
+    assert node.units[KUBELET].active, node.said
+    assert node.kubelet_refusal() in ("", "something else is wrong")
+    if cpusets is not None:
+        assert node.cpusets() == cpusets
+    assert not node.path("var/lib/nri-pin/migration.json").exists()
+    policy = node.kubelet_settings().get("cpuManagerPolicy", "none")
+    assert node.units[AGENT].active == (policy == "none")
+    assert node.units[AGENT].enabled == (policy == "none")
+    if policy == "static":
+        assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
+    return policy
+
+
+DIRECTIONS = ("to-plugin", "to-kubelet")
+STEPS = {"to-plugin": 9, "to-kubelet": 7}
+BEFORE = {"to-plugin": "static", "to-kubelet": "none"}
+AFTER = {"to-plugin": "none", "to-kubelet": "static"}
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_failure_of_any_service_call_leaves_the_node_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    start = played_node(tmp_path / "start", monkeypatch)
+    prepared(start, direction)
+    clean = copy_of(start, tmp_path / "clean", monkeypatch)
+    assert clean.migrate(direction) == ""
+    assert len(clean.calls) >= 4
+    for number, call in enumerate(clean.calls):
+        node = copy_of(start, tmp_path / str(number), monkeypatch)
+        before = node.cpusets()
+        node.fails = call
+        error = node.migrate(direction)
+        assert "everything is as it was before, and the kubelet runs" in error, call
+        assert judge(node, before) == BEFORE[direction]
+
+
+@pytest.mark.parametrize(
+    ("direction", "step"),
+    [
+        *(("to-plugin", step) for step in range(STEPS["to-plugin"])),
+        *(("to-kubelet", step) for step in range(STEPS["to-kubelet"])),
+    ],
+)
+def test_a_failure_of_any_step_leaves_the_node_as_it_was(
+    node: PlayedNode, monkeypatch: pytest.MonkeyPatch, direction: str, step: int
+) -> None:
+    prepared(node, direction)
+    before = node.cpusets()
+    real = module.steps_of
+
+    def failing(*args: object) -> tuple[Step, ...]:
+        steps = list(real(*args))  # type: ignore[arg-type]
+        assert len(steps) == STEPS[direction]
+        done = steps[step].apply
+
+        def apply() -> None:
+            done()
+            raise HostError("x", "no")
+
+        steps[step] = replace(steps[step], apply=apply)
+        return tuple(steps)
+
+    monkeypatch.setattr(module, "steps_of", failing)
+    error = node.migrate(direction)
+    assert "x: no; everything is as it was before" in error
+    assert judge(node, before) == BEFORE[direction]
+
+
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("is_rebooted", [False, True], ids=["killed", "powered off"])
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_after_a_kill_at_any_moment_running_it_again_finishes_or_undoes(
+    node: PlayedNode,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    direction: str,
+    is_rebooted: bool,
+    part: int,
+) -> None:
+    prepared(node, direction)
+    before = node.cpusets()
+    ends = set()
+    for moment in range(part + 1, 200, PARTS):
+        other = copy_of(node, tmp_path / f"copy-{moment}", monkeypatch)
+        other.kill_at = moment
+        error = other.migrate(direction)
+        if not error.startswith("killed"):
+            assert error == ""
+            break
+        other.kill_at = -1
+        if is_rebooted:
+            other.reboot()
+        again = other.migrate(direction) if other.path("var/lib/nri-pin/migration.json").exists() else ""
+        assert again == "" or "was undone" in again, (moment, error, again, other.said)
+        ends.add(judge(other, None if is_rebooted else before))
+    assert moment > 15
+    assert BEFORE[direction] in ends
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_migration_whose_kubelet_has_started_is_finished(node: PlayedNode, direction: str) -> None:
+    prepared(node, direction)
+    before = node.cpusets()
+    node.kill_when = "record of ('verify',)"
+    assert node.migrate(direction) == "killed at record of ('verify',)"
+    assert node.migrate(direction) == ""
+    assert judge(node, before) == AFTER[direction]
+    assert node.migrate(direction) == ""
