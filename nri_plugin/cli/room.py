@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 
 import click
 
-from nri_plugin.checkpoint.file import FILE_NAME
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
 from nri_plugin.cli.explain.source import Ground, ground, ground_options
 from nri_plugin.cli.explain.what_if import changed, device
 from nri_plugin.cli.output import NARROW, columns, count_of, echo, fold_words, format_option, table, waiting
@@ -149,6 +149,8 @@ def command(
     Each pod is placed as the agent would place it; nothing is changed. Also shows the largest container with exclusive
     CPUs that fits under each topologyManagerPolicy.
     """
+    if machine is not None and state_file is None and os.path.abspath(state_dir) != DEFAULT_DIR:
+        state_file = state_dir
     if state_file is not None and os.path.isdir(state_file):
         state_file = os.path.join(state_file, FILE_NAME)
     wanted = [read_shape(text) for text in shapes]

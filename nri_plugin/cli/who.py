@@ -135,9 +135,10 @@ def command(
     Exit code: 0; 1 when no container has such a name, or several have; 2 when there is no such CPU or part, no
     checkpoint, or the machine of the checkpoint is not known.
     """
-    checkpoint = load_checkpoint(path_of(state_dir, path))
+    file = path_of(state_dir, path)
+    checkpoint = load_checkpoint(file)
     with usage_errors():
-        found = seen(checkpoint, machine, root)
+        found = seen(checkpoint, machine, root, file)
     answer = who(found, words)
     if output_format == "json":
         echo(json.dumps(asdict(answer), indent=2))

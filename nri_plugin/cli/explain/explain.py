@@ -343,6 +343,9 @@ def _since(named: NamedContainer, created: Created, told: Explanation, state: St
     held = state.allocation_of(named.record) if named.record else None
     if held and held.cpus and str(held.cpus) != told.cpus:
         yield f"resized since: it holds CPUs {held.cpus} today"
+    pool = str(state.shared_pool(created.node))
+    if named.record and told.outcome is ContainerOutcome.SHARED and pool not in {"", told.shared_pool}:
+        yield f"the shared pool has changed since: today it is CPUs {pool}"
 
 
 def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterator[str]:

@@ -15,7 +15,7 @@ import click
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.explain.what_if import resources_of
 from nri_plugin.cli.output import told
-from nri_plugin.cli.state.source import NO_RUNTIME, fits, read_agent, what_to_do
+from nri_plugin.cli.state.source import NO_RUNTIME, fits, read_agent, recorded_node, what_to_do
 from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load, load_hint_providers
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.explain.explanation import WITH_POD
@@ -259,15 +259,10 @@ def _found(
 
 def _by_history(state_dir: str, state_file: str | None) -> Ground | None:
     """The last machine and configuration of the history; None where there is none, or it cannot be read."""
-    folder = os.path.join(state_dir, DIRECTORY)
-    try:
-        entries = read(folder, load_hint_providers()).entries()
-        node = next((entry.node for entry in reversed(list(entries)) if entry.node is not None), None)
-    except HostError:
-        return None
+    node = recorded_node(state_dir)
     if node is None:
         return None
-    by = f"no agent answers: by the machine and the configuration of {folder}"
+    by = f"no agent answers: by the machine and the configuration of {os.path.join(state_dir, DIRECTORY)}"
     return _beside_checkpoint(node, by, state_dir, state_file)
 
 

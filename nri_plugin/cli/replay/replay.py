@@ -319,7 +319,7 @@ def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
     yield from table(rows, width, (2, 4, 5))
     yield from _more(len(found))
     where = found[0].moment.place
-    yield f"today's program decides otherwise, first at {where}"
+    yield f"today's program decides differently, first at {where}"
     yield "what comes after the first difference may follow from it"
 
 

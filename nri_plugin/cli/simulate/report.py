@@ -148,9 +148,7 @@ def _outcome(totals: Row) -> str:
     if totals["pods_partly"]:
         words += f", {totals['pods_partly']} in part"
     words += f", {totals['pods_refused']} refused" if totals["pods_refused"] else ", none refused"
-    return (
-        f"{words}; {totals['exclusive_cpus']} CPUs exclusive, {totals['available_cpus']} can still become so."
-    )
+    return f"{words}; {totals['exclusive_cpus']} CPUs exclusive, {totals['available_cpus']} available."
 
 
 def _refused(row: Row, shapes: Row) -> str:

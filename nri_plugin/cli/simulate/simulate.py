@@ -23,7 +23,7 @@ from nri_plugin.simulator.simulate.comparison import (
     ordered,
     other_orders,
 )
-from nri_plugin.simulator.simulate.config import Chosen, choose, parse_set
+from nri_plugin.simulator.simulate.config import Chosen, choose, parse_sets
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
 from nri_plugin.simulator.simulate.rows import read_shape
 from nri_plugin.simulator.simulate.simulate import simulate
@@ -71,7 +71,14 @@ not met; 2 for wrong usage.
     help="Overrides topologyManagerPolicy of the configuration.",
 )
 @click.option("--scope", type=click.Choice(("container", "pod")), help="Overrides topologyManagerScope.")
-@click.option("--set", "sets", metavar="KEY=VALUE", multiple=True, help="Replace a key of the configuration.")
+@click.option(
+    "--set",
+    "sets",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Replace a key of the configuration, or name a policy option alone: full-pcpus-only=true. The policy options of a "
+    "manager are replaced altogether.",
+)
 @click.option(
     "--shape",
     "shapes",
@@ -172,7 +179,7 @@ def _read(words: Sequence[str], node: str) -> tuple[SourcedMachine, PodPlan]:
 
 def _sets(policy: str | None, scope: str | None, sets: Sequence[str]) -> dict[str, str]:
     short = {"topologyManagerPolicy": policy, "topologyManagerScope": scope}
-    return {key: value for key, value in short.items() if value is not None} | dict(map(parse_set, sets))
+    return {key: value for key, value in short.items() if value is not None} | parse_sets(sets)
 
 
 def _choices(
@@ -187,7 +194,7 @@ def _choices(
     if compare is None:
         return chosen
     if "=" in compare and not os.path.exists(compare):
-        more = dict(parse_set(word, "--compare") for word in re.split(r",(?=\s*\w+=)", compare))
+        more = parse_sets(re.split(r",(?=\s*[\w-]+=)", compare), "--compare")
         try:
             return [*chosen, choose(machine.topology, config, plan.config, {**sets, **more}, plan.file)]
         except ConfigError as error:  # what the first one took without a word is not at fault

@@ -92,7 +92,7 @@ def sums(one: Simulation, width: int) -> list[str]:
 def _cpu_counts(one: Simulation) -> str:
     total = one.totals
     pool = f"shared pool {total.shared_pool or 'empty'}"
-    return f"{total.exclusive_cpus} exclusive, {total.available_cpus} can still become so, {pool}"
+    return f"{total.exclusive_cpus} exclusive, {total.available_cpus} available, {pool}"
 
 
 def _placements(one: Simulation, width: int) -> list[str]:
@@ -296,7 +296,7 @@ def _machine(one: Simulation, width: int) -> list[str]:
     lines = _telling([heads, *_grouped(ids, rows)], width)
     broken = [row for row in one.caches if row.fragmentation]
     if broken and one.machine.caches_known:
-        lines += folded("uncore caches broken up by core: " + _by_cache(broken), width, 2)
+        lines += folded("fragmentation of uncore caches, by core: " + _by_cache(broken), width, 2)
     return lines
 
 

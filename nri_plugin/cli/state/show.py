@@ -523,7 +523,7 @@ def command(
         raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
     checkpoint = load_checkpoint(source)
     with usage_errors():
-        found = seen(checkpoint, machine, root)
+        found = seen(checkpoint, machine, root, source)
     wanted = Wanted(namespace, pod, container)
     rows = rows_of(found, wanted)
     if output_format == "json":

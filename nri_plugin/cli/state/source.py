@@ -23,6 +23,7 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
+from nri_plugin.recording.file import DIRECTORY
 
 if TYPE_CHECKING:
     from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, QuietRow, RuntimeRow
@@ -173,8 +174,26 @@ def what_to_do(error: CheckpointError, path: str) -> str:
     )
 
 
-def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = None) -> Seen:
-    """The checkpoint with its machine: the named one, else this one if it fits, else what the checkpoint says.
+def recorded_node(state_dir: str) -> Node | None:
+    """The last machine and configuration of the history in a state directory; None where it has none."""
+    from nri_plugin.config.loading import load_hint_providers
+    from nri_plugin.recording.reader import read
+
+    try:
+        entries = read(os.path.join(state_dir, DIRECTORY), load_hint_providers()).entries()
+        return next((entry.node for entry in reversed(list(entries)) if entry.node is not None), None)
+    except HostError:
+        return None
+
+
+def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = None, path: str = "") -> Seen:
+    """The checkpoint with its machine: the named one, else this one if it fits, else one that its files know.
+
+    Args:
+        checkpoint: is shown.
+        machine: a named machine.
+        root: of the machine's files.
+        path: the file of the checkpoint; a history beside it knows the machine.
 
     Raises:
         WrongUsageError: the named machine is another one than the checkpoint is about.
@@ -190,6 +209,10 @@ def seen(checkpoint: Checkpoint, machine: str | None = None, root: str | None = 
     here = this_machine()
     if here is not None and fits(facts, here):
         return Seen(state, node_on(here, facts), has_parts=True, machine=HERE)
+    recorded = recorded_node(os.path.dirname(path)) if path else None
+    if recorded is not None and fits(facts, recorded.topology):
+        where = f"that of the history beside {path}"
+        return Seen(state, node_on(recorded.topology, facts), has_parts=True, machine=where)
     return Seen(state, facts.as_node(), has_parts=False, machine=AS_RECORDED)
 
 

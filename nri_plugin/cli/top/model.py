@@ -178,7 +178,7 @@ class TopFeed:
         checkpoint = read_checkpoint(self._file)
         if checkpoint is None:
             raise FileNotFoundError
-        found = seen(checkpoint, self._machine, self._root)
+        found = seen(checkpoint, self._machine, self._root, self._file)
         return Sample(found, False, f"{self._file}, generation {checkpoint.generation}")
 
 

@@ -7,8 +7,9 @@ import sys
 
 import click
 
-from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import echo, fold_words, format_option, wants_colour
+from nri_plugin.cli.state.source import fits, path_of, recorded_node
 from nri_plugin.cli.topology.machine_view import (
     KEY,
     Placements,
@@ -21,7 +22,13 @@ from nri_plugin.cli.topology.machine_view import (
 from nri_plugin.cli.topology.picture import draw, heat_map, in_encoding
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.machine import shipped
-from nri_plugin.simulator.machine.source import SourcedMachine, converted, live_machine, read_machine
+from nri_plugin.simulator.machine.source import (
+    MachineKind,
+    SourcedMachine,
+    converted,
+    live_machine,
+    read_machine,
+)
 
 EPILOG = """\b
 Examples:
@@ -44,7 +51,7 @@ synthetic string of hwloc, and fields for what the string cannot say:
   distances: {local: 10, socket: 12, remote: 32}
   offline: 3
   isolated: 4-7
-  nodes: {4-5: {cpus: none, memory: 16Gi}}
+  nodes: {4-5: {cpus: none, memory: 16Gi}, 0-3: {hugepages: {2Mi: 512, 1Gi: 4}}}
   devices:
     - {resource: nvidia.com/gpu, count: 4, nodes: 0}
   links:
@@ -129,12 +136,26 @@ def _view(name: str | None, root: str | None, state: str | None) -> View:
     if root is not None and not os.path.isdir(root):
         raise ConfigError(f"--root {root}", "no such directory; name one that holds sys and proc")
     machine = live_machine(root or LIVE) if name is None else read_machine(name)
+    if state is not None and name is None and root is None:
+        machine = _machine_of(state, machine)
     if state is not None:
         return View(machine, *read_placements(state, machine.topology, is_asked_for=True))
     if name is None and root is None:
         path = f"{DEFAULT_DIR}/{FILE_NAME}"
         return View(machine, *read_placements(path, machine.topology, is_asked_for=False))
     return View(machine, _dumped_placements(machine, name or ""), _doubt(machine))
+
+
+def _machine_of(state: str, here: SourcedMachine) -> SourcedMachine:
+    """This machine if the checkpoint is about it, else the one that the history beside the checkpoint knows."""
+    path = path_of(state, None) if os.path.isdir(state) else state
+    checkpoint = read_checkpoint(path)
+    if checkpoint is None or checkpoint.facts is None or fits(checkpoint.facts, here.topology):
+        return here
+    recorded = recorded_node(os.path.dirname(path))
+    if recorded is None or not fits(checkpoint.facts, recorded.topology):
+        return here
+    return SourcedMachine(f"the history beside {path}", MachineKind.RECORDED, recorded.topology)
 
 
 def _doubt(machine: SourcedMachine) -> str:

@@ -222,7 +222,7 @@ class SourcedMachine:
         kind: the kind of file.
         topology: the machine as placement sees it.
         description: of a described machine, with its devices; None for all others.
-        files: its kernel files; None for a described machine and a dump.
+        files: its kernel files; None for a described machine, a dump, and a machine that a history tells.
         dump: the content of a dump, with its containers; None for all others.
     """
 
@@ -234,7 +234,11 @@ class SourcedMachine:
     dump: Mapping[str, Any] | None = field(default=None, repr=False)
 
     def facts(self) -> dict[str, Any]:
-        """All facts about the machine, in the form of `nri-pin topology -o json`."""
+        """All facts about the machine, in the form of `nri-pin topology -o json`.
+
+        Raises:
+            ConfigError: only its topology is known: it is that of a history.
+        """
         from nri_plugin.host.sysfs import read_facts
 
         if self.dump is not None:
@@ -242,7 +246,11 @@ class SourcedMachine:
         files = self.files
         if self.description is not None:
             files = _described_files(self.description)
-        assert files is not None  # a machine has files, a dump or a description
+        if files is None:
+            raise ConfigError(
+                self.name,
+                "holds no kernel files of its machine, which -o json needs; name a file with --machine",
+            )
         facts = read_facts(files)
         memory_bytes = self.topology.nodes[0].memory_bytes
         # a kernel without NUMA shows all memory in one place

@@ -4,8 +4,9 @@ The agent requires reserved CPUs and has no default for them. If none are config
 core, and reports that.
 """
 
+import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.config import yaml_tree as source
@@ -13,7 +14,7 @@ from nri_plugin.config.checks import share_bytes
 from nri_plugin.config.keys import PLACE_KEYS, SET
 from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, load_text
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.options import Node
+from nri_plugin.model.options import REGISTRY, Node
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.scenario.scenario import read_text
 from nri_plugin.simulator.simulate.simulation import Configuration
@@ -98,6 +99,24 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
     return key.strip(), value.strip()
 
 
+def parse_sets(words: Iterable[str], option: str = "--set") -> dict[str, str]:
+    """The values by key; policy options may be named alone, `full-pcpus-only=true`, and are put together.
+
+    Raises:
+        ConfigError: a word is not KEY=VALUE.
+    """
+    managers = {one.name: one.manager.key for one in REGISTRY.values() if one.manager is not None}
+    found: dict[str, str] = {}
+    options: dict[str, dict[str, str]] = {}
+    for word in words:
+        key, value = parse_set(word, option)
+        if key in managers:
+            options.setdefault(managers[key], {})[key] = value
+        else:
+            found[key] = value
+    return found | {key: json.dumps(rows) for key, rows in options.items()}
+
+
 def _completed(
     topology: Topology, text: str, where: str, sets: Mapping[str, str]
 ) -> tuple[Mapping[str, str], str]:
@@ -107,7 +126,7 @@ def _completed(
     if not keys.isdisjoint(RESERVING):
         return {**added, **sets}, "as --set says" if "reservedSystemCPUs" in sets else f"as {where} says"
     core = str(topology.first_core)
-    return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, as nobody says which; {HOW}{core}"
+    return {**added, "reservedSystemCPUs": core, **sets}, f"the first core, by default; {HOW}{core}"
 
 
 def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) -> dict[str, str]:

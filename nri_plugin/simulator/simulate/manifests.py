@@ -305,6 +305,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "ReplicaSet": ("apps/v1", "replicas"),
     "DaemonSet": ("apps/v1", ""),
     "Job": ("batch/v1", "parallelism"),
+    "CronJob": ("batch/v1", "parallelism"),
 }
 """By kind: its apiVersion, and the key with the number of pods at once, where the kind has one. Items of lists may leave
 out the apiVersion."""
@@ -408,18 +409,26 @@ class Manifests:
             self._add(obj, path, "")
 
     def _workload(self, kind: str, obj: Object, path: Path) -> None:
-        _, key = KINDS[kind]
-        spec = checked_mapping(obj.get("spec"), (*path, "spec"))
-        refuse_slips(spec, (*path, "spec"), (key, "template") if key else ("template",))
-        template = checked_mapping(spec.get("template"), (*path, "spec", "template"))
+        version, key = KINDS[kind]
+        place = (*path, "spec")
+        spec = checked_mapping(obj.get("spec"), place)
+        if kind == "CronJob":  # the pods of one of its Jobs
+            refuse_slips(spec, place, ("jobTemplate",))
+            job = checked_mapping(spec.get("jobTemplate"), (*place, "jobTemplate"))
+            place = (*place, "jobTemplate", "spec")
+            spec = checked_mapping(job.get("spec"), place)
+        refuse_slips(spec, place, (key, "template") if key else ("template",))
+        template = checked_mapping(spec.get("template"), (*place, "template"))
+        if version == "apps/v1":
+            _check_selector(spec, template, place)
         namespace, name = _names(obj, path)
-        count = _replicas(spec, key, (*path, "spec", key))
+        count = _replicas(spec, key, (*place, key))
         if not count:
             self._nothing.append(f"{kind} {namespace}/{name} has {key} 0: no pods")
-        metadata = checked_mapping(template.get("metadata") or {}, (*path, "spec", "template", "metadata"))
+        metadata = checked_mapping(template.get("metadata") or {}, (*place, "template", "metadata"))
         for number in range(count):
             made = {**template, "metadata": {**metadata, "namespace": namespace, "name": f"{name}-{number}"}}
-            self._add(made, (*path, "spec", "template"), f"{kind} {namespace}/{name}")
+            self._add(made, (*place, "template"), f"{kind} {namespace}/{name}")
 
     def _add(self, obj: Object, path: Path, workload: str) -> None:
         namespace, name = _names(obj, path)
@@ -437,6 +446,27 @@ class Manifests:
             )
         self._names.add(pod.key)
         self.pods.append(FoundPod(path, pod, workload))
+
+
+def _check_selector(spec: Object, template: Object, path: Path) -> None:
+    """The API server's check that a workload finds its own pods.
+
+    Source: Kubernetes pkg/apis/apps/validation, ValidatePodTemplateSpecForReplicaSet and its siblings.
+    """
+    if spec.get("selector") is None:
+        raise ManifestError(
+            (*path, "selector"), "missing; repeat the labels of the template under matchLabels"
+        )
+    selector = checked_mapping(spec["selector"], (*path, "selector"))
+    metadata = checked_mapping(template.get("metadata") or {}, (*path, "template", "metadata"))
+    labels = checked_mapping(metadata.get("labels") or {}, (*path, "template", "metadata", "labels"))
+    wanted = checked_mapping(selector.get("matchLabels") or {}, (*path, "selector", "matchLabels"))
+    for name, value in wanted.items():
+        if labels.get(name) != value:
+            raise ManifestError(
+                (*path, "selector", "matchLabels", name),
+                f"{value} is not the label of the template, which is {labels.get(name, 'missing')}; make them equal",
+            )
 
 
 def _pod_spec(obj: Object, demand: PodDemand, namespace: str, name: str, path: Path) -> PodSpec:

@@ -99,7 +99,7 @@ def test_what_is_decided_otherwise_is_shown_and_fails(
     result = replay(day)
     assert result.return_value == 1
     assert what in result.output
-    assert "today's program decides otherwise, first at" in result.output
+    assert "today's program decides differently, first at" in result.output
 
 
 def test_another_configuration_is_no_failure(day: Path) -> None:

@@ -83,7 +83,7 @@ def test_links_lead_somewhere() -> None:
 def test_summary_tells_placed_in_part_and_refused() -> None:
     simulation = samples.sample()
     simulation["totals"]["pods_partly"] = 2
-    assert "3 of 4 pods placed, 2 in part, 1 refused; 14 CPUs exclusive, 49 can still become so." in render(
+    assert "3 of 4 pods placed, 2 in part, 1 refused; 14 CPUs exclusive, 49 available." in render(
         [simulation]
     )
 

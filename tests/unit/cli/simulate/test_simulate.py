@@ -42,7 +42,7 @@ def test_who_got_what_who_did_not_and_what_is_left_fit_into_80_columns(run) -> N
     assert "default/web-0/web and 2 more  shared pool" in out
     assert "1 pod refused, OutOfcpu: default/huge\n" in out
     assert "pods      5 of 6 placed, 1 refused" in out
-    assert "the first core, as nobody says which" in " ".join(out.split())
+    assert "the first core, by default" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("name", list(shipped_scenarios()))
@@ -204,7 +204,7 @@ def test_memory_devices_and_broken_caches_are_told_where_there_are_some(run) -> 
     _, out, _ = run("inference")
     assert "MEMORY LEFT" in out
     assert "DEVICES" in out
-    assert "uncore caches broken up by core: 14 % of 1" in out
+    assert "fragmentation of uncore caches, by core: 14 % of 1" in out
 
 
 def test_only_a_numa_node_of_several_caches_can_be_broken_up(run, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -225,6 +225,19 @@ def test_the_cpus_that_an_ended_init_container_keeps_have_a_row(run, tmp_path: P
         ["default/build/work", "2:", "1,9", "0", "0", "all"],
         ["default/build/fetch", "(ended)", "2:", "2,10", "0", "0"],
     ]
+
+
+def test_policy_options_may_be_named_alone(capsys) -> None:
+    words = ["simulate", "inference", "-o", "json", "--set", "prefer-align-cpus-by-uncorecache=true"]
+    assert main([*words, "--set", "full-pcpus-only=true"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["simulations"]
+    assert (
+        "prefer-align-cpus-by-uncorecache: true" in told["configuration"]["said"]["cpuManagerPolicyOptions"]
+    )
+    assert "full-pcpus-only: true" in told["configuration"]["said"]["cpuManagerPolicyOptions"]
+    assert (
+        main(["simulate", "inference", "--compare", "full-pcpus-only=true,topologyManagerPolicy=none"]) == 0
+    )
 
 
 def test_manifests_are_read_without_the_libraries_of_the_cluster(tmp_path: Path) -> None:

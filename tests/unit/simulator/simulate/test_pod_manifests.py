@@ -120,7 +120,11 @@ def test_annotations_and_labels_come_along() -> None:
     assert found.pod.key == "n/p"
 
 
-TEMPLATE = "template: {metadata: {annotations: {a: b}}, spec: {containers: [{name: c}]}}"
+LABELS = "{app: x, tier: y}"
+TEMPLATE = (
+    "selector: {matchLabels: {app: x}}, "
+    f"template: {{metadata: {{annotations: {{a: b}}, labels: {LABELS}}}, spec: {{containers: [{{name: c}}]}}}}"
+)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +138,12 @@ TEMPLATE = "template: {metadata: {annotations: {a: b}}, spec: {containers: [{nam
         ("Job", "parallelism: 4, completions: 8, ", 4),
         ("Job", "", 1),
         ("DaemonSet", "", 1),
+        ("CronJob", "schedule: '* * * * *', jobTemplate: {spec: {parallelism: 2, ", 2),
     ],
 )
 def test_what_makes_pods_makes_as_many_as_run_at_once(kind: str, spec: str, count: int) -> None:
-    text = f"kind: {kind}\nmetadata: {{name: w, namespace: n}}\nspec: {{{spec}{TEMPLATE}}}\n"
+    text = f"kind: {kind}\nmetadata: {{name: w, namespace: n}}\nspec: {{{spec}{TEMPLATE}}}"
+    text += "}" * (text.count("{") - text.count("}"))
     found = manifests(text).pods
     assert [each.pod.key for each in found] == [f"n/w-{number}" for number in range(count)]
     assert {each.workload for each in found} == {f"{kind} n/w"}
@@ -217,7 +223,7 @@ metadata: {name: m}
 ---
 kind: Deployment
 metadata: {name: none}
-spec: {replicas: 0, template: {spec: {containers: [{name: c}]}}}
+spec: {replicas: 0, selector: {}, template: {spec: {containers: [{name: c}]}}}
 ---
 kind: Pod
 metadata: {name: p}
@@ -308,7 +314,19 @@ def test_what_the_api_server_would_refuse_is_refused_with_its_path(resources: st
             "spec.template: expected keys and values, found nothing",
         ),
         (
-            "{kind: Deployment, metadata: {name: d}, spec: {replicas: x, template: {spec: {}}}}",
+            "{kind: Deployment, metadata: {name: d}, spec: {template: {spec: {}}}}",
+            "spec.selector: missing; repeat the labels of the template under matchLabels",
+        ),
+        (
+            "{kind: Deployment, metadata: {name: d}, spec: {selector: {matchLabels: {app: x}}, template: {spec: {}}}}",
+            "spec.selector.matchLabels.app: x is not the label of the template, which is missing; make them equal",
+        ),
+        (
+            "{kind: CronJob, metadata: {name: d}, spec: {jobTemplate: {}}}",
+            "spec.jobTemplate.spec: expected keys and values, found nothing",
+        ),
+        (
+            "{kind: Deployment, metadata: {name: d}, spec: {replicas: x, selector: {}, template: {spec: {}}}}",
             "spec.replicas: expected a number of pods, found 'x'",
         ),
         (

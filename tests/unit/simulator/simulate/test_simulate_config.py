@@ -17,7 +17,7 @@ def test_without_any_the_defaults_decide_and_the_first_core_is_kept() -> None:
     assert str(found.node.reserved) == str(TWO.first_core) == "0-1"
     assert found.node.options.topology_manager_policy is TopologyManagerPolicy.NONE
     assert found.shown.name == "defaults"
-    assert "the first core, as nobody says which" in found.shown.why_reserved
+    assert "the first core, by default" in found.shown.why_reserved
 
 
 def test_a_word_of_the_command_line_wins_and_is_shown() -> None:
