@@ -13,13 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from tests.e2e.lab.progress import say
-from tests.e2e.lab.setting_up import CANNOT_RUN, take_lock
+from tests.e2e.lab.setting_up import CANNOT_RUN, check_machine, take_lock
 from tests.e2e.lab.shell import CannotRun, LabError
 
-from .components import CONTROL_PLANE, DEFAULT_VERSION, programs
+from .components import CONTROL_PLANE, DEFAULT_VERSION, LEAN, programs
 from .control_plane import ControlPlane
+from .node_scenarios import NODE_SCENARIOS
 from .report import REPORTS, write_report
-from .running import Result, kept, run_scenarios
+from .running import ALL_SCENARIOS, LEAN_SCENARIOS, Result, kept, run_scenarios
 from .scenarios import SCENARIOS
 
 _INTERRUPTED = 130
@@ -27,6 +28,7 @@ _EPILOG = """examples:
   hack/cluster run                             every scenario, with a cluster of its own
   hack/cluster run foreign-edits-are-taken-back
   hack/cluster up; hack/cluster shell; hack/cluster down
+  hack/cluster run --lean                      what CI plays, built in a few minutes
   hack/cluster run --kubernetes 1.34.6
   hack/cluster report
 """
@@ -79,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
             own.add_argument("--bare", action="store_true", help="only etcd and the API server")
         if name == "run":
             own.add_argument("scenarios", nargs="*", metavar="SCENARIO", help="[default: all]")
+            own.add_argument(
+                "--lean", action="store_true",
+                help="without controllers and nodes, whose building takes longest: the scenarios that need neither",
+            )  # fmt: skip
         if name == "report":
             own.add_argument("--to", type=Path, default=REPORTS, metavar="DIR", help="[default: tests/e2e]")
     return whole
@@ -132,14 +138,14 @@ def _shell(arguments: argparse.Namespace) -> int:
 
 
 def _list(_arguments: argparse.Namespace) -> int:
-    for name, play in SCENARIOS.items():
+    for name, play in ALL_SCENARIOS.items():
         print(f"{name:45} {(play.__doc__ or '').splitlines()[0]}")  # noqa: T201
     return 0
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    names = arguments.scenarios or list(SCENARIOS)
-    if unknown := [name for name in names if name not in SCENARIOS]:
+    names = arguments.scenarios or _usual(arguments.lean)
+    if unknown := [name for name in names if name not in ALL_SCENARIOS]:
         print(f"hack/cluster: there is no scenario {unknown[0]}; hack/cluster list names them")  # noqa: T201
         return 2
     arguments.work.mkdir(parents=True, exist_ok=True)
@@ -148,17 +154,30 @@ def _run(arguments: argparse.Namespace) -> int:
         if lasting.is_up:
             version = (lasting.folder / "version").read_text()
             return _conclude(run_scenarios(names, lasting, version, arguments.work))
-        folder = programs(arguments.kubernetes, CONTROL_PLANE, arguments.work)
+        wanted = LEAN if arguments.lean else CONTROL_PLANE
+        folder = programs(arguments.kubernetes, wanted, arguments.work)
         cluster = ControlPlane(arguments.work / "run", folder)
         shutil.rmtree(
             cluster.folder, ignore_errors=True
         )  # of a command that was killed, whose programs ended with it
         try:
-            cluster.up()
+            cluster.up(lean=arguments.lean)
             results = run_scenarios(names, cluster, arguments.kubernetes, arguments.work)
         finally:
             cluster.down(arguments.work / "logs")
     return _conclude(results)
+
+
+def _usual(lean: bool) -> list[str]:
+    """The scenarios that nobody had to name: without those that this machine cannot play, which are said."""
+    if lean:
+        return list(LEAN_SCENARIOS)
+    try:
+        check_machine()
+    except CannotRun as error:
+        say(f"NOT RUN: {len(NODE_SCENARIOS)} scenarios on a real node: {error}")
+        return list(SCENARIOS)
+    return list(ALL_SCENARIOS)
 
 
 def _conclude(results: list[Result]) -> int:

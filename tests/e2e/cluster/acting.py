@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -88,23 +89,40 @@ def gc_sees_the_kind(stage: Stage, obj: Object) -> None:
     stage.until(lambda: not stage.topology("stray"), "the garbage collector knows the kind", patience_s=150)
 
 
-def grant(stage: Stage, name: str, rules: list[Object]) -> None:
-    """Further rights of the exporter's account, as the chart grants them."""
-    account = {"kind": "ServiceAccount", "name": "nri-pin-export", "namespace": "nri-pin"}
+_EXPORTER = {"kind": "ServiceAccount", "name": "nri-pin-export", "namespace": "nri-pin"}
+
+
+def refused_by_a_server_that_starts() -> set[str]:
+    """It knows neither accounts nor roles nor kinds at once; clients come again."""
+    kinds = ("pods", "nodes", "noderesourcetopologies")
+    asked = [f"{verb} {kind}" for verb in ("get", "list", "watch") for kind in kinds]
+    asked += ["patch noderesourcetopologies", "create events"]
+    return {f"{words} {status}" for words in asked for status in (401, 403, 404, 409, 429, 500, 503)}
+
+
+def grant(stage: Stage, name: str, rules: list[Object], whom: Object = _EXPORTER) -> None:
+    """Further rights, of the exporter's account as the chart grants them, or of somebody else."""
     group = "rbac.authorization.k8s.io"
     objects = [
         {"apiVersion": f"{group}/v1", "kind": "ClusterRole", "metadata": {"name": name}, "rules": rules},
         {
-            "apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [account],
+            "apiVersion": f"{group}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": name}, "subjects": [whom],
             "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
         },
     ]  # fmt: skip
     stage.apply(objects)
 
 
-def start_extender(stage: Stage) -> None:
-    """The extender with TLS, and a scheduler named `numa` beside the cluster's own, with the guide's configuration."""
-    chart = rendered_chart(stage, extender={"enabled": True}, crd={"install": False})
+def start_extender(stage: Stage, *, binds: bool = False) -> None:
+    """The extender with TLS, and a scheduler named `numa` beside the cluster's own, with the guide's configuration.
+
+    Args:
+        binds: the extender binds pods, too.
+    """
+    values: dict[str, Any] = {"enabled": True}
+    if binds:
+        values |= {"replicas": 1, "bind": {"enabled": True}, "tlsSecret": "tls", "clientCASecret": "tls"}
+    chart = rendered_chart(stage, extender=values, crd={"install": False})
     ours = [one for one in chart if one["kind"] in ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")]
     stage.apply([one for one in ours if one["metadata"]["name"] == EXTENDER])
     keys = stage.cluster.authority
@@ -116,19 +134,41 @@ def start_extender(stage: Stage) -> None:
         [
             sys.executable, "-P", "-m", "nri_plugin", "extender", "--listen", f"127.0.0.1:{port}",
             "--kubeconfig", stage.account("", EXTENDER), "--tls-cert", certificate, "--tls-key", key,
-            "--tls-client-ca", keys.ca,
+            "--tls-client-ca", keys.ca, *(["--bind"] if binds else []),
         ],
     )  # fmt: skip
     config = guide_configuration()
     extender = config["extenders"][0]
     extender["urlPrefix"] = f"https://127.0.0.1:{port}"
     extender["tlsConfig"] = {"caFile": str(keys.ca), "certFile": str(client), "keyFile": str(client_key)}
+    if binds:
+        extender["bindVerb"] = "bind"
     extender["httpTimeout"] = "30s"  # the guide's two seconds are for a machine that is not busy otherwise
     stage.until(lambda: listens(port), "the extender listens")
     configuration = stage.cluster.scheduler_configuration(
         "numa", {**config, "profiles": [{"schedulerName": "numa"}]}
     )
     stage.start("scheduler", scheduler_command(stage.cluster.programs, configuration))
+
+
+def plugin_configuration(stage: Stage) -> Path:
+    """The configuration of a scheduler named `numa` with the unmodified plugin NodeResourceTopologyMatch, and its rights."""
+    rule = {"apiGroups": ["topology.node.k8s.io"], "resources": ["*"], "verbs": ["get", "list", "watch"]}
+    user = {"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:kube-scheduler"}
+    grant(stage, "numa-scheduler", [rule], user)
+    name = "NodeResourceTopologyMatch"
+    arguments = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": f"{name}Args", "cacheResyncPeriodSeconds": 2,
+        "scoringStrategy": {"type": "LeastNUMANodes"},
+    }  # fmt: skip
+    profile = {
+        "schedulerName": "numa",
+        "plugins": {"multiPoint": {"enabled": [{"name": name}]}},
+        "pluginConfig": [{"name": name, "args": arguments}],
+    }
+    return stage.cluster.scheduler_configuration(
+        "numa-plugin", {"profiles": [profile], "percentageOfNodesToScore": 100}
+    )
 
 
 def guide_configuration() -> dict[str, Any]:

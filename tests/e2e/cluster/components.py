@@ -27,6 +27,14 @@ PACKAGES = {
     "kubelet": "k8s.io/kubernetes/cmd/kubelet",
 }
 CONTROL_PLANE = tuple(name for name in PACKAGES if name != "kubelet")
+LEAN = ("kube-apiserver", "etcd", "kube-scheduler", "kubectl")
+"""Without controllers: what is built in a few minutes, and suffices for exporter, events and extender."""
+
+PLUGINS_VERSION = "0.34.7"
+"""Of scheduler-plugins: the newest that the module proxy has."""
+
+_PLUGINS = "sigs.k8s.io/scheduler-plugins"
+_REPLACED = re.compile(r"^(?:replace|\t)\s*(k8s\.io/\S+ => \S+ v\S+)$", re.MULTILINE)
 
 _OLDEST_GO = (1, 21)
 """The first that fetches the compiler that a module asks for."""
@@ -50,7 +58,7 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
     folder = work / f"kubernetes-{version}"
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
-        check_go()
+        check_tools()
         source = _module(version, folder / "source")
         flags = " ".join(f"-X k8s.io/component-base/version.{word}" for word in _words(version, minor[1]))
         for name in missing:
@@ -68,12 +76,44 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
     return folder
 
 
-def check_go() -> None:
-    """See that there is a compiler.
+def topology_scheduler(work: Path) -> Path:
+    """The scheduler of the scheduler-plugins project, which has NodeResourceTopologyMatch; built when it is missing.
 
     Raises:
-        CannotRun: there is none, or it is too old.
+        CannotRun: there is no Go compiler.
+        LabError: it could not be built.
     """
+    folder = work / f"scheduler-plugins-{PLUGINS_VERSION}"
+    program = folder / "scheduler"
+    if not program.exists():
+        check_tools()
+        source = folder / "source"
+        source.mkdir(parents=True, exist_ok=True)
+        with step(f"building the scheduler of scheduler-plugins {PLUGINS_VERSION}, once"):
+            told = _downloaded(source, f"{_PLUGINS}@v{PLUGINS_VERSION}")
+            theirs = Path(told["GoMod"]).read_text()
+            go = _GO_LINE.search(theirs)
+            replaced = [f"replace {words}" for words in _REPLACED.findall(theirs)]
+            lines = [
+                "module cluster",
+                go[0] if go else "",
+                f"require {_PLUGINS} v{PLUGINS_VERSION}",
+                *replaced,
+            ]
+            write_whole(source / "go.mod", "\n".join([*lines, ""]))
+            _go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{_PLUGINS}/cmd/scheduler")
+        program.with_name("scheduler.new").replace(program)
+    return program
+
+
+def check_tools() -> None:
+    """See that there are a compiler and openssl.
+
+    Raises:
+        CannotRun: one is not there, or the compiler is too old.
+    """
+    if shutil.which("openssl") is None:
+        raise CannotRun("it makes certificates with openssl; install openssl")
     go = shutil.which("go")
     said = (
         subprocess.run([go, "env", "GOVERSION"], check=False, capture_output=True, text=True) if go else None
@@ -95,7 +135,7 @@ def _module(version: str, folder: Path) -> Path:
     if (folder / "go.mod").exists():
         return folder
     with step(f"fetching the source of Kubernetes {version}, once"):
-        told = json.loads(_go(folder, "mod", "download", "-json", f"k8s.io/kubernetes@v{version}"))
+        told = _downloaded(folder, f"k8s.io/kubernetes@v{version}")
     theirs = Path(told["GoMod"]).read_text()
     staged = "0" + version[1:]
     go = _GO_LINE.search(theirs)
@@ -103,6 +143,19 @@ def _module(version: str, folder: Path) -> Path:
     lines += [f"replace {name} => {name} v{staged}" for name in _STAGED.findall(theirs)]
     write_whole(folder / "go.mod", "\n".join([*lines, ""]))
     return folder
+
+
+def _downloaded(folder: Path, module: str) -> dict[str, str]:
+    """What go says about a module that it has fetched.
+
+    Raises:
+        CannotRun: the module proxy does not give it, so this machine can build nothing.
+    """
+    try:
+        told: dict[str, str] = json.loads(_go(folder, "mod", "download", "-json", module))
+    except LabError as error:
+        raise CannotRun(f"the Go module proxy does not give {module}: {error}") from error
+    return told
 
 
 def _go(folder: Path, *words: str) -> str:

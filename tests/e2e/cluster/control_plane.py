@@ -66,6 +66,11 @@ class ControlPlane:
         return bool(self._about)
 
     @property
+    def version(self) -> str:
+        """Of Kubernetes."""
+        return self.programs.name.partition("-")[2]
+
+    @property
     def server(self) -> str:
         """The address of the API server on this machine."""
         return f"https://127.0.0.1:{self.port}"
@@ -85,11 +90,12 @@ class ControlPlane:
         """What the API server was asked, a JSON object on a line."""
         return self.folder / "audit.jsonl"
 
-    def up(self, *, bare: bool = False) -> None:
+    def up(self, *, bare: bool = False, lean: bool = False) -> None:
         """Bring it up.
 
         Args:
             bare: only etcd and the API server.
+            lean: without controllers: what they would have made for pods is made once.
         """
         self.folder.mkdir(parents=True)
         self.authority.make()
@@ -103,17 +109,18 @@ class ControlPlane:
         with step("starting etcd and the API server"):
             self._start_etcd()
             self.start_api_server()
-        if not bare:
-            with step("starting the controller manager and the scheduler"):
+        if bare:
+            return
+        with step("starting the scheduler" if lean else "starting the controller manager and the scheduler"):
+            if lean:
+                self.until(lambda: self.found("/api/v1/namespaces/default"), "there are namespaces")
+                self.kubectl("create", "serviceaccount", "default", "-n", "default")
+            else:
                 self._start_controllers()
-                self.processes.start(
-                    "kube-scheduler",
-                    scheduler_command(self.programs, self.scheduler_configuration("scheduler")),
-                )
-                self.until(
-                    lambda: self.found("/api/v1/namespaces/default/serviceaccounts/default"),
-                    "controllers work",
-                )
+            configuration = self.scheduler_configuration("scheduler")
+            self.processes.start("kube-scheduler", scheduler_command(self.programs, configuration))
+            account = "/api/v1/namespaces/default/serviceaccounts/default"
+            self.until(lambda: self.found(account), "pods have an account")
 
     def down(self, keep: Path | None = None) -> None:
         """End everything that was started and remove the folder; logs go to `keep`."""

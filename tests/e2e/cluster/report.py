@@ -15,6 +15,18 @@ _LEGEND = (
     "`ok 25 / 12 s`: 25 facts held, none did not, in 12 seconds on a busy machine. Times are not judged."
 )
 
+WHY_REFUSED = {
+    "401": "its token had expired, or was bound to a pod or Node that was deleted",
+    "403": "an API server that had just started did not know the roles yet, or the Node of its token was deleted",
+    "404": "the Node had been deleted, or a server that had just started did not know the kind yet",
+    "409": "the exporter's first apply is without force: it found fields of another writer, or an object that was being deleted",
+    "500": "an API server that had just started had not read everything yet",
+    "503": "an API server that had just started was not ready",
+    "422": "the admission policy refused the object of another node, as it should",
+    "429": "an API server that had just started asked to come again",
+}
+"""By status: scenarios name each kind of request that may be refused, and any other is a failure."""
+
 
 def write_report(results: Sequence[Result], folder: Path) -> tuple[Path, Path]:
     """Write `cluster-report.md` and `cluster-report.html`.
@@ -92,7 +104,25 @@ def _lists(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
         for one in results
         for what, value in one.figures.items()
     ]
-    named = (("Failures", failures or ["None."]), ("Seen", seen), ("Figures", figures))
+    looks, shared = (sum(getattr(one, what) for one in results) for what in ("looks", "shared_exclusive"))
+    judged = [
+        (
+            f"All processes of the real node were looked at {looks} times, in its /proc: "
+            f"{shared} exclusive CPU sets were shared with another container."
+        )
+    ]
+    refused = [
+        f"{one.scenario}, {one.version}: {count} x {words}: {WHY_REFUSED.get(words.split()[-1], 'unexplained')}"
+        for one in results
+        for words, count in one.refused.items()
+    ]
+    named = (
+        ("Failures", failures or ["None."]),
+        ("Exclusive CPUs, judged from outside", judged if looks else []),
+        ("Requests of our service accounts that were refused", refused or ["None."]),
+        ("Seen", seen),
+        ("Figures", figures),
+    )
     return [(head, entries) for head, entries in named if entries]
 
 

@@ -5,19 +5,33 @@ import shutil
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tests.e2e.lab.progress import say
+from tests.e2e.lab.shell import CannotRun
 from tests.e2e.lab.writing import write_whole
 
 from .control_plane import ControlPlane
+from .guest_node import Guests
+from .node_scenarios import NODE_SCENARIOS
 from .scenarios import SCENARIOS
-from .stage import Stage
+from .stage import Facts, Stage
+
+ALL_SCENARIOS = {**SCENARIOS, **NODE_SCENARIOS}
+LEAN_SCENARIOS = (
+    "what-is-placed-is-published",
+    "refusals-are-events",
+    "foreign-edits-are-taken-back",
+    "an-exporter-writes-its-own-node-only",
+    "an-api-server-that-dies-is-survived",
+    "the-extender-chooses-nodes",
+)
+"""Those that need no controller and no node, and take a minute at most: exporter, events, extender, the object's life."""
 
 
 @dataclass
-class Result:
+class Result(Facts):
     """What one scenario found with one version.
 
     Attributes:
@@ -25,49 +39,42 @@ class Result:
         title: what it shows.
         version: of Kubernetes.
         seconds: how long it took.
-        held: facts that held.
-        failures: what did not, with what was seen instead.
-        figures: what was measured; nobody judges it.
-        seen: what the report lists beside the table.
     """
 
-    scenario: str
-    title: str
-    version: str
+    scenario: str = ""
+    title: str = ""
+    version: str = ""
     seconds: float = 0.0
-    held: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
-    figures: dict[str, str] = field(default_factory=dict)
-    seen: list[str] = field(default_factory=list)
 
 
 def run_scenarios(names: Sequence[str], cluster: ControlPlane, version: str, work: Path) -> list[Result]:
     """Play them; a scenario that breaks off has failed, and the others go on."""
-    return [_run(name, cluster, version, work) for name in names]
+    guests = Guests(cluster, work)
+    try:
+        return [_run(name, cluster, guests, version, work) for name in names]
+    finally:
+        guests.close()
 
 
-def _run(name: str, cluster: ControlPlane, version: str, work: Path) -> Result:
-    play = SCENARIOS[name]
+def _run(name: str, cluster: ControlPlane, guests: Guests, version: str, work: Path) -> Result:
+    play = ALL_SCENARIOS[name]
     title = (play.__doc__ or name).splitlines()[0].rstrip(".")
     say(f"{name}: {title}")
-    result = Result(name, title, version)
     folder = cluster.folder / name
     shutil.rmtree(folder, ignore_errors=True)
     began = time.monotonic()
-    with Stage(cluster, folder) as stage:
+    with Stage(cluster, folder, guests) as stage:
         try:
             play(stage)
+        except CannotRun:
+            raise
         except Exception as error:  # noqa: BLE001 - whatever it is, the others go on
             stage.failures.append(f"it broke off: {type(error).__name__}: {error}")
             say("".join(traceback.format_exception(error)))
         stage.judge_audit()
-    result.seconds = round(time.monotonic() - began, 1)
-    result.held, result.failures, result.figures, result.seen = (
-        stage.held,
-        stage.failures,
-        stage.figures,
-        stage.seen,
-    )
+    found = {each.name: getattr(stage, each.name) for each in fields(Facts)}
+    seconds = round(time.monotonic() - began, 1)
+    result = Result(**found, scenario=name, title=title, version=version, seconds=seconds)
     say(f"{name}: {len(result.held)} facts held, {len(result.failures)} did not, {result.seconds:.0f} s")
     keep(result, work)
     return result

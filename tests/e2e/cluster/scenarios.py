@@ -24,12 +24,16 @@ from .acting import (
     gc_sees_the_kind,
     grant,
     node_of,
+    plugin_configuration,
     pods,
+    refused_by_a_server_that_starts,
     rendered_chart,
     runs_on,
     scheduled,
     start_extender,
 )
+from .burst import Burst
+from .components import topology_scheduler
 from .control_plane import ControlPlane, Object
 from .stage import DEPLOY, EXPORTER, NRT_GROUP, Stage, pod_object
 
@@ -105,9 +109,14 @@ def what_is_placed_is_published(stage: Stage) -> None:
     stage.hold(node.name in told, "kubectl lists it by its short name", told)
     node.remove(sandbox)
     stage.until(lambda: stage.available(node.name) == ["6", "8"], "its CPUs are available again")
-    writes = len(stage.writes(node.name))
+    stage.until(lambda: _is_quiet(stage, node.name), "nothing is written while nothing changes")
+
+
+def _is_quiet(stage: Stage, node: str) -> bool:
+    """Whether nothing is written for a while: what was done last may still be on its way when this begins."""
+    writes = len(stage.writes(node))
     time.sleep(_QUIET_S)
-    stage.hold(len(stage.writes(node.name)) == writes, "nothing is written while nothing changes")
+    return len(stage.writes(node)) == writes
 
 
 @scenario
@@ -294,14 +303,7 @@ def an_api_server_that_dies_is_survived(stage: Stage) -> None:
     kubectl("annotate", "node-res-topo", node.name, "a=b")
     kubectl("patch", "node-res-topo", node.name, "--type=merge", "-p", '{"zones": []}')
     stage.until(lambda: stage.available(node.name) == ["2", "8"], "it watches again: an edit is taken back")
-    # a server that starts knows neither roles nor kinds at once; clients come again
-    verbs = [
-        f"{verb} {kind} {status}"
-        for verb in ("list", "watch")
-        for kind in ("pods", "noderesourcetopologies")
-        for status in (403, 429)
-    ]
-    stage.expected = {*verbs, *(f"patch noderesourcetopologies {status}" for status in (403, 404, 409, 429))}
+    stage.expected = refused_by_a_server_that_starts()
 
 
 @scenario
@@ -418,6 +420,35 @@ def refused_pods_of_a_controller_are_braked(stage: Stage) -> None:
     stage.hold(len(found) == len(failed) + 1, "one waits", len(found))
     patched = [one.status for one in stage.asked() if one.user == EXPORTER and one.what == "pods/status"]
     stage.hold(set(patched) == {200}, "every write of the status is accepted", patched)
+
+
+@scenario
+def two_hundred_pods_at_once(stage: Stage) -> None:
+    """200 pods on 60 played nodes at once: with no topology, the extender, its --bind, and the unmodified Go plugin fewer are refused."""
+    install(stage)
+    refused = {"no topology": _burst(stage, "no topology", "default-scheduler")}
+    for words, binds in (("the extender", False), ("the extender with --bind", True)):
+        start_extender(stage, binds=binds)
+        refused[words] = _burst(stage, words, "numa")
+        stage.end("scheduler")
+        stage.end("extender")
+    program = topology_scheduler(stage.cluster.programs.parent)
+    stage.start("scheduler", [program, f"--config={plugin_configuration(stage)}", "--secure-port=0", "-v=2"])
+    refused["the Go plugin"] = _burst(stage, "the Go plugin", "numa")
+    stage.hold(refused["the extender"] < refused["no topology"], "the extender spares refusals", refused)
+    stage.hold(
+        refused["the extender with --bind"] <= refused["the extender"], "with --bind no more are", refused
+    )
+
+
+def _burst(stage: Stage, words: str, scheduler: str) -> int:
+    """Play it; the pods that were refused."""
+    began = time.monotonic()
+    found = Burst(stage, scheduler).play()
+    stage.figure(f"{words}, 200 pods", ", ".join(f"{count} {what}" for what, count in found.items()))
+    stage.figure(f"{words}, the burst took", f"{time.monotonic() - began:.0f} s")
+    stage.hold(found["run"] > 0, f"pods run with {words}", found)
+    return found["refused"]
 
 
 @scenario

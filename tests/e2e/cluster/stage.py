@@ -21,6 +21,7 @@ from tests.e2e.lab.progress import say
 
 from .audit import Asked, read_audit
 from .control_plane import ControlPlane, Object, RefusedError
+from .guest_node import Guests
 
 DEPLOY = REPOSITORY / "deploy"
 NRT_GROUP = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
@@ -29,12 +30,25 @@ EXPORTER = "system:serviceaccount:nri-pin:nri-pin-export"
 
 @dataclass
 class Facts:
-    """What held and what did not, of one scenario."""
+    """What held and what did not, of one scenario.
+
+    Attributes:
+        held: facts that held.
+        failures: what did not, with what was seen instead.
+        figures: what was measured; nobody judges it.
+        seen: what the report lists beside the table.
+        refused: requests of our service accounts that were answered with a status from 400 on, `VERB WHAT STATUS`.
+        looks: how often all processes of the real node were looked at.
+        shared_exclusive: how many exclusive sets others shared, in all looks.
+    """
 
     held: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     figures: dict[str, str] = field(default_factory=dict)
     seen: list[str] = field(default_factory=list)
+    refused: dict[str, int] = field(default_factory=dict)
+    looks: int = 0
+    shared_exclusive: int = 0
 
     def hold(self, fact: object, words: str, detail: object = "") -> None:
         """Note a fact that has to hold; `words` say what is so."""
@@ -56,11 +70,12 @@ class Stage(Facts):
     Args:
         cluster: it is up.
         folder: for this scenario's files.
+        guests: real nodes, booted when a scenario asks for one.
     """
 
-    def __init__(self, cluster: ControlPlane, folder: Path) -> None:
+    def __init__(self, cluster: ControlPlane, folder: Path, guests: Guests) -> None:
         super().__init__()
-        self.cluster, self.folder = cluster, folder
+        self.cluster, self.folder, self.guests = cluster, folder, guests
         folder.mkdir(parents=True)
         self._ending = contextlib.ExitStack()
         self._began_at = cluster.audit_log.stat().st_size
@@ -143,7 +158,7 @@ class Stage(Facts):
         zones = (obj or {}).get("zones", ())
         return [one for zone in zones for one in zone["resources"] if one["name"] == "cpu"]
 
-    def until(self, fact: Callable[[], Any], words: str, patience_s: float = 60.0) -> Any:
+    def until(self, fact: Callable[[], Any], words: str, patience_s: float = 120.0) -> Any:
         """Wait for a fact and note that it came true; returns it."""
         began = time.monotonic()
         try:
@@ -173,6 +188,7 @@ class Stage(Facts):
             for one in self.asked()
             if one.user.startswith("system:serviceaccount:nri-pin:") and one.status >= 400
         )
+        self.refused = dict(sorted(found.items()))
         unexpected = {words: count for words, count in found.items() if words not in self.expected}
         self.hold(not unexpected, "our service accounts are refused nothing unexpected", unexpected)
         answered = Counter(
@@ -212,6 +228,13 @@ class PlayedNode:
         }  # fmt: skip
         status, answer = self._stage.cluster.ask("POST", "/api/v1/nodes", node)
         if status != 201:
+            raise RefusedError(status, str(answer))
+        # every new Node has a taint until a controller has seen that it is ready, and there may be no controller
+        kind = "application/merge-patch+json"
+        status, answer = self._stage.cluster.ask(
+            "PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}}, kind
+        )
+        if status != 200:
             raise RefusedError(status, str(answer))
 
     def export(self, kubeconfig: Path, *words: str) -> None:

@@ -78,7 +78,7 @@ def build_root(recipe: RootRecipe, mirror: Mirror, work: Path) -> Path:
         PackageLists(mirror, recipe.suite, work / f"apt-{recipe.suite}").fetch(
             [*_ALWAYS, *recipe.extra], archives
         )
-        _unpack(archives, root)
+        unpack(archives, root)
         _complete(root)
         shutil.rmtree(archives)
     done.touch()
@@ -99,7 +99,7 @@ def build_kernel(suite: str, mirror: Mirror, work: Path) -> Path:
         for package in archives.glob("*.deb"):
             if not package.name.startswith("linux-"):
                 package.unlink()
-        _unpack(archives, top)
+        unpack(archives, top)
         shutil.rmtree(archives)
     done.touch()
     return top
@@ -110,7 +110,8 @@ def python_of(root: Path) -> str:
     return (root / "usr/bin/python3").readlink().name.removeprefix("python")
 
 
-def _unpack(archives: Path, root: Path) -> None:
+def unpack(archives: Path, root: Path) -> None:
+    """Unpack every package of a directory into a root that does not exist yet; no script runs."""
     for name in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / name).mkdir(parents=True)
         (root / name).symlink_to(f"usr/{name}")
