@@ -57,7 +57,7 @@ def judge_case(case: Case, recorded: Case) -> Judged:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {player.unsound}")
         if not wrong or repaired:
             continue
-        repaired = _fault(case, step, expect)
+        repaired = _fault(case, number, expect)
         if not repaired:
             return Judged(
                 case["id"], Verdict.FAILED, f"step {number} {step['op']} {step.get('pod', '')}: {wrong}"
@@ -69,26 +69,23 @@ def judge_case(case: Case, recorded: Case) -> Judged:
     return Judged(case["id"], Verdict.FAILED if wrong else Verdict.PASSED, wrong)
 
 
-SHOWN_AT = {
-    "refused_for_nothing": ("add",),
-    "readmission": ("restart",),
-    "resize_moves": ("resize",),
-    "pod_size": ("resize", "restart"),
-}
-"""The steps in which these faults show; others may show in any."""
+SINCE = {"readmission": {"restart"}, "resize_moves": {"resize"}, "pod_size": {"resize", "restart"}}
+"""These faults show in such a step, or after one; others may show in any."""
 
 
-def _fault(case: Case, step: Case, expect: Case) -> str:
+def _fault(case: Case, number: int, expect: Case) -> str:
     """The fault of the kubelet that explains a difference in this step; empty for none."""
+    step = case["steps"][number]
     if _is_lost_in_go(step):
         return "the reference loses an amount that is written as a fraction"
     if "could not restore state" in expect.get("error", ""):
         return "the reference cannot read its state without the gate"
     faults = case.get("fault") or ()
-    is_here = [step["op"] in SHOWN_AT.get(fault, (step["op"],)) for fault in faults]
     if "refused_for_nothing" in faults and step["op"] == "add" and expect.get("admit"):
         return ""
-    return " ".join(faults) if any(is_here) else ""
+    done = {one["op"] for one in case["steps"][: number + 1]}
+    is_possible = any(not done.isdisjoint(SINCE.get(fault, done)) for fault in faults)
+    return " ".join(faults) if is_possible else ""
 
 
 def _is_lost_in_go(step: Case) -> bool:
@@ -178,7 +175,7 @@ class Player:
             terms = pod_terms(pod_question(self.node, state, record, facts, request), facts)
         else:
             _, question = in_scope(question_of(self.node, state, record, request))
-            assert question is not None
+            assert question is not None, "no container of the pod was placed before"
             terms = terms_of(question)
         ours = {
             manager: shown_hint_sets(terms.providers[OWN.index(provider)])
