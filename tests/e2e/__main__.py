@@ -63,7 +63,9 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="hack/e2e", description="Real containerd around the agent of this checkout."
     )
-    parser.add_argument("runs", nargs="?", default=USUAL, choices=["a", "b", "c", "d", "e", USUAL, "all"])
+    parser.add_argument(
+        "runs", nargs="?", default=USUAL, choices=["a", "b", "c", "d", "e", "f", USUAL, "all"]
+    )
     parser.add_argument(
         "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports"
     )

@@ -129,6 +129,15 @@ RUNS = (
         Run("e", f"e: this machine, containerd {version} from source", "sid", "run_machine", built=version)
         for version in ("2.2.7", "2.3.4")
     ),
+    Run(
+        "f",
+        "f: systemd starts the agent in a guest, containerd 1.7",
+        "trixie",
+        "run_unit",
+        in_guest=True,
+        with_systemd=True,
+        column="containerd-1.7-systemd",
+    ),
 )
 
 
