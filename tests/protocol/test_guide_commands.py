@@ -22,7 +22,7 @@ DEMO = "nri-pin demo "
 DAY = "nri-pin demo --fast --keep node"
 LSTOPO = guides.ROOT / "tests" / "machines" / "lstopo" / "demo.xml.gz"
 
-ELSEWHERE = {"run", "install", "release", "doctor", "extender", "noise"}
+ELSEWHERE = {"run", "install", "migrate", "release", "doctor", "extender", "noise"}
 """Commands that would serve, or change, judge or measure this machine; tests of their own run them."""
 
 STANDS_FOR = {
