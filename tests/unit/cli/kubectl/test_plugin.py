@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from nri_plugin.kube.noderesourcetopology import to_object
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from tests import guides
 from tests.builders import node as a_node
 from tests.fake_kubectl import Cluster, Object, agent_object, pod_object
 
@@ -526,3 +528,14 @@ def test_the_words_reach_the_real_program(cluster: Cluster, tmp_path: Path, capf
     assert "shop/db-0/c" in capfd.readouterr().out
     assert run("show", "shop/db-0", "--no-such-option") == 2
     assert "no such option" in capfd.readouterr().err
+
+
+QUOTED = [one.line for one in guides.quoted_commands() if one.line.startswith(plugin.PROGRAM)]
+
+
+@pytest.mark.parametrize("line", QUOTED)
+def test_every_line_that_a_guide_quotes_is_understood(line: str) -> None:
+    name, *words = shlex.split(line.partition("|")[0].removeprefix(plugin.PROGRAM))
+    command = plugin.group.get_command(click.Context(plugin.group), name)
+    assert command is not None
+    command.make_context(name, words)
