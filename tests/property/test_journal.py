@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.checkpoint.format import (
@@ -151,6 +152,7 @@ class SavedFile(RuleBasedStateMachine):
     def working(self) -> Iterator[None]:
         with (
             mock.patch.object(checkpoint, "os", self.disk),
+            mock.patch.object(directory, "os", self.disk),
             mock.patch.object(checkpoint, "LEAST_JOURNAL", 300),
         ):
             yield
