@@ -137,7 +137,8 @@ def admit(
         placed = _by_its_rules(node, state, pod, request, devices)
         if isinstance(placed, Unfit):
             return placed
-        return with_a_cpu(node, replace(placed, state=with_parts_inside(placed.state, pod.uid)))
+        within = with_parts_inside(placed.state, pod.uid)
+        return with_a_cpu(node, placed if within is placed.state else replace(placed, state=within))
     except AdmissionError as error:
         return Unfit(state, request, _in_scope_words(error.refusal, regime_of(node.options, pod)))
 

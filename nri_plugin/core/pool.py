@@ -41,7 +41,6 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     if before.allocations is after.allocations or not _writes_cgroups(node, before, after):
         return ()
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
-    own_before, own_after = _exclusive_by_key(node, before), _exclusive_by_key(node, after)
     # 1. The slices, which bound all containers below at once.
     slices = _bounding(node, before, after)
     narrowing: list[CpusetWrite] = []
@@ -50,10 +49,9 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
         narrowing += [CpusetWrite(ref, kept, compare=False, bounds=True) for ref in slices]
     # 2. Files that they do not bound.
     widening: list[CpusetWrite] = []
-    for record in _running_outside(after, slices):
-        key = record.key
+    for record in _affected(node, before, after, slices):
+        new, old = after.desired_cpus(node, record), before.desired_cpus(node, record)
         # A pool whose CPUs are all offline is empty and not written: an empty cpuset would mean all CPUs.
-        new, old = own_after.get(key, pool_after), own_before.get(key, pool_before)
         if new.mask != old.mask and new.mask:
             write = CpusetWrite(record.cgroup, new, record.id, compare=False)
             # A set that gains any CPU waits until the others have given theirs up.
@@ -62,6 +60,19 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
         # All files are written above; slices that bound none of them come last.
         widening.extend(_floor(node, after, slices_of(after)))
     return (*narrowing, *widening)
+
+
+def _affected(
+    node: Node, before: State, after: State, slices: Collection[CgroupRef]
+) -> Iterable[ContainerRecord]:
+    """The running containers that no slice bounds and whose CPUs may differ between the two states.
+
+    A container that has CPUs of its own, in a pod whose allocations are the same, is not even looked at.
+    """
+    if not after.exclusive <= node.topology.online:
+        return _running_outside(after, slices)  # owners of CPUs that are all offline run in the shared pool
+    changed = {pod_of(one.key) for one in after.changed_allocations(before)}
+    return [one for one in after.unpinned_outside(slices, changed) if one.phase is Phase.RUNNING]
 
 
 def files_wait(node: Node, before: State, after: State) -> bool:
@@ -161,14 +172,14 @@ def _floor(node: Node, state: State, slices: Iterable[CgroupRef]) -> tuple[Cpuse
     pool = state.shared_pool(node)
     if not node.options.pool_floor or not pool:
         return ()
-    owners = (state.pods.get(pod_of(key)) for key in state.holders)
+    owners = map(state.pods.get, state.owners)
     open_slices = {slice_above(pod.cgroup_parent) for pod in owners if pod is not None}
     return tuple(CpusetWrite(ref, pool) for ref in slices if ref not in open_slices)
 
 
 def _closed(node: Node, state: State) -> list[CgroupRef]:
     """The slices that hold the pool and nothing else."""
-    return [write.target for write in floor_writes(node, state)]
+    return state.remember("closed", node, lambda: [write.target for write in floor_writes(node, state)])
 
 
 def _bounding(node: Node, before: State, after: State) -> list[CgroupRef]:

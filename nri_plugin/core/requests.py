@@ -63,6 +63,7 @@ from nri_plugin.model.state import (
     QOSClass,
     Regime,
     allocation_key,
+    qos_slice,
 )
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_level import has_own_resources, is_eligible, pod_cpus, pod_memory
@@ -529,9 +530,10 @@ def slice_pattern(cgroup_parent: str) -> str:
     return f"{head}/{_KUBEPODS}/{{}}" if found else ""
 
 
+@lru_cache(maxsize=64)
 def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
     """The cgroups of the Burstable and of the BestEffort pods; none for the empty pattern."""
-    return tuple(CgroupRef(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
+    return tuple(qos_slice(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ Source: P. Bagwell, Ideal Hash Trees, 2001; cached sums as in R. Hinze and R. Pa
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import compress
+from operator import is_not, itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from nri_plugin.model.frozen import made_quickly
@@ -39,11 +40,11 @@ class CachedSum(Generic[Key, Value, Total]):
     """A sum over all entries; branches remember theirs, so that only changed paths are added up again.
 
     Attributes:
-        of: the sum of some entries, (key, value).
+        of: the sum of some entries, (key, value); goes over them once.
         join: adds sums. Both take none to many, in any order.
     """
 
-    of: Callable[[list[tuple[Key, Value]]], Total]
+    of: Callable[[Iterable[tuple[Key, Value]]], Total]
     join: Callable[[list[Total]], Total]
 
 
@@ -57,6 +58,11 @@ class Change(Generic[Key, Value]):
     after: Value | None
 
 
+_NO_SUMS: Mapping[Any, Any] = {}
+_UNKNOWN = object()
+_VALUE = itemgetter(1)
+
+
 class _Leaf:
     """Entries: (number, value) by key."""
 
@@ -64,7 +70,7 @@ class _Leaf:
 
     def __init__(self, entries: dict[Any, tuple[int, Any]]) -> None:
         self.entries = entries
-        self.sums: tuple[tuple[Any, Any], ...] = ()
+        self.sums = _NO_SUMS
 
 
 class _Branch:
@@ -74,7 +80,7 @@ class _Branch:
 
     def __init__(self, children: "tuple[_Branch | _Leaf, ...]") -> None:
         self.children = children
-        self.sums: tuple[tuple[Any, Any], ...] = ()
+        self.sums = _NO_SUMS
 
 
 _Tree = _Branch | _Leaf
@@ -307,34 +313,45 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
     """(key, old value, new value) of entries that are not the same object; equal subtrees are skipped."""
     if before is after:
         return
-    if isinstance(before, _Branch) and isinstance(after, _Branch):
-        for old, new in zip(before.children, after.children, strict=True):
-            if old is not new:
-                yield from _differences(old, new)
+    if type(before) is _Branch and type(after) is _Branch:
+        # Mostly one child differs: it is found without a step of the interpreter for each of them.
+        pairs = zip(before.children, after.children, strict=True)
+        for old, new in compress(pairs, map(is_not, before.children, after.children)):
+            yield from _differences(old, new)
         return
     left = before.entries if isinstance(before, _Leaf) else dict(_entries(before))
     right = after.entries if isinstance(after, _Leaf) else dict(_entries(after))
-    for key, entry in left.items():
-        other = right.get(key)
-        if other is None:
-            yield key, entry[1], None
-        elif other[1] is not entry[1]:
-            yield key, entry[1], other[1]
-    for key, entry in right.items():
-        if key not in left:
-            yield key, None, entry[1]
+    missing = len(left) - len(right)
+    # A copy has the entries of its original but for those that were set, so these few are found in the same way.
+    for key in compress(right, map(is_not, right.values(), map(left.get, right))):
+        one, other = left.get(key), right[key]
+        if one is None:
+            missing += 1
+            yield key, None, other[1]
+        elif one[1] is not other[1]:
+            yield key, one[1], other[1]
+    if missing:
+        for key, entry in left.items():
+            if key not in right:
+                yield key, entry[1], None
 
 
 def _total(tree: _Tree, wanted: CachedSum[Any, Any, Total]) -> Total:
-    for one, known in tree.sums:
-        if one is wanted:
-            return cast("Total", known)
+    found = tree.sums.get(wanted, _UNKNOWN)
+    if found is not _UNKNOWN:
+        return cast("Total", found)
     if isinstance(tree, _Leaf):
-        found = wanted.of([(key, value) for key, (_, value) in tree.entries.items()])
+        found = wanted.of(zip(tree.entries, map(_VALUE, tree.entries.values()), strict=True))
     else:
-        found = wanted.join([_total(child, wanted) for child in tree.children if child is not _EMPTY])
+        # Mostly all children but one remember theirs.
+        found = wanted.join(
+            [
+                _total(child, wanted) if (known := child.sums.get(wanted, _UNKNOWN)) is _UNKNOWN else known
+                for child in tree.children
+            ]
+        )
     # Two threads may do the same; then one of two equal sums is forgotten.
-    tree.sums = (*tree.sums, (wanted, found))
+    tree.sums = {**tree.sums, wanted: found}
     return found
 
 

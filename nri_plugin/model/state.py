@@ -14,6 +14,7 @@ from functools import cached_property, lru_cache, reduce
 from itertools import chain
 from operator import or_
 from typing import Any, TypeVar
+from weakref import ReferenceType, ref
 
 from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import Node
@@ -121,6 +122,12 @@ class CgroupRef:
     path: str = ""
 
 
+@lru_cache(maxsize=64)
+def qos_slice(name: str) -> CgroupRef:
+    """The slice of that name; equal ones are the same object, which sets of them compare at once."""
+    return CgroupRef(name)
+
+
 _BOUNDING = ("burstable", "besteffort")
 
 
@@ -143,14 +150,14 @@ def slice_above(name: str) -> CgroupRef | None:
         is_below = all(part.endswith(".slice") for part in parts if part)
         for word in _BOUNDING if found and is_below else ():
             if rest.startswith(f"{word}-"):
-                return CgroupRef(f"{head}kubepods-{word}.slice")
+                return qos_slice(f"{head}kubepods-{word}.slice")
         return None
     head, found, rest = name.partition("/kubepods/")
     # No part begins with a dot in most names: splitting them would take longer than all else.
     has_dots = "/." in f"/{name}" and {".", ".."} & set(name.split("/"))
     for word in _BOUNDING if found and not has_dots else ():
         if rest.startswith(f"{word}/"):
-            return CgroupRef(f"{head}/kubepods/{word}")
+            return qos_slice(f"{head}/kubepods/{word}")
     return None
 
 
@@ -445,10 +452,13 @@ class State:
             are left. Why: the kernel does not balance processes on isolated CPUs. Option: `isolatedCPUs:
             ignore`.
         """
-        # A decision, its check and its writes ask for the pool of the same node six times.
-        known: tuple[Node, CPUSet] | None = self.__dict__.get("_pool")
+        return self.remember("_pool", node, lambda: self._shared_pool(node))
+
+    def remember(self, what: str, node: Node, find: Callable[[], Value]) -> Value:
+        """The value of `what` on the node, found once: a decision, its check and its writes ask for the same several times."""
+        known: tuple[Node, Value] | None = self.__dict__.get(what)
         if known is None or known[0] is not node:
-            known = self.__dict__["_pool"] = (node, self._shared_pool(node))
+            known = self.__dict__[what] = (node, find())
         return known[1]
 
     def _shared_pool(self, node: Node) -> CPUSet:
@@ -527,6 +537,11 @@ class State:
         return allocations.in_order(keys)
 
     @property
+    def owners(self) -> frozenset[str]:
+        """The uids of the pods with such allocations."""
+        return persistent(self.allocations).total(_OWNERS)
+
+    @property
     def guaranteed_pods(self) -> list[PodRecord]:
         """The pods of class Guaranteed."""
         pods = persistent(self.pods)
@@ -540,15 +555,20 @@ class State:
 
     def changes_from(self, before: "State") -> "StateChanges":
         """What differs from `before`. The cost is that of the changes where one state was made from the other."""
-        return StateChanges(
-            persistent(self.pods).changes_from(persistent(before.pods)),
-            persistent(self.containers).changes_from(persistent(before.containers)),
-            self.changed_allocations(before),
-        )
+        # The validator, the checkpoint and the cgroup writes ask for the same changes. The former state is not kept alive.
+        known: tuple[ReferenceType[State], StateChanges] | None = self.__dict__.get("_changes")
+        if known is None or known[0]() is not before:
+            changes = StateChanges(
+                persistent(self.pods).changes_from(persistent(before.pods)),
+                persistent(self.containers).changes_from(persistent(before.containers)),
+                persistent(self.allocations).changes_from(persistent(before.allocations)),
+            )
+            known = self.__dict__["_changes"] = (ref(before), changes)
+        return known[1]
 
     def changed_allocations(self, before: "State") -> list[Change[str, Allocation]]:
         """The same of the allocations alone."""
-        return persistent(self.allocations).changes_from(persistent(before.allocations))
+        return [] if self.allocations is before.allocations else self.changes_from(before).allocations
 
     @property
     def slices_above(self) -> frozenset[CgroupRef | None]:
@@ -561,11 +581,27 @@ class State:
         The cost is that of their number, unless a slice that is not among these has containers.
         """
         containers = persistent(self.containers)
-        if all(one is None or one in slices for one in self.slices_above):
-            ids = containers.total(_BELOW_NO_SLICE)
+        if self._are_all_below(slices):
+            ids = [one for one, _ in containers.total(_BELOW_NO_SLICE)]
             return [containers[one] for one in containers.in_order(ids)]
         paths = ((record, record.cgroup.path) for record in containers.values())
         return [record for record, path in paths if path and slice_above(path) not in slices]
+
+    def unpinned_outside(self, slices: Collection[CgroupRef], pods: Collection[str]) -> list[ContainerRecord]:
+        """Of these containers those that have no CPUs of their own in force, and all of the given pods.
+
+        Where `outside` goes over all containers, so does this.
+        """
+        if not self._are_all_below(slices):
+            return self.outside(slices)
+        containers, pinned = persistent(self.containers), persistent(self.allocations).total(_PINNED)
+        outside = containers.total(_BELOW_NO_SLICE)
+        ids = [one for one, key in outside if key not in pinned or pod_of(key) in pods]
+        return [containers[one] for one in containers.in_order(ids)]
+
+    def _are_all_below(self, slices: Collection[CgroupRef]) -> bool:
+        """Whether there is no slice but these that has containers."""
+        return all(one is None or one in slices for one in self.slices_above)
 
     def ids_below(self, slices: Collection[CgroupRef]) -> Iterator[str]:
         """The ids of the containers that one of these slices is above, in any order, found one by one."""
@@ -641,19 +677,24 @@ _GROUPS: Mapping[str, Callable[[str, Any], str]] = {
 """The group of a record in each mapping of a state."""
 
 
-def _joined(parts: list[list[str]]) -> list[str]:
+def _joined(parts: list[list[Value]]) -> list[Value]:
     return list(chain.from_iterable(parts))
+
+
+def _united(parts: list[frozenset[Value]]) -> frozenset[Value]:
+    return frozenset().union(*parts)
 
 
 _UNREACHABLE: CachedSum[str, ContainerRecord, bool] = CachedSum(
     lambda some: not all(one.cgroup.path for _, one in some), any
 )
 _SLICES: CachedSum[str, ContainerRecord, frozenset[CgroupRef | None]] = CachedSum(
-    lambda some: frozenset(slice_above(one.cgroup.path) for _, one in some if one.cgroup.path),
-    lambda parts: frozenset().union(*parts),
+    lambda some: frozenset([slice_above(one.cgroup.path) for _, one in some if one.cgroup.path]), _united
 )
-_BELOW_NO_SLICE: CachedSum[str, ContainerRecord, list[str]] = CachedSum(
-    lambda some: [key for key, one in some if one.cgroup.path and slice_above(one.cgroup.path) is None],
+_BELOW_NO_SLICE: CachedSum[str, ContainerRecord, list[tuple[str, str]]] = CachedSum(
+    lambda some: [
+        (key, one.key) for key, one in some if one.cgroup.path and slice_above(one.cgroup.path) is None
+    ],
     _joined,
 )
 _EXCLUSIVE: CachedSum[str, Allocation, int] = CachedSum(
@@ -661,6 +702,12 @@ _EXCLUSIVE: CachedSum[str, Allocation, int] = CachedSum(
 )
 _HOLDERS: CachedSum[str, Allocation, list[str]] = CachedSum(
     lambda some: [key for key, one in some if one.cpus], _joined
+)
+_OWNERS: CachedSum[str, Allocation, frozenset[str]] = CachedSum(
+    lambda some: frozenset([pod_of(key) for key, one in some if one.cpus]), _united
+)
+_PINNED: CachedSum[str, Allocation, frozenset[str]] = CachedSum(
+    lambda some: frozenset([key for key, one in some if one.in_force]), _united
 )
 _GUARANTEED: CachedSum[str, PodRecord, list[str]] = CachedSum(
     lambda some: [uid for uid, one in some if one.qos is QOSClass.GUARANTEED],

@@ -39,12 +39,12 @@ steps = st.lists(
 
 
 def looked_at_everything(before: State, after: State) -> list[Violation]:
-    known = violations(ON, before)
+    known = by_cpu(violations(ON, before))
     took = not after.exclusive <= before.exclusive
     return [
         one
         for one in violations(ON, after)
-        if one not in known and (took or one.kind is not ViolationKind.EMPTY_POOL)
+        if by_cpu([one]).isdisjoint(known) and (took or one.kind is not ViolationKind.EMPTY_POOL)
     ]
 
 
