@@ -239,8 +239,8 @@ def _refuse(violations: Sequence[str]) -> None:
 # Writes that wait until the answer is out
 
 
-PORTION = 8
-"""Files that are written without a break: 0.1 ms. The loop answers the runtime between two portions."""
+PORTION = 2
+"""Files that are written without a break: some hundredths of a millisecond. The runtime is answered between two portions."""
 
 
 class WaitingWrites:

@@ -23,6 +23,7 @@ checkpoint and cgroups as they were.
 """
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -67,6 +68,9 @@ from nri_plugin.wire.nri.messages import Pod
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
+
+MOST_UNACCOUNTED = 96
+"""Parts of accounts that may wait while the runtime goes on asking: those of 32 requests."""
 
 LONGEST_WAIT_S = 10.0
 """The longest time between two portions of waiting writes; the loop begins one in each of its turns."""
@@ -170,7 +174,7 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
         self._refusals = RefusalMemory()
-        self._unaccounted: list[Callable[[], None]] = []
+        self._unaccounted: deque[Callable[[], None]] = deque()
 
     # ------------------------------------------------------------ the steps in their order
 
@@ -350,18 +354,21 @@ class Handler:
         say(self._log, logging.ERROR, "event not acted on", op=flow.op, event=name_of(event), err=why)
         return RequestReply(empty_response(event), failed=True)
 
-    def account(self) -> None:
+    def account(self, is_asked: Callable[[], bool] = lambda: False) -> None:
         """Step 9, for all requests that have been answered since the last call; never raises.
 
-        It comes after the answers, so an error in it must not reach the connection to the runtime.
+        It comes after the answers, so an error in it must not reach the connection to the runtime. While the runtime asks for
+        something (`is_asked`), the rest is left for a later call, up to `MOST_UNACCOUNTED` parts.
         """
-        waiting, self._unaccounted = self._unaccounted, []
-        for account in waiting:
+        waiting = self._unaccounted
+        while waiting:
             try:
-                account()
+                waiting.popleft()()
             except Exception:  # noqa: BLE001 - one that fails leaves the others
                 with suppress(Exception):
                     say_trace(self._log, "internal error after an answer, part of its account is lost")
+            if len(waiting) <= MOST_UNACCOUNTED and is_asked():
+                return
 
     def _record(self, flow: RequestFlow, reply: RequestReply) -> None:
         """Note the event; a timer of the loop writes it."""
@@ -557,7 +564,8 @@ class Handler:
         self.checkpoint.save(self.state, IN_TROUBLE_S if self.checkpoint.trouble else DEFAULT_SAVE_S)
 
     def close(self) -> None:
-        """Finish waiting writes, checkpoint and recording."""
+        """Finish accounts, waiting writes, checkpoint and recording."""
+        self.account()
         while self.write_waiting():
             pass
         self.checkpoint.close(self.state)

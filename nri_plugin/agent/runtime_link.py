@@ -122,7 +122,7 @@ class RuntimeLink:
         connection = self._connection = RuntimeConnection(
             self._new_session(self._hears), Transport(sock), self._log, self._loop.clock
         )
-        self._loop.watch(sock, self._readable)
+        self._loop.watch(sock, self._readable, is_urgent=True)
         # At once: the runtime serves no other plugin until this one has registered.
         connection.session.register(self._loop.clock())
         self._guarded(connection, self._flush)
@@ -219,16 +219,15 @@ class RuntimeLink:
         is_all_out = connection.send()
         # The rest is sent when the socket is writable; meanwhile the agent goes on reading.
         if is_all_out is had_unsent:
-            self._loop.watch(
-                connection.transport.sock, self._readable, None if is_all_out else self._writable
-            )
+            writable = None if is_all_out else self._writable
+            self._loop.watch(connection.transport.sock, self._readable, writable, is_urgent=True)
 
     def _after_answers(self, connection: RuntimeConnection) -> None:
         """Do steps 9 and 10 of the requests that were answered, also where the connection is lost."""
         if self.handler is None:
             return
         try:
-            self.handler.account()
+            self.handler.account(self._loop.is_asked)
             if connection.checks and not connection.transport.has_unsent:
                 checks, connection.checks = connection.checks, []
                 self.handler.read_back(checks)

@@ -155,12 +155,16 @@ class MachineWatch:
             )
 
 
+PORTIONS = 8
+"""The most portions in a turn of the loop; before each but the first, the runtime is given way."""
+
+
 class LateWriter:
     """Writes the cgroups that may wait until an answer is out, in portions; requests are answered between two portions.
 
     Args:
         handler: writes them.
-        loop: runs a portion in each of its turns.
+        loop: runs some portions in each of its turns, as long as the runtime asks for nothing.
     """
 
     def __init__(self, handler: Handler, loop: Loop) -> None:
@@ -172,8 +176,12 @@ class LateWriter:
             self._loop.set_timer("late writes", self._loop.clock(), self._write)
 
     def _write(self) -> None:
-        if self._handler.write_waiting():
-            self._loop.set_timer("late writes", self._loop.clock(), self._write)
+        for _ in range(PORTIONS):
+            if not self._handler.write_waiting():
+                return
+            if self._loop.is_asked():
+                break
+        self._loop.set_timer("late writes", self._loop.clock(), self._write)
 
 
 ENDED_PAUSE_S = 10.0

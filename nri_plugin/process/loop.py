@@ -7,6 +7,7 @@ and popleft of a deque are atomic, and a byte in the wake-up socket pair ends th
 import faulthandler
 import logging
 import os
+import select
 import selectors
 import signal
 import socket
@@ -16,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from operator import itemgetter
 from types import FrameType
 from typing import Protocol
 
@@ -25,6 +27,12 @@ Action = Callable[[], None]
 Clock = Callable[[], float]
 
 DRAIN_BYTES = 4096
+
+MOST_PUT_OFF = 16
+"""Turns in a row that timers wait for urgent sources. A runtime that never pauses delays them no longer than that."""
+
+
+_WHEN = itemgetter(0)
 
 
 class Source(Protocol):
@@ -44,6 +52,8 @@ class Loop:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.clock = clock
         self._selector = selectors.DefaultSelector()
+        self._urgent = select.poll()
+        self._put_off = 0
         self._posted: deque[Action] = deque()
         self._timers: dict[str, tuple[float, Action]] = {}
         self._after_turn: Action | None = None
@@ -53,11 +63,20 @@ class Loop:
         self._wake_out.setblocking(False)
         self._selector.register(self._wake_in, selectors.EVENT_READ, (self._drain, None))
 
-    def watch(self, source: Source, on_readable: Action, on_writable: Action | None = None) -> None:
+    def watch(
+        self,
+        source: Source,
+        on_readable: Action,
+        on_writable: Action | None = None,
+        *,
+        is_urgent: bool = False,
+    ) -> None:
         """Run `on_readable` whenever `source` is readable or closed, and `on_writable`, if given, while it is writable.
 
-        A second call for the same source replaces the first.
+        A second call for the same source replaces the first. Timers wait while an urgent source is readable.
         """
+        if is_urgent:
+            self._urgent.register(source.fileno(), select.POLLIN)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if on_writable else 0)
         data = (on_readable, on_writable)
         if source in self._selector.get_map():
@@ -69,6 +88,12 @@ class Loop:
         """Stop watching; call it before the source is closed."""
         if source in self._selector.get_map():
             self._selector.unregister(source)
+        with suppress(KeyError):
+            self._urgent.unregister(source.fileno())
+
+    def is_asked(self) -> bool:
+        """Return whether an urgent source is readable: what nobody waits for gives way."""
+        return bool(self._urgent.poll(0))
 
     def set_timer(self, name: str, when: float | None, action: Action) -> None:
         """Run `action` once at `when`; replaces the timer of that name, and with None only removes it."""
@@ -151,7 +176,10 @@ class Loop:
             return 0.0
         if not self._timers:
             return None
-        return max(0.0, min(when for when, _ in self._timers.values()) - self.clock())
+        return max(0.0, self._next_due() - self.clock())
+
+    def _next_due(self) -> float:
+        return float(min(map(_WHEN, self._timers.values())))
 
     def _run_posted(self) -> None:
         for _ in range(len(self._posted)):
@@ -159,11 +187,17 @@ class Loop:
 
     def _run_due_timers(self) -> None:
         now = self.clock()
+        if not self._timers or self._next_due() > now:
+            return
         for name in [name for name, (when, _) in self._timers.items() if when <= now]:
+            if self._put_off < MOST_PUT_OFF and self.is_asked():
+                self._put_off += 1
+                return
             timer = self._timers.get(name)
             if timer is not None and timer[0] <= now:
                 del self._timers[name]
                 timer[1]()
+        self._put_off = 0
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):

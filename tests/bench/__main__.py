@@ -33,6 +33,13 @@ PARTS = {
 }
 USUAL = ("decisions", "wire")
 STUDIES = ("packing", "search", "extender", "stages", "peers")
+CROWDS = {
+    "empty": against_peers.EMPTY,
+    "100": against_peers.SMALL,
+    "3000": against_peers.FULL,
+    "10000": against_peers.HUGE,
+}
+CRI = "cri"
 
 
 def main() -> int:
@@ -54,7 +61,7 @@ def main() -> int:
     if "stages" in parts:
         _stages(5 if chosen.quick else 200)
     if "peers" in parts:
-        return _peers(quick=chosen.quick)
+        return _peers(chosen.only or [*CROWDS, CRI], quick=chosen.quick)
     return 0
 
 
@@ -87,6 +94,13 @@ def _arguments() -> argparse.Namespace:
         "--quick",
         action="store_true",
         help="packing, search, extender, stages and peers with a fifth of the samples or less",
+    )
+    parser.add_argument(
+        "--only",
+        action="append",
+        choices=[*CROWDS, CRI],
+        help="peers beside so many containers only, or only the creations by a real containerd; may be given several times "
+        "(growth is in times the figures of empty)",
     )
     return parser.parse_args()
 
@@ -165,19 +179,21 @@ def _stages(rounds: int) -> None:
     _say(sys.stdout, f"{machine()}\n\n{stages.table(found)}\n\n{stages.counted()}\n")
 
 
-def _peers(*, quick: bool) -> int:
+def _peers(only: list[str], *, quick: bool) -> int:
     """The hook against Go; the short form has small crowds, few samples and no real runtime."""
-    turns, rounds, slow = (1, 80, 10) if quick else (4, 400, 100)
+    turns, rounds, slow = (1, 80, 10) if quick else (2, 400, 100)
+    crowds = [crowd for name, crowd in CROWDS.items() if name in only]
+    if quick and only == [*CROWDS, CRI]:
+        crowds = [against_peers.EMPTY, against_peers.SMALL]
     notes, found = [], []
     try:
         programs = against_peers.build()
         peers = [against_peers.NOTHING, against_peers.OURS]
-        missing = against_peers.build_aware(programs, only_kept=quick)
-        if missing:
-            notes.append(f"no topology-aware: {missing}")
-        else:
-            peers.append(against_peers.AWARE)
-        for crowd in against_peers.CROWDS[: 2 if quick else None]:
+        if any(map(against_peers.AWARE.is_asked_beside, crowds)):
+            missing = against_peers.build_aware(programs, only_kept=quick)
+            notes += [f"no topology-aware: {missing}"] if missing else []
+            peers += [] if missing else [against_peers.AWARE]
+        for crowd in crowds:
             _say(sys.stderr, f"\r\033[K{crowd.name}")
             asked = (rounds, slow) if crowd.asked else (0, 0)
             found.append(against_peers.measure(programs, crowd, peers, turns, *asked))
@@ -187,7 +203,7 @@ def _peers(*, quick: bool) -> int:
     ratios = []
     if quick:
         notes.append("no creations by a real containerd: not in the short form")
-    else:
+    elif CRI in only:
         _say(sys.stderr, "\r\033[Ka real containerd")
         try:
             ratios = cri.creations()

@@ -82,6 +82,10 @@ class Peer:
     command: Callable[[Path, Path], Sequence[str]]
     most: int | None = None
 
+    def is_asked_beside(self, crowd: Crowd) -> bool:
+        """Whether it can be asked beside that crowd."""
+        return self.most is None or crowd.pods <= self.most
+
 
 def _noop(programs: Path, base: Path) -> Sequence[str]:
     return (f"{programs}/noop", f"{base}/nri.sock")
@@ -207,7 +211,7 @@ def measure(
         rounds: creations of each kind in a run.
         slow: of each kind at a distance of 20 ms.
     """
-    able = [peer for peer in peers if peer.most is None or crowd.pods <= peer.most]
+    able = [peer for peer in peers if peer.is_asked_beside(crowd)]
     found = {peer.name: Samples() for peer in able}
     for turn in range(turns):
         for peer in able if turn % 2 == 0 else reversed(able):

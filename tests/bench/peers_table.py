@@ -35,15 +35,16 @@ def tables(measured: Sequence[Beside], cri: Sequence[tuple[str, float]]) -> str:
     """Both tables.
 
     Args:
-        measured: one for each crowd, the empty node first.
+        measured: one for each crowd; growth is in times the figures of the empty node, where those are there.
         cri: ratios of creations by a real runtime, with the plugin to without it.
     """
-    names = list(dict.fromkeys(name for one in measured for name in one.found))
+    names = list(dict.fromkeys((*(name for one in measured for name in one.found), OURS.name)))
     ratios = [*_ratios(measured), *(Row(what, {OURS.name: f"{x:.2f}"}, str(LARGEST_CRI)) for what, x in cri)]
+    times = list(_times(measured))
     return "\n\n".join(
         (
-            _table("milliseconds, p50 and p99", names, list(_times(measured))),
-            _table("ratios and memory", names, ratios, "at most"),
+            *([_table("milliseconds, p50 and p99", names, times)] if times else []),
+            *([_table("ratios and memory", names, ratios, "at most")] if ratios else []),
         )
     )
 
@@ -65,7 +66,7 @@ def _pair(us: Sequence[float]) -> str:
 
 
 def _ratios(measured: Sequence[Beside]) -> Iterator[Row]:
-    alone = measured[0].found
+    alone = next((one.found for one in measured if one.crowd == EMPTY), {})
     for one in measured:
         for series in ("synchronize", *SERIES):
             if series in one.found[NOTHING.name].us and (one.crowd.pods or series != "synchronize"):
@@ -95,16 +96,20 @@ def _against(one: Beside, series: str, alone: Mapping[str, Samples]) -> Iterator
     if series == "synchronize":
         return
     if one.crowd.pods:
-        growth = {name: at(us, 0.5) / at(alone[name].us[series], 0.5) for name, us in others.items()}
-        yield Row(
-            "    p50 to the own one on an empty node",
-            _numbers(growth),
-            str(LARGEST_GROWTH) if one.crowd == FULL else "",
-        )
+        growth = {
+            name: at(us, 0.5) / at(alone[name].us[series], 0.5)
+            for name, us in others.items()
+            if name in alone
+        }
+        if growth:
+            most = str(LARGEST_GROWTH) if one.crowd == FULL else ""
+            yield Row("    p50 to the own one on an empty node", _numbers(growth), most)
         updates = {n: one.found[n].updates[series] / len(us) for n, us in others.items()}
         if any(updates.values()):
             yield Row("    updates of others that the runtime has to make", _numbers(updates, "{:.0f}"))
     if len(go) >= ENOUGH:
+        late = {name: at(us, 0.99) / at(go, 0.99) for name, us in others.items()}
+        yield Row("    p99 to Go's", _numbers(late))
         tails = {name: _tail(us) / _tail(go) for name, us in others.items()}
         yield Row("    p99/p50 to Go's", _numbers(tails), str(LARGEST_TAIL))
 

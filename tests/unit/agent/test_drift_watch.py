@@ -67,10 +67,16 @@ class FakeLoop(Loop):
     def __init__(self, clock: Clock) -> None:
         self.clock = self.told = clock
         self._timers = {}
+        self._put_off = 0
         self.on_readable: Callable[[], None] = lambda: None
 
-    def watch(self, source: object, on_readable: Callable[[], None], on_writable: object = None) -> None:
+    def watch(  # type: ignore[override]
+        self, source: object, on_readable: Callable[[], None], on_writable: object = None
+    ) -> None:
         self.on_readable = on_readable
+
+    def is_asked(self) -> bool:
+        return False
 
     def forget(self, source: object) -> None:
         self.on_readable = lambda: None

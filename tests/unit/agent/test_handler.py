@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.agent.cpusets import PORTION
-from nri_plugin.agent.handler import LONGEST_WAIT_S
+from nri_plugin.agent.handler import LONGEST_WAIT_S, MOST_UNACCOUNTED
 from nri_plugin.agent.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
@@ -414,6 +414,22 @@ def test_nothing_is_logged_recorded_or_counted_before_the_reply_is_queued():
     assert len(told) == 1
     bench.handler.account()
     assert len(told) == 1
+
+
+def test_accounts_give_way_while_the_runtime_asks_until_too_many_wait():
+    told: list[RequestOutcome] = []
+    bench = Bench(node(pool_floor=False), observe=told.append)
+    bench.handler.answer(nri.Request(1, None, create_exclusive(bench)))
+    bench.handler.account(lambda: True)
+    assert (bench.lines.texts("INFO"), told) == (["decided"], []), "one part at least"
+    started = nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5))
+    for number in range(MOST_UNACCOUNTED):
+        bench.handler.answer(nri.Request(2 + number, None, started))
+    bench.handler.account(lambda: True)
+    assert len(bench.handler._unaccounted) == MOST_UNACCOUNTED
+    assert [type(one.event) for one in told[:2]] == [nri.CreateContainer, nri.PostStartContainer]
+    bench.handler.close()
+    assert len(told) == 1 + MOST_UNACCOUNTED
 
 
 def test_the_repair_of_a_failed_write_comes_before_the_reply_and_is_recorded_after_the_request(narrow: Bench):

@@ -30,6 +30,10 @@ class Timers(Loop):
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._timers = {}
+        self._put_off = 0
+
+    def is_asked(self) -> bool:
+        return False
 
 
 def bench() -> tuple[Bench, ObservedWatch]:

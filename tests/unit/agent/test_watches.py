@@ -1,5 +1,6 @@
 """What is put together to notice drift and a changed machine, on a folder that stands in for both."""
 
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,14 +12,20 @@ from nri_plugin.agent import watches
 from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
 from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
 from nri_plugin.agent.status_socket import StatusFeed
-from nri_plugin.agent.watches import LOOK_PAUSE_S, LateWriter, reconcile_kernel_settings, watch_drift
+from nri_plugin.agent.watches import (
+    LOOK_PAUSE_S,
+    PORTIONS,
+    LateWriter,
+    reconcile_kernel_settings,
+    watch_drift,
+)
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Isolation, Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
-from nri_plugin.process.loop import Loop
+from nri_plugin.process.loop import MOST_PUT_OFF, Loop
 from tests.agent_fakes import Bench
 from tests.builders import machine
 from tests.unit.agent.test_drift_watch import FakeLoop
@@ -242,11 +249,11 @@ def test_without_inotify_quotas_are_kept_by_the_sweep(
     v2.loop.close()
 
 
-def test_what_waits_is_written_a_portion_in_each_turn_of_the_loop() -> None:
-    parts, written = ["first", "second"], []
+def test_what_waits_is_written_in_portions_between_which_the_runtime_is_given_way() -> None:
+    parts, written = list(range(PORTIONS + 3)), list[int]()
 
     class Handler:
-        is_waiting = True
+        is_waiting = False
 
         def write_waiting(self) -> bool:
             written.append(parts.pop(0))
@@ -255,7 +262,6 @@ def test_what_waits_is_written_a_portion_in_each_turn_of_the_loop() -> None:
     handler, clock = Handler(), SimpleNamespace(now=0.0)
     loop = Loop(lambda: clock.now)
     late = LateWriter(handler, loop)  # type: ignore[arg-type]
-    handler.is_waiting = False
     late(SimpleNamespace())  # type: ignore[arg-type]
     handler.is_waiting = True
     loop.post(lambda: None)
@@ -263,10 +269,20 @@ def test_what_waits_is_written_a_portion_in_each_turn_of_the_loop() -> None:
     assert written == [], "nothing waited"
     late(SimpleNamespace())  # type: ignore[arg-type]
     loop.run_once()
-    assert written == ["first"]
+    assert len(written) == PORTIONS, "a turn has an end"
+    ours, theirs = socket.socketpair()
+    loop.watch(ours, lambda: written.append(-1), is_urgent=True)
+    theirs.send(b"?")
     loop.run_once()
-    assert written == ["first", "second"]
+    assert written[PORTIONS:] == [-1], "the runtime asks"
+    loop._put_off = MOST_PUT_OFF
+    loop.run_once()
+    assert written[PORTIONS:] == [-1, -1, PORTIONS], "one portion, and the runtime asks again"
+    loop.forget(ours)
+    loop.run_once()
+    assert parts == []
     loop.post(lambda: None)
     loop.run_once()
-    assert written == ["first", "second"]
-    loop.close()
+    assert len(written) == PORTIONS + 5
+    for one in (ours, theirs, loop):
+        one.close()

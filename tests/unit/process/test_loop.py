@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from nri_plugin.process.loop import Loop
+from nri_plugin.process.loop import MOST_PUT_OFF, Loop
 
 
 class Clock:
@@ -140,6 +140,32 @@ def test_a_timer_of_minus_infinity_is_due_at_once(loop: Loop):
     loop.set_timer("a", float("-inf"), lambda: ran.append(1))
     loop.run_once()
     assert ran == [1]
+
+
+def test_timers_give_way_to_an_urgent_source_for_some_turns(loop: Loop, pair):
+    ours, theirs = pair
+    ran: list[str] = []
+
+    def asked() -> None:
+        ran.append("asked")  # and leaves the bytes: there is always more
+
+    loop.watch(ours, asked)
+    loop.watch(ours, asked, is_urgent=True)
+    theirs.send(b"more")
+    loop.set_timer("late", 1.0, lambda: ran.append("late"))
+    assert loop.is_asked()
+    for _ in range(MOST_PUT_OFF):
+        loop.run_once()
+    assert ran == ["asked"] * MOST_PUT_OFF
+    loop.run_once()
+    assert ran == ["asked"] * (MOST_PUT_OFF + 1) + ["late"]
+    loop.set_timer("late", 1.0, lambda: ran.append("late"))
+    loop.run_once()
+    assert ran[-1] == "asked"
+    loop.forget(ours)
+    assert not loop.is_asked()
+    loop.run_once()
+    assert ran[-1] == "late"
 
 
 def test_post_from_another_thread_wakes_the_loop_and_runs_here(loop: Loop):
