@@ -1,6 +1,5 @@
 """The arguments of `nri-pin run`. They are parsed by hand because an argument library makes every start slower."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -120,6 +119,8 @@ def parse(words: Sequence[str]) -> Arguments:
 
 def _unknown(word: str) -> ConfigError:
     """Return the error for a word that is no option: misspelt, without its dashes, or an extra argument."""
+    import difflib  # only a mistake needs it
+
     close = difflib.get_close_matches("--" + word.lstrip("-"), NAMES, n=1, cutoff=0.7)
     what = "no such option of nri-pin run" if word.startswith("-") else "nri-pin run takes only options"
     return ConfigError(word, f"{what}, did you mean {close[0]}; {SEE}" if close else f"{what}; {SEE}")

@@ -7,10 +7,11 @@ Flow: YAML text -> tree with places (`yaml_tree`) -> keys that concern us -> fla
 Invariant: a configuration is taken whole or not at all. Every wrong value is listed with its place.
 """
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nri_plugin.config import option_checks
 from nri_plugin.config import yaml_tree as source
@@ -33,6 +34,9 @@ from nri_plugin.model.option_rows import MANAGERS
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, HintProvider, Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 DEFAULT_PATH = "/etc/nri-pin/config.yaml"
 EXPORTER_SOCKET = "exporter/exporter.sock"
@@ -365,10 +369,22 @@ def load_hint_providers() -> tuple[HintProvider, ...]:
     Raises:
         ConfigError: one cannot be imported or called; names its entry point.
     """
+    if not any(map(_may_have_providers, sys.path)):
+        return ()
+    # It brings parsers of mail and archives, two megabytes that few nodes need.
+    from importlib.metadata import entry_points
+
     return tuple(_load(point) for point in sorted(entry_points(group=GROUP), key=lambda point: point.name))
 
 
-def _load(point: EntryPoint) -> HintProvider:
+def _may_have_providers(place: str) -> bool:
+    """Whether a package in this place of the search path may have entry points of the group; an archive may."""
+    folder = Path(place or ".")
+    files = (*folder.glob("*-info/entry_points.txt"), *folder.glob("*.egg/EGG-INFO/entry_points.txt"))
+    return folder.is_file() or any(GROUP in file.read_text("utf-8", "replace") for file in files)
+
+
+def _load(point: "EntryPoint") -> HintProvider:
     where = f"entry point {point.name} of {GROUP}"
     try:
         provider = point.load()

@@ -4,7 +4,6 @@ First single values, then the sections that the kubelet defines, by the kubelet'
 version are known by name and refused, never ignored.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import StrEnum
@@ -38,6 +37,8 @@ def either(*words: str) -> str:
 
 def closest(name: str, known: Iterable[str]) -> str:
     """The known name that a misspelt one probably means; empty where none is close."""
+    import difflib  # only a mistake needs it
+
     return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
 
 

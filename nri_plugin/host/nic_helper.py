@@ -7,14 +7,17 @@ in sysfs. After a pause the next container starts another helper.
 import os
 import re
 import select
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from nri_plugin.model.errors import HostError
+
+if TYPE_CHECKING:
+    import subprocess
 
 COMMAND = (sys.executable, "-P", "-m", "nri_plugin.host.nic_probe")
 
@@ -120,6 +123,8 @@ class NICHelper:
         return self._is_ready
 
     def _spawn(self) -> None:
+        import subprocess  # most nodes never need a helper
+
         # First, so that a command that cannot be started is not tried again before the pause either.
         self._again_at = self._clock() + PAUSE_S
         self._process = subprocess.Popen(

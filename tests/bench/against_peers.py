@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.bench.agent import MEDIUM, in_memory, let_settle, machine_tree, rss_mib, site_in
+from tests.bench.agent import MEDIUM, in_memory, installed, let_settle, machine_tree, rss_mib, site_in
 
 HERE = Path(__file__).parent / "peers"
 CACHE = Path(__file__).resolve().parents[2] / ".cache" / "bench-peers"
@@ -224,11 +224,10 @@ def _run(programs: Path, peer: Peer, crowd: Crowd, rounds: int, slow: int, into:
         site_in(in_memory() or tempfile.gettempdir(), MEDIUM) as base,
         _driven(programs, base, crowd, rounds, slow) as driver,
     ):
-        environment = {**os.environ, "PYTHONPATH": os.getcwd()}
         command = peer.command(programs, base)
         with (
             open(base / "log", "wb") as log,
-            subprocess.Popen(command, stderr=log, stdout=log, env=environment) as plugin,
+            subprocess.Popen(command, stderr=log, stdout=log, env=installed()) as plugin,
         ):
             try:
                 if _heard(driver, plugin.pid, into):
