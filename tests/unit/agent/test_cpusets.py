@@ -195,6 +195,6 @@ def test_a_portion_that_the_validator_refuses_is_left_out_and_the_rest_follows(m
     waiting.follow(NODE, below_a_slice(), SQUEEZED)
     monkeypatch.setattr(State, "desired_cpus", lambda *_: cpus("2"))
     with pytest.raises(InvariantError, match="exclusive to others"):
-        waiting.take(NODE, SQUEEZED)
+        waiting.take(NODE, SQUEEZED, 8)
     monkeypatch.undo()
     assert taken(waiting, SQUEEZED) == [[f"{SLICE}=0-1,4-15", "/kubepods/besteffort=0-1,4-15"]]

@@ -131,6 +131,15 @@ def test_a_slice_above_a_container_with_cpus_of_its_own_is_no_floor() -> None:
     assert [write.make_room for write in own_write(ON, state, state.containers["o-c-0"])] == [True]
 
 
+def test_an_owner_whose_cpus_are_all_offline_follows_the_pool() -> None:
+    state = run(ON, shared_state(), pod("o"), container(pod("o"), cpu=2))
+    assert str(state.allocations["o/c"].cpus) == "2-3"
+    on = replace(ON, topology=replace(ON.topology, online=ON.topology.online - cpus("2-3")))
+    writes = shown(create(state, on=on).writes)
+    assert ("/kubepods/podo/o-c-0", "0-1,6-15") in writes
+    assert [each for each in shown(create(state).writes) if "podo" in each[0]] == []
+
+
 def test_an_allocation_of_a_pod_that_is_not_known_opens_no_slice() -> None:
     state = shared_state().with_allocation("gone/c", Allocation(cpus=cpus("8-9")))
     assert len(floor_writes(ON, state)) == 2

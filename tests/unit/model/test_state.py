@@ -10,6 +10,8 @@ from nri_plugin.model.state import (
     Phase,
     PodRecord,
     QOSClass,
+    Resize,
+    Size,
     State,
     allocation_key,
     named,
@@ -195,6 +197,18 @@ def test_containers_with_a_cgroup_are_found_by_the_slice_above_them() -> None:
     assert list(state.ids_below(slices)) == ["a"]
     assert [one.id for one in state.outside(slices)] == ["b", "d"]
     assert [one.id for one in state.outside([])] == ["a", "b", "d"]
+    for number in range(30):
+        state = state.with_allocation(f"p{number}/c", Allocation(CPUSet.of(number)))
+    state = state.with_allocation("u/d", Allocation(CPUSet.of(40)))
+    assert state.owners == {"u", *(f"p{number}" for number in range(30))}
+    assert [one.id for one in state.unpinned_outside(slices, ())] == ["b"]
+    assert [one.id for one in state.unpinned_outside(slices, {"u"})] == ["b", "d"]
+    assert [one.id for one in state.unpinned_outside([], ())] == ["a", "b", "d"]
+    growing = Resize(Size(CPUSet()), Size(CPUSet.of(40)))
+    state = state.with_allocation("u/d", Allocation(CPUSet.of(40), resize=growing))
+    assert [one.id for one in state.unpinned_outside(slices, ())] == ["b", "d"], (
+        "it runs in the pool until then"
+    )
 
 
 def test_the_holders_and_the_guaranteed_pods_come_in_their_order_however_many_there_are() -> None:
