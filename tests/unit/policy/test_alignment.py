@@ -1,8 +1,10 @@
 """Where CPUs lie, and what they are aligned to."""
 
+from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.policy.alignment import CPUAlignment, footprint, is_in_one_cache
+from nri_plugin.policy.alignment import CPUAlignment, footprint, is_in_one_cache, of_machine
 from tests.builders import machine
+from tests.builders import node as a_node
 
 MACHINE = machine(nodes=2, cores=4, threads=2, caches=2)
 """Caches 0-3, 4-7, 8-11, 12-15; NUMA nodes 0-7, 8-15."""
@@ -47,3 +49,10 @@ def test_everything_touched_is_named() -> None:
 def test_a_core_whose_other_thread_is_offline_is_whole() -> None:
     one = machine(nodes=1, cores=2, threads=1)
     assert footprint(one, CPUSet.of(1)).aligned.whole_cores
+
+
+def test_fragmentation_of_the_machine_counts_caches_and_cores_in_part() -> None:
+    node = a_node()  # 2 caches of 8 CPUs, cores of 2 CPUs, 0-1 reserved
+    found = of_machine(tables_of(node), node.allocatable, node.allocatable - CPUSet.of(2))
+    assert found == (5 / 13, 1 / 13)
+    assert of_machine(tables_of(node), node.allocatable, CPUSet()) == (0.0, 0.0)
