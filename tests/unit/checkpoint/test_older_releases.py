@@ -11,7 +11,7 @@ from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_version
 from nri_plugin.config.loading import load
 from nri_plugin.recording.reader import read
 
-RELEASES = Path(__file__).parents[2] / "vectors" / "releases"
+RELEASES = Path(__file__).parents[2] / "releases"
 ALLOCATED = {
     1: {"u1/db": "2-5"},
     2: {
