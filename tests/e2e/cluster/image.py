@@ -20,8 +20,18 @@ from tests.e2e.lab.shell import CannotRun, run
 from tests.e2e.lab.writing import write_whole
 
 BASE_SUITE = "trixie"
-_BASE = "localhost/nri-pin-base:1"
-_BASE_PACKAGES = ["base-files", "base-passwd", "coreutils", "dash", "libc-bin", "python3", "python3-venv"]
+_BASE = "localhost/nri-pin-base:2"
+# grpcio and the fast implementation of protobuf are C++
+_BASE_PACKAGES = [
+    "base-files",
+    "base-passwd",
+    "coreutils",
+    "dash",
+    "libc-bin",
+    "libstdc++6",
+    "python3",
+    "python3-venv",
+]
 _CONTEXT = ("deploy/Containerfile", "hack", "nri_plugin", "pyproject.toml", "README.md", "LICENSE")
 _FROM_THIS_MACHINE = ("/etc/pip.conf", "/etc/ssl/certs")
 """What pip needs to reach the index as it does on this machine; none of it stays in the image."""
