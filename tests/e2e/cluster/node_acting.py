@@ -37,11 +37,19 @@ def agent_by_chart(
     whole = {"config": {**CONFIG, **(config or {})}, "exporter": {**EXPORTER, **(exporter or {})}, **values}
     file = stage.folder / "chart.json"
     chart = rendered_chart(stage, podSecurity={"createNamespace": True}, **whole)
+    for container in (one for obj in chart if obj["kind"] == "DaemonSet" for one in _containers(obj)):
+        if "livenessProbe" in container:  # an emulated CPU needs minutes until the agent answers
+            container["livenessProbe"]["initialDelaySeconds"] = int(PATIENCE_S)
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": in_order(chart)}))
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     cluster.kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
     agent_is_ready(stage)
     return node
+
+
+def _containers(obj: Object) -> list[Object]:
+    found: list[Object] = obj["spec"]["template"]["spec"]["containers"]
+    return found
 
 
 def in_order(objects: Sequence[Object]) -> list[Object]:

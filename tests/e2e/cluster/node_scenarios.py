@@ -79,6 +79,23 @@ def guaranteed_pods_are_pinned(stage: Stage) -> None:
     end(stage, "two", "burstable", "nothing")
 
 
+@node_scenario
+def pods_are_pinned_by_the_agent_alone(stage: Stage) -> None:
+    """Guaranteed pods that the kubelet starts have their CPUs to themselves where no exporter tells the agent of them."""
+    node = agent_by_chart(stage, exporter={"enabled": False})
+    names = ("four", "two", "burstable", "nothing")
+    start(
+        stage,
+        guaranteed(names[0], 4),
+        guaranteed(names[1], 1, 1),
+        shared(names[2], {"cpu": "500m"}),
+        shared(names[3]),
+    )
+    placed = judge_exclusive(stage, node, "with four pods")
+    stage.figure("CPUs", json.dumps(placed))
+    end(stage, *names)
+
+
 def available(stage: Stage, node: GuestNode) -> int:
     """Available CPUs of the node, by its object."""
     return sum(map(int, stage.available(node.name)))
