@@ -148,8 +148,8 @@ def wanted(
         devices: PCI addresses of the containers' own devices, by key of their allocations.
     """
     options, online = node.options, node.topology.online
-    steers = options.receive_steering is ReceiveSteering.NONE
-    if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE and steers:
+    steers_anywhere = options.receive_steering is ReceiveSteering.NONE
+    if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE and steers_anywhere:
         return QuietWanted(online=online)
     held = [(key, state.allocations[key]) for key in state.holders if not is_whole_pod(key)]
     askers = tuple(_askers(node, state, held, hears_others=hears_others))
@@ -164,7 +164,7 @@ def wanted(
         masks=tuple(_masks(node, state, askers)),
         quiet=quiet,
         no_workqueues=all_exclusive if options.workqueues is Workqueues.EXCLUSIVE else NO_CPUS,
-        no_steering=NO_CPUS if steers else all_exclusive,
+        no_steering=NO_CPUS if steers_anywhere else all_exclusive,
         latency_us=tuple(sorted(_latencies(node, state, held, hears_others=hears_others).items())),
         online=online,
         housekeeping=reserved if to_reserved else shared | reserved or online - quiet,

@@ -16,6 +16,7 @@ from nri_plugin.core.quiet import (
     settle,
     settle_interrupt,
     settle_latency,
+    settle_steering,
 )
 from nri_plugin.model.options import IRQWish
 from nri_plugin.model.sets import CPUSet
@@ -151,6 +152,19 @@ def test_latencies_are_words_of_the_kernel() -> None:
     assert settle_latency(asked.kept, "n/a", 20).kept.original == "n/a"
     assert settle_latency(asked.kept, "100", 20).write == "20"
     assert settle_latency(kept, "7", None).kept.original == "7"
+
+
+def test_packets_are_steered_to_the_other_cpus_of_the_original_or_nowhere() -> None:
+    wish, kept = replace(WISH, no_steering=cpus("2-3")), KeptSetting("steering/eth0/rx-0", "0-3")
+    first = settle_steering(wish, kept, cpus("0-3"))
+    assert first.write == "0-1"
+    assert settle_steering(wish, first.kept, cpus("0-1")).write is None
+    undone = settle_steering(wish, first.kept, cpus("1-2"))
+    assert (undone.write, undone.undone) == ("0-1", "1-2")
+    taken = settle_steering(wish, first.kept, cpus("1"))
+    assert (taken.write, taken.kept.original) == (None, "1")
+    assert settle_steering(wish, KeptSetting("steering/eth0/rx-0", "2"), cpus("2")).write == ""
+    assert settle_steering(WISH, first.kept, cpus("0-1")).write == "0-3"
 
 
 def test_a_value_that_is_right_already_is_confirmed() -> None:
