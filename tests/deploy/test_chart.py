@@ -110,7 +110,7 @@ def test_the_last_rollout_gives_everything_back_with_the_mounts_of_the_agent(ren
     (before,) = [one for one in running["containers"] if one["name"] == "agent"]
     for same in ("image", "volumeMounts", "securityContext", "resources"):
         assert agent[same] == before[same]
-    assert not {"livenessProbe", "readinessProbe", "ports"} & agent.keys()
+    assert not {"startupProbe", "livenessProbe", "readinessProbe", "ports"} & agent.keys()
     assert "volumeMounts" not in waits
     assert waits["securityContext"]["runAsUser"] == 65534
     assert pod["volumes"][-1] == running["volumes"][-1]
@@ -517,8 +517,10 @@ def test_the_exporter_is_probed_and_read_where_it_has_a_port(
         {"name": "exporter-probe", "containerPort": 9467},
     ]
     assert {"--metrics-bind-address=:9466", "--health-probe-bind-address=:9467"} <= set(exporter["args"])
-    probes = [exporter[kind]["httpGet"] for kind in ("livenessProbe", "readinessProbe")]
-    assert probes == [{"path": path, "port": "exporter-probe"} for path in ("/healthz", "/readyz")]
+    probes = [exporter[kind]["httpGet"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")]
+    assert probes == [
+        {"path": path, "port": "exporter-probe"} for path in ("/healthz", "/healthz", "/readyz")
+    ]
     endpoints = named(objects, "PodMonitor", "pin")["spec"]["podMetricsEndpoints"]
     assert [endpoint["port"] for endpoint in endpoints] == ports
 
@@ -526,7 +528,7 @@ def test_the_exporter_is_probed_and_read_where_it_has_a_port(
 def test_an_exporter_without_a_port_is_neither_probed_nor_read(render: Render):
     objects = render(exporter={"enabled": True}, metrics={"podMonitor": {"enabled": True}})
     exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"][1]
-    assert not {"ports", "livenessProbe", "readinessProbe"} & set(exporter)
+    assert not {"ports", "startupProbe", "livenessProbe", "readinessProbe"} & set(exporter)
     assert "--metrics-bind-address" not in " ".join(exporter["args"])
     (endpoint,) = named(objects, "PodMonitor", "pin")["spec"]["podMetricsEndpoints"]
     assert endpoint["port"] == "metrics"

@@ -38,8 +38,8 @@ def agent_by_chart(
     file = stage.folder / "chart.json"
     chart = rendered_chart(stage, podSecurity={"createNamespace": True}, **whole)
     for container in (one for obj in chart if obj["kind"] == "DaemonSet" for one in _containers(obj)):
-        if "livenessProbe" in container:  # an emulated CPU needs minutes until the agent answers
-            container["livenessProbe"]["initialDelaySeconds"] = int(PATIENCE_S)
+        if probe := container.get("startupProbe"):  # an emulated CPU may need longer until the agent answers
+            probe["failureThreshold"] = int(PATIENCE_S / probe["periodSeconds"])
     file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": in_order(chart)}))
     cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(file))
     cluster.kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")

@@ -25,6 +25,8 @@ OBJECTS = {
 BY_HAND = {item["kind"]: item for item in yaml.safe_load_all((DEPLOY / "daemonset.yaml").read_text())}
 SCHEMA = json.loads((DEPLOY / "chart/values.schema.json").read_text())
 
+PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
+
 
 def pod_of(objects: dict[str, Any]) -> dict[str, Any]:
     spec: dict[str, Any] = objects["DaemonSet"]["spec"]["template"]["spec"]
@@ -36,7 +38,7 @@ def test_the_configuration_is_one_the_agent_takes_and_shows_its_metrics_where_pr
     ports = {port["name"]: port["containerPort"] for port in pod_of(OBJECTS)["containers"][0]["ports"]}
     assert config.metrics_bind_address == ("", ports["metrics"])
     assert config.health_probe_bind_address == ("", ports["healthz"])
-    probes = [pod_of(OBJECTS)["containers"][0][kind] for kind in ("livenessProbe", "readinessProbe")]
+    probes = [pod_of(OBJECTS)["containers"][0][kind] for kind in PROBES]
     assert {probe["httpGet"]["port"] for probe in probes} == {"healthz"}
     assert config.options.never_refuse == {"kube-system", "nri-pin"}
 
@@ -44,7 +46,7 @@ def test_the_configuration_is_one_the_agent_takes_and_shows_its_metrics_where_pr
 def test_the_single_file_and_the_chart_run_the_same_pod() -> None:
     pods = [pod_of(OBJECTS), pod_of(BY_HAND)]
     for pod in pods:
-        for key in ("ports", "livenessProbe", "readinessProbe"):
+        for key in ("ports", *PROBES):
             pod["containers"][0].pop(key, None)
     assert pods[0] == pods[1]
 
