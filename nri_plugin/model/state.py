@@ -10,7 +10,7 @@ facts replace the inference where they are known.
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import cached_property, lru_cache, reduce
+from functools import cached_property, lru_cache, partial, reduce
 from itertools import chain
 from operator import or_
 from typing import Any, TypeVar
@@ -555,7 +555,7 @@ class State:
 
     def changes_from(self, before: "State") -> "StateChanges":
         """What differs from `before`. The cost is that of the changes where one state was made from the other."""
-        # The validator, the checkpoint and the cgroup writes ask for the same changes. The former state is not kept alive.
+        # The validator, the checkpoint and the cgroup writes ask for the same changes.
         known: tuple[ReferenceType[State], StateChanges] | None = self.__dict__.get("_changes")
         if known is None or known[0]() is not before:
             changes = StateChanges(
@@ -563,7 +563,9 @@ class State:
                 persistent(self.containers).changes_from(persistent(before.containers)),
                 persistent(self.allocations).changes_from(persistent(before.allocations)),
             )
-            known = self.__dict__["_changes"] = (ref(before), changes)
+            # Nobody asks again once the former state is gone; the changes would keep its records alive.
+            forget = partial(_forget_changes, ref(self))
+            known = self.__dict__["_changes"] = (ref(before, forget), changes)
         return known[1]
 
     def changed_allocations(self, before: "State") -> list[Change[str, Allocation]]:
@@ -683,6 +685,12 @@ def _joined(parts: list[list[Value]]) -> list[Value]:
 
 def _united(parts: list[frozenset[Value]]) -> frozenset[Value]:
     return frozenset().union(*parts)
+
+
+def _forget_changes(state: ReferenceType[State], _: ReferenceType[State]) -> None:
+    alive = state()
+    if alive is not None:
+        alive.__dict__.pop("_changes", None)
 
 
 _UNREACHABLE: CachedSum[str, ContainerRecord, bool] = CachedSum(

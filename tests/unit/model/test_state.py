@@ -1,5 +1,8 @@
 """The state's own judgement of itself, and what is derived from it."""
 
+import gc
+from weakref import ref
+
 import pytest
 
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -13,6 +16,7 @@ from nri_plugin.model.state import (
     Resize,
     Size,
     State,
+    _forget_changes,
     allocation_key,
     named,
     owner_of,
@@ -71,6 +75,31 @@ def test_changes_return_new_states() -> None:
     changed = empty.with_container(record()).with_allocation("p/c", Allocation(cpus("2")))
     assert empty == State()
     assert changed.without_container("id-c").without_allocation("p/c") == empty
+
+
+def test_changes_are_worked_out_once_and_do_not_outlive_the_former_state() -> None:
+    before = State().with_container(record())
+    after = before.with_allocation("p/c", Allocation(cpus("2")))
+    changes = after.changes_from(before)
+    assert after.changes_from(before) is changes
+    assert [one.key for one in changes.allocations] == ["p/c"]
+    del before
+    gc.collect()
+    assert "_changes" not in after.__dict__
+    assert [one.key for one in after.changes_from(State()).allocations] == ["p/c"]
+
+
+def test_a_state_may_end_before_the_one_that_it_was_made_from() -> None:
+    before = State()
+    after = before.with_container(record())
+    assert after.changes_from(before).containers
+    _forget_changes(ref(after), ref(before))
+    assert "_changes" not in after.__dict__
+    gone = ref(after)
+    del after
+    gc.collect()
+    assert gone() is None
+    _forget_changes(gone, ref(before))
 
 
 def test_strictly_reserved_cpus_are_no_part_of_the_shared_pool() -> None:
