@@ -13,8 +13,9 @@ Taken up after a SIGKILL or a reboot:
 """
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from nri_plugin.agent.startup import build_node
@@ -27,7 +28,7 @@ from nri_plugin.cli.migrate.record import TO_PLUGIN, Plan, Record, RecordFile
 from nri_plugin.cli.state.import_export import bring_back, exportable, importable, retire, save_import
 from nri_plugin.cli.state.source import awaiting_agent, refuse_while_agent_runs
 from nri_plugin.host.mounts import find_cpuset_tree
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.sets import CPUSet
 
@@ -85,9 +86,9 @@ def run(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> No
             continue
         begun = tuple(dict.fromkeys((*record.begun, step.name)))
         record = Record(record.plan, begun)
-        file.write(record)
-        say(f"{number}. {step.says}")
         try:
+            file.write(record)
+            say(f"{number}. {step.says}")
             step.apply()
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             reason = _reason(error)
@@ -100,25 +101,43 @@ def run(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> No
 def undo(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> list[str]:
     """Undo the steps that the record names, the last one first; returns what could not be undone.
 
-    All are tried, because the last one starts the kubelet. Those that failed stay in the record, to be tried again.
+    All are tried, because the last one starts the kubelet. Those that failed stay in the record, to be tried again. A
+    record that cannot be written, as on a full disk, and a second Ctrl-C keep nothing from being undone.
     """
     left: dict[str, str] = {}
     waiting = list(record.begun)
-    file.write(Record(record.plan, tuple(waiting), undoing=True))
-    for step in reversed(steps):
-        if step.name not in waiting:
-            continue
-        try:
-            step.undo()
-            waiting.remove(step.name)
-        except Exception as error:  # noqa: BLE001 - the steps before it are undone whatever happens here
-            left[step.name] = f"{step.name}: {_reason(error)}"
-        file.write(Record(record.plan, tuple(waiting), undoing=True))
+
+    def note() -> None:
+        with suppress(NriPinError):
+            file.write(Record(record.plan, tuple(waiting), undoing=True))
+
+    with _undisturbed():
+        note()
+        for step in reversed(steps):
+            if step.name not in waiting:
+                continue
+            try:
+                step.undo()
+                waiting.remove(step.name)
+            except Exception as error:  # noqa: BLE001 - the steps before it are undone whatever happens here
+                left[step.name] = f"{step.name}: {_reason(error)}"
+            note()
     if left:
         say(f"   not undone: {'; '.join(left.values())}")
     else:
         file.remove()
     return list(left.values())
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Pass over SIGINT and SIGTERM: half of an undo leaves the kubelet stopped, and each step of it ends in time."""
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def is_finished_forward(record: Record) -> bool:

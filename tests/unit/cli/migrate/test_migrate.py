@@ -1,5 +1,8 @@
 """A node moves to the agent and back, with every failure."""
 
+import os
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +10,9 @@ import pytest
 import yaml
 
 from nri_plugin.cli.migrate import migrate as module
+from nri_plugin.cli.migrate.record import Record, RecordFile
 from nri_plugin.cli.migrate.steps import Step
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import CheckpointError, HostError
 from tests.played_migration import AGENT, CONFIG, FOLDER, KUBELET, PlayedNode, copy_of, played_node
 
 
@@ -116,6 +120,47 @@ def test_a_failure_of_any_step_leaves_the_node_as_it_was(
     error = node.migrate(direction)
     assert "x: no; everything is as it was before" in error
     assert judge(node, before) == BEFORE[direction]
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_a_record_that_cannot_be_written_keeps_nothing_from_being_undone(
+    node: PlayedNode, monkeypatch: pytest.MonkeyPatch, direction: str
+) -> None:
+    prepared(node, direction)
+    before = node.cpusets()
+    write = RecordFile.write
+
+    def on_a_disk_that_fills(file: RecordFile, record: Record) -> None:
+        if record.undoing or "configure-kubelet" in record.begun:
+            raise CheckpointError(file.path, "cannot be written: No space left on device")
+        write(file, record)
+
+    monkeypatch.setattr(RecordFile, "write", on_a_disk_that_fills)
+    error = node.migrate(direction)
+    assert "No space left on device; everything is as it was before" in error
+    assert judge(node, before) == BEFORE[direction]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_does_not_stop_an_undo(
+    node: PlayedNode, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    before = node.cpusets()
+    sent: list[str] = []
+
+    def signalled(call: Callable[[str], None]) -> Callable[[str], None]:
+        def calls(unit: str) -> None:
+            sent.append(unit)
+            os.kill(os.getpid(), number)
+            call(unit)
+
+        return calls
+
+    for name in ("stop", "start"):
+        monkeypatch.setattr(node, name, signalled(getattr(node, name)))
+    assert "everything is as it was before, and the kubelet runs" in node.migrate("to-plugin")
+    assert sent == [KUBELET, KUBELET]
+    assert judge(node, before) == "static"
 
 
 PARTS = 4
