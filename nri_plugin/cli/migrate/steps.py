@@ -261,10 +261,9 @@ class _Work:
         plan, config = self.plan, self.host.config(self.plan)
         node = build_node(config, None)
         folder = self.host.place(plan.kubelet_dir)
+        containers = self.host.place(plan.containers) if plan.containers else None
         save_import(
-            config,
-            node,
-            importable(config, node, folder, plan.containers or None, without_memory=plan.without_memory),
+            config, node, importable(config, node, folder, containers, without_memory=plan.without_memory)
         )
 
     def _retire(self) -> None:

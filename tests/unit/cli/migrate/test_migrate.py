@@ -1,5 +1,6 @@
 """A node moves to the agent and back, with every failure."""
 
+import json
 import os
 import signal
 from collections.abc import Callable
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from nri_plugin.cli.migrate import migrate as module
+from nri_plugin.cli.migrate.planning import Wishes
 from nri_plugin.cli.migrate.record import Record, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -39,6 +41,15 @@ def test_there_and_back(node: PlayedNode) -> None:
     assert not node.units[AGENT].active
     assert not node.units[AGENT].enabled
     assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
+
+
+def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
+    rows = [
+        {"id": uid, "labels": {"io.kubernetes.pod.uid": uid}, "metadata": {"name": name}}
+        for uid, name in node.containers.values()
+    ]
+    node.write("var/lib/running.json", json.dumps({"containers": rows}))
+    assert node.migrate("to-plugin", Wishes(containers="/var/lib/running.json")) == ""
 
 
 # ---- failures and kills
