@@ -110,7 +110,8 @@ class _Site:
         candidates = [self.wishes.config] if self.wishes.config else [DEFAULT_PATH]
         if not self.wishes.config and self.way == "runtime" and self.plugin is not None:
             candidates = [self.plugin[1]]
-        if not self.wishes.config and self.way == "daemonset":
+        if not self.wishes.config and self.way == "daemonset" and not self._is_static:
+            # While the kubelet is static, its own options count; the kept file may be of the way back.
             main = next(iter(self.kubelet.texts), CONFIG_FILE)
             candidates.append(f"{main}.{ASIDE}")
         for path in candidates:
@@ -118,6 +119,10 @@ class _Site:
             if isinstance(text, str):
                 return path, text
         return candidates[0], None
+
+    @property
+    def _is_static(self) -> bool:
+        return str(self.now.get(CPU_POLICY) or "none").lower() == "static"
 
     def plan(self, direction: Literal["to-plugin", "to-kubelet"], text: str, **more: Any) -> Plan:
         """The plan with all that does not depend on the direction."""

@@ -43,6 +43,16 @@ def test_there_and_back(node: PlayedNode) -> None:
     assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
 
 
+def test_a_node_of_a_daemonset_goes_there_and_back_twice(node: PlayedNode) -> None:
+    before = node.cpusets()
+    for _ in range(2):
+        assert node.migrate("to-plugin", in_pod=True) == ""
+        assert node.kubelet_settings()["cpuManagerPolicy"] == "none"
+        assert node.migrate("to-kubelet", in_pod=True) == ""
+        assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
+    assert node.cpusets() == before
+
+
 def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
     rows = [
         {"id": uid, "labels": {"io.kubernetes.pod.uid": uid}, "metadata": {"name": name}}
