@@ -116,6 +116,7 @@ class PlayedNode:
     containers: dict[str, tuple[str, str]] = field(default_factory=dict)
     argv: tuple[str, ...] = ()
     said: list[str] = field(default_factory=list)
+    started_with: dict[str, Any] = field(default_factory=dict)
 
     # ---- files
 
@@ -299,7 +300,7 @@ class PlayedNode:
         refusal = self.kubelet_refusal()
         if refusal:
             return refusal
-        settings = self.kubelet_settings()
+        settings = self.started_with = self.kubelet_settings()
         self.argv = self.command_line()
         self.write("proc/100/comm", "kubelet\n")
         self.write("proc/100/cmdline", "".join(f"{word}\0" for word in self.argv))
@@ -498,6 +499,7 @@ def copy_of(node: PlayedNode, folder: Path, monkeypatch: pytest.MonkeyPatch) -> 
     """Another node in the same state."""
     shutil.copytree(node.root, folder, symlinks=True)
     other = PlayedNode(folder, units=deepcopy(node.units), containers=dict(node.containers), argv=node.argv)
+    other.started_with = node.started_with
     _play(other, monkeypatch)
     return other
 

@@ -16,6 +16,7 @@ from nri_plugin.cli.migrate.record import DIRECTORY, TO_KUBELET, TO_PLUGIN, Reco
 from nri_plugin.cli.migrate.services import Systemd
 from nri_plugin.cli.migrate.steps import (
     START_KUBELET,
+    STOP_KUBELET,
     FailedMigrationError,
     Step,
     is_finished_forward,
@@ -26,6 +27,7 @@ from nri_plugin.cli.migrate.steps import (
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.source import FailedError, usage_errors
 from nri_plugin.config.checks import HOST_MOUNT, present
+from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.state import named
 
 EXAMPLES = """\b
@@ -208,6 +210,10 @@ def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], 
         say(f"{record.plan.direction}: done")
         return
     say(f"a migration {record.plan.direction} was interrupted; undoing it")
+    if STOP_KUBELET in record.begun:
+        # A kubelet that started with the machine has read files of both sides.
+        with suppress(NriPinError):
+            host.services.stop(record.plan.kubelet_unit)
     left = undo(file, record, steps, say)
     if left:
         raise FailedError(f"not undone: {'; '.join(left)}; correct that, and run the command again")

@@ -6,8 +6,8 @@ undone is the kubelet's start, and the last its stop.
 
 Taken up after a SIGKILL or a reboot:
 
-    the kubelet's start had not begun:  everything is undone. The kubelet's own files are still right, because no kubelet
-                                        with other allocations has run since.
+    the kubelet's start had not begun:  everything is undone. A kubelet that a reboot has started meanwhile is stopped
+                                        first, so that it reads its own files again.
     it had begun:                       it is finished. A kubelet without managers may have started pods since, whose CPUs
                                         only the agent's checkpoint knows.
 """
@@ -35,6 +35,7 @@ from nri_plugin.model.sets import CPUSet
 Say = Callable[[str], None]
 
 UNITS = "/systemd/system/"
+STOP_KUBELET = "stop-kubelet"
 START_KUBELET = "start-kubelet"
 """The step after which a migration that was interrupted is finished and not undone."""
 
@@ -217,7 +218,7 @@ class _Work:
     def _stop_kubelet(self) -> Step:
         plan = self.plan
         return Step(
-            "stop-kubelet",
+            STOP_KUBELET,
             f"stop {plan.kubelet_unit}; containers keep running, and no pod starts or ends until it starts again",
             lambda: self.services.stop(plan.kubelet_unit),
             lambda: self.host.start_kubelet(plan, is_expected=plan.kubelet_was_up),

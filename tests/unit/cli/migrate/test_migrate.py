@@ -79,6 +79,7 @@ def judge(node: PlayedNode, cpusets: dict[str, str] | None) -> str:
     if cpusets is not None:
         assert node.cpusets() == cpusets
     assert not node.path("var/lib/nri-pin/migration.json").exists()
+    assert node.started_with == node.kubelet_settings()
     policy = node.kubelet_settings().get("cpuManagerPolicy", "none")
     assert node.units[AGENT].active == (policy == "none")
     assert node.units[AGENT].enabled == (policy == "none")
