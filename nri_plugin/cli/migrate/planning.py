@@ -235,6 +235,11 @@ def decide_to_kubelet(host: Host, wishes: Wishes) -> Decided | None:
     has_checkpoint = os.path.exists(os.path.join(config.state_dir, FILE_NAME))
     if not changes and not has_checkpoint:
         return None
+    if bare.state_files:
+        raise FailedError(
+            f"{bare.state_files[0]}: the kubelet has allocations of its own, which an export would replace; where "
+            f"{bare.state_dir}/{FILE_NAME} is left over, stop the agent and move it away"
+        )
     if site.way == "daemonset" and (reason := why_locked(config.state_dir)):
         raise FailedError(
             f"{reason}: kubectl label node NODE nri-pin/enabled-, and wait until its pod has ended"

@@ -14,6 +14,7 @@ from nri_plugin.cli.migrate import migrate as module
 from nri_plugin.cli.migrate.planning import Wishes
 from nri_plugin.cli.migrate.record import Record, RecordFile
 from nri_plugin.cli.migrate.steps import Step
+from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.model.errors import CheckpointError, HostError
 from tests.played_migration import AGENT, CONFIG, FOLDER, KUBELET, PlayedNode, copy_of, played_node
 
@@ -51,6 +52,16 @@ def test_a_node_of_a_daemonset_goes_there_and_back_twice(node: PlayedNode) -> No
         assert node.migrate("to-kubelet", in_pod=True) == ""
         assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
     assert node.cpusets() == before
+
+
+def test_allocations_of_the_kubelet_are_not_replaced_by_a_checkpoint_that_is_left_over(node: PlayedNode) -> None:
+    assert node.migrate("to-plugin") == ""
+    assert node.migrate("to-kubelet") == ""
+    bring_back(str(node.path("run/nri-pin/state.json")))
+    kept = node.read(f"{FOLDER}/cpu_manager_state")
+    assert "has allocations of its own" in node.migrate("to-kubelet")
+    assert node.read(f"{FOLDER}/cpu_manager_state") == kept
+    assert node.units[KUBELET].active
 
 
 def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
