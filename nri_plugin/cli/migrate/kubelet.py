@@ -131,6 +131,15 @@ class KubeletFiles:
         """The value on its command line; None for none."""
         return self.process.option(FLAG_BY_KEY[key]) if self.process else None
 
+    def unread_flag(self) -> str:
+        """A flag that its unit's files have while no command line tells whether it counts; empty for none."""
+        if self.process is not None:
+            return ""
+        texts = self.unit_texts.values()
+        return next(
+            (flag for flag in FLAG_BY_KEY.values() if any(flag_values(text, flag) for text in texts)), ""
+        )
+
     def effective(self) -> dict[str, Any]:
         """The values that count, by key."""
         found: dict[str, Any] = {}

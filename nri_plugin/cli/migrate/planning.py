@@ -100,6 +100,11 @@ class _Site:
         self.kubelet = read_kubelet_files(host.view, self.process, host.services, unit)
         if not self.kubelet.tables and self.process is None:
             raise HostError(unit, f"does not run, and there is no {CONFIG_FILE}: start the kubelet first")
+        if flag := self.kubelet.unread_flag():
+            raise HostError(
+                unit,
+                f"does not run, and {flag}, which its files have, may win over {CONFIG_FILE}: start the kubelet first",
+            )
         self.now = self.kubelet.effective()
         self.plugin = _plugin(host)
         self.way: Way = wishes.way or _way(host, self.plugin)

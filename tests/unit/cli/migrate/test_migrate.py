@@ -54,7 +54,9 @@ def test_a_node_of_a_daemonset_goes_there_and_back_twice(node: PlayedNode) -> No
     assert node.cpusets() == before
 
 
-def test_allocations_of_the_kubelet_are_not_replaced_by_a_checkpoint_that_is_left_over(node: PlayedNode) -> None:
+def test_allocations_of_the_kubelet_are_not_replaced_by_a_checkpoint_that_is_left_over(
+    node: PlayedNode,
+) -> None:
     assert node.migrate("to-plugin") == ""
     assert node.migrate("to-kubelet") == ""
     bring_back(str(node.path("run/nri-pin/state.json")))
@@ -62,6 +64,15 @@ def test_allocations_of_the_kubelet_are_not_replaced_by_a_checkpoint_that_is_lef
     assert "has allocations of its own" in node.migrate("to-kubelet")
     assert node.read(f"{FOLDER}/cpu_manager_state") == kept
     assert node.units[KUBELET].active
+
+
+def test_a_flag_of_a_kubelet_that_does_not_run_is_not_passed_over(node: PlayedNode) -> None:
+    node.write("etc/default/kubelet", "KUBELET_EXTRA_ARGS=--cpu-manager-policy=static\n")
+    node._stopped(KUBELET)
+    assert "does not run, and --cpu-manager-policy," in node.migrate("to-plugin")
+    node._started(KUBELET)
+    assert node.migrate("to-plugin") == ""
+    assert node.started_with["cpuManagerPolicy"] == "none"
 
 
 def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
