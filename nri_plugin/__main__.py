@@ -80,7 +80,7 @@ def kubectl_complete() -> int:
     """The entry point of `kubectl_complete-nri_pin`, which kubectl asks for completions."""
     from nri_plugin.cli.kubectl import plugin
 
-    print(plugin.complete(sys.argv[1:]))  # noqa: T201 - names of the cluster, for a shell
+    print(visible(plugin.complete(sys.argv[1:])))  # noqa: T201 - names of the cluster, for a shell
     return 0
 
 

@@ -510,6 +510,14 @@ def test_completion_speaks_as_kubectl_wants(
     assert completed("show", "") == []
 
 
+def test_a_completion_moves_no_cursor(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    cluster.pods.append(pod_object("db\x1b[2J", "a"))
+    cluster.save()
+    monkeypatch.setattr("sys.argv", ["kubectl_complete-nri_pin", "show", "-n", "shop", "db"])
+    assert entry.kubectl_complete() == 0
+    assert capsys.readouterr().out == "db-0\ndb\\x1b[2J\n:4\n"
+
+
 def test_the_words_reach_the_real_program(cluster: Cluster, tmp_path: Path, capfd) -> None:
     """The options that are passed on exist in `nri-pin`: each command really runs, on a saved checkpoint."""
     state = tmp_path / "state"
