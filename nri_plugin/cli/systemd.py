@@ -78,7 +78,8 @@ whole: the agent reads the memory size, locks and cgroups of processes."""
 def _word(text: str) -> str:
     """One word of a command line, as systemd reads it."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
-    return f'"{escaped}"' if escaped != text or any(map(str.isspace, text)) else text
+    is_plain = escaped == text and "'" not in text and not any(map(str.isspace, text))
+    return text if is_plain else f'"{escaped}"'
 
 
 def _directory(path: str) -> Iterator[str]:

@@ -210,7 +210,12 @@ def test_a_state_directory_on_a_disk_is_made(call: Call, good: Path, tmp_path: P
 
 @pytest.mark.parametrize(
     ("path", "word"),
-    [("/opt/a b/python", '"/opt/a b/python"'), ("/opt/100%/$x", '"/opt/100%%/$$x"'), ("/p", "/p")],
+    [
+        ("/opt/a b/python", '"/opt/a b/python"'),
+        ("/opt/100%/$x", '"/opt/100%%/$$x"'),
+        ("/opt/o'neil/python", '"/opt/o\'neil/python"'),
+        ("/p", "/p"),
+    ],
 )
 def test_odd_paths_reach_systemd_as_one_word(path: str, word: str) -> None:
     text = systemd.agent_unit(load_text(GOOD, "here"), path)
