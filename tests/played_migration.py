@@ -383,7 +383,13 @@ class PlayedNode:
     # ---- the migration
 
     def migrate(
-        self, direction: str, wishes: Wishes | None = None, *, yes: bool = True, in_pod: bool = False
+        self,
+        direction: str,
+        wishes: Wishes | None = None,
+        *,
+        yes: bool = True,
+        in_pod: bool = False,
+        output_format: str = "text",
     ) -> str:
         """The text of the error; empty where there was none."""
         view = View(str(self.root), in_pod=in_pod)
@@ -393,7 +399,7 @@ class PlayedNode:
         file = Recording(str(self.path("var/lib/nri-pin")))
         file.node = self
         try:
-            migrate(direction, host, file, wishes or Wishes(), yes=yes)
+            migrate(direction, host, file, wishes or Wishes(), yes=yes, output_format=output_format)
         except (NriPinError, OSError) as error:
             return str(error)
         except KilledError as error:

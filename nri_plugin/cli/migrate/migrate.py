@@ -180,6 +180,7 @@ def migrate(
         record = file.read()
         if record is not None:
             _take_up(record, host, file, say)
+            _say_done(output_format, record.plan.direction, "done")
             return
         decided = _decided(direction, host, wishes)
         if decided is None:
@@ -207,7 +208,6 @@ def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], 
         )
         begun = record.begun[: record.begun.index(START_KUBELET) + 1]
         _run(file, Record(record.plan, begun), steps, say)
-        say(f"{record.plan.direction}: done")
         return
     say(f"a migration {record.plan.direction} was interrupted; undoing it")
     if STOP_KUBELET in record.begun:

@@ -242,11 +242,15 @@ def test_after_a_kill_at_any_moment_running_it_again_finishes_or_undoes(
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_a_migration_whose_kubelet_has_started_is_finished(node: PlayedNode, direction: str) -> None:
+def test_a_migration_whose_kubelet_has_started_is_finished(
+    node: PlayedNode, capsys: pytest.CaptureFixture[str], direction: str
+) -> None:
     prepared(node, direction)
     before = node.cpusets()
     node.kill_when = "record of ('verify',)"
     assert node.migrate(direction) == "killed at record of ('verify',)"
-    assert node.migrate(direction) == ""
+    capsys.readouterr()
+    assert node.migrate(direction, output_format="json") == ""
+    assert json.loads(capsys.readouterr().out)["direction"] == direction
     assert judge(node, before) == AFTER[direction]
     assert node.migrate(direction) == ""
