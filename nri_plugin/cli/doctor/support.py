@@ -95,6 +95,7 @@ SUPPORT: Sequence[Support] = (
         "2026-11-21",
         (6, 12, 0),
     ),
+    Support(LINUX, "6.2 to 6.11", _NOT_TRIED, since=(6, 2, 0)),
     Support(LINUX, "6.1", _RUN, "quiet CPUs in a guest: `hack/e2e d`", "2026-11-21", (6, 1, 0)),
     Support(LINUX, "5.0 to 6.0", _NOT_TRIED, since=(5, 0, 0)),
     Support("cgroups", "v1, cgroupfs driver", _RUN, "`hack/e2e a`", "2026-11-21"),

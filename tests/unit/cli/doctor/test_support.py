@@ -18,6 +18,8 @@ from nri_plugin.cli.doctor.support import LINUX, SUPPORT, Basis, Version, caveat
         (CONTAINERD, (1, 6, 0), "nri-pin was not tried with it"),
         (CRIO, (1, 36, 3), "nri-pin follows its source, and was not run with it"),
         (LINUX, (6, 12, 0), ""),
+        (LINUX, (6, 1, 0), ""),
+        (LINUX, (6, 8, 0), "nri-pin was not tried with it"),
         (LINUX, (5, 4, 0), "nri-pin was not tried with it"),
     ],
 )
