@@ -60,7 +60,9 @@ class CPUClaims:
         named = {found[1] for name in container.cdi_devices if (found := _NAME.match(name))}
         if not said and not named:
             return container
-        lines = [self._line(uid) for uid in sorted(said | named)[:VARIABLES] if _UID.match(uid)]
+        # CDI names first: those of variables may be a few dozen that the pod's author made up.
+        uids = [uid for uid in (*sorted(named), *sorted(said - named)) if _UID.match(uid)]
+        lines = map(self._line, uids[:VARIABLES])
         others = [line for line in container.env if not _is_claim(line)]
         return replace(container, env=(*others, *filter(None, lines)))
 

@@ -510,6 +510,12 @@ def test_completion_speaks_as_kubectl_wants(
     assert completed("show", "") == []
 
 
+@pytest.mark.parametrize("words", [(), ("--once",)])
+def test_top_of_all_nodes_ends(cluster: Cluster, capsys, words: tuple[str, ...]) -> None:
+    assert run("top", "--all-nodes", *words, "-o", "json") == 0
+    assert [one["node"] for one in json.loads(capsys.readouterr().out)["items"]] == ["a", "b"]
+
+
 def test_a_completion_moves_no_cursor(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     cluster.pods.append(pod_object("db\x1b[2J", "a"))
     cluster.save()
