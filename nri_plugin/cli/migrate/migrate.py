@@ -218,7 +218,7 @@ def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], 
     if left:
         raise FailedError(f"not undone: {'; '.join(left)}; correct that, and run the command again")
     raise FailedError(
-        f"an interrupted migration {record.plan.direction} was undone, and the kubelet runs as before it; run the command "
+        f"an interrupted migration {record.plan.direction} was undone, and the kubelet runs as before; run the command "
         "again to migrate"
     )
 

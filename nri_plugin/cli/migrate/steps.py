@@ -341,17 +341,21 @@ class _Work:
         theirs = read_allocations(self.host.place(self.plan.kubelet_dir)).cpus
         ours = {key: one.cpus for key, one in state.allocations.items() if one.cpus}
         if not awaiting_agent(state) and ours.items() - theirs.items():
-            self._write_exported(files)
+            self._write_state_files(files)
 
     def _export(self) -> None:
         config = self.host.config(self.plan)
         refuse_while_agent_runs(config.state_dir)
         self._write_exported(exportable(config, build_node(config, None))[1])
 
-    def _write_exported(self, files: dict[str, bytes]) -> None:
+    def _write_state_files(self, files: dict[str, bytes]) -> None:
         folder = self.host.place(self.plan.kubelet_dir)
         for name, data in files.items():
             write_whole(os.path.join(folder, name), data, replace=True)
+
+    def _write_exported(self, files: dict[str, bytes]) -> None:
+        self._write_state_files(files)
+        folder = self.host.place(self.plan.kubelet_dir)
         for name in {CPU_FILE, MEMORY_FILE} - set(files):
             # Of the policy None, or left over: a kubelet writes a new one.
             with suppress(FileNotFoundError):

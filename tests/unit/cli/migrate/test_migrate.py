@@ -10,12 +10,15 @@ from pathlib import Path
 import pytest
 import yaml
 
+from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.migrate import migrate as module
 from nri_plugin.cli.migrate.planning import Wishes
 from nri_plugin.cli.migrate.record import Record, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import Allocation
 from tests.played_migration import AGENT, CONFIG, FOLDER, KUBELET, PlayedNode, copy_of, played_node
 
 
@@ -205,6 +208,34 @@ def test_a_second_signal_does_not_stop_an_undo(
     assert "everything is as it was before, and the kubelet runs" in node.migrate("to-plugin")
     assert sent == [KUBELET, KUBELET]
     assert judge(node, before) == "static"
+
+
+def test_an_undo_brings_newer_cpus_and_keeps_memory_that_was_left_out(
+    node: PlayedNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.write("etc/nri-pin/config.yaml", 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    memory = node.read(f"{FOLDER}/memory_manager_state")
+    real = module.steps_of
+
+    def failing(*args: object) -> tuple[Step, ...]:
+        *steps, verify = real(*args)  # type: ignore[arg-type]
+
+        def apply() -> None:
+            """A pod has come in between."""
+            file = CheckpointFile(str(node.path("run/nri-pin")), durable=False)
+            state = file.load().state
+            assert state is not None
+            file.save(
+                replace(state, allocations={**state.allocations, "u3/batch": Allocation(CPUSet.parse("6"))})
+            )
+            raise HostError("x", "no")
+
+        return (*steps, replace(verify, apply=apply))
+
+    monkeypatch.setattr(module, "steps_of", failing)
+    assert "everything is as it was before" in node.migrate("to-plugin", Wishes(without_memory=True))
+    assert '"batch":"6"' in node.read(f"{FOLDER}/cpu_manager_state")
+    assert node.read(f"{FOLDER}/memory_manager_state") == memory
 
 
 PARTS = 4
