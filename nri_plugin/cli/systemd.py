@@ -207,14 +207,15 @@ def install(prefix: Path, chosen: Path | None, kubeconfig: Path | None) -> Chang
     texts[agent] = agent_unit(config, sys.executable)
     if kubeconfig is not None:
         texts[exporter] = exporter_unit(config, sys.executable, kubeconfig)
+    units = " ".join(path.name for path in texts if path != settings)
+    # A unit that runs gets its new rights only from a restart.
+    start = f"enable {units} && systemctl restart {units}" if agent.exists() else f"enable --now {units}"
     for path, content in texts.items():
         write(path, content, 0o644)
-    units = [path.name for path in texts if path != settings]
     return Changes(
         wrote=tuple(map(str, texts)),
         warnings=tuple(who_else_may_change("systemd", Path(sys.executable), program)),
-        next=f"next: systemctl daemon-reload && systemctl enable --now {' '.join(units)}; "
-        "nri-pin doctor checks the node then",
+        next=f"next: systemctl daemon-reload && systemctl {start}; nri-pin doctor checks the node then",
     )
 
 

@@ -70,7 +70,9 @@ def test_unit_and_configuration_are_written_and_the_next_step_is_said(
 def test_a_second_install_replaces_what_the_first_wrote(call: Call, good: Path, tmp_path: Path) -> None:
     call("--config", good)
     good.write_text(GOOD + "irqs: exclusive\n")
-    assert call("--config", good)[0] == 0
+    code, printed = call("--config", good)
+    assert code == 0
+    assert "systemctl enable nri-pin.service && systemctl restart nri-pin.service;" in printed
     assert "ReadWritePaths=/proc/irq" in (tmp_path / "root" / AGENT).read_text()
     assert call()[0] == 0
     assert call("--config", tmp_path / "root" / CONFIG)[0] == 0
