@@ -108,6 +108,7 @@ class _Site:
         self.now = self.kubelet.effective()
         self.plugin = _plugin(host)
         self.way: Way = wishes.way or _way(host, self.plugin)
+        _require_installed(host, self.way, self.plugin)
         self.config_path, self.config_text = self._config()
 
     def _config(self) -> tuple[str, str | None]:
@@ -317,6 +318,18 @@ def _way(host: Host, plugin: tuple[str, str, str] | None) -> Way:
         "is not installed, and the runtime starts no agent either: nri-pin install --systemd installs the unit; where a "
         "DaemonSet brings the agent, give --agent daemonset",
     )
+
+
+def _require_installed(host: Host, way: Way, plugin: tuple[str, str, str] | None) -> None:
+    """Check that what starts the agent is there, before the kubelet stops.
+
+    Raises:
+        HostError: it is not.
+    """
+    if way == "unit" and host.services.show(AGENT, "LoadState") != "loaded":
+        raise HostError(AGENT, "is not installed; nri-pin install --systemd installs it")
+    if way == "runtime" and plugin is None:
+        raise HostError("the runtime", "starts no agent; nri-pin install --plugin-dir DIR installs one")
 
 
 def _allocates(host: Host, path: str) -> bool:

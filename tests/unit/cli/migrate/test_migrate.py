@@ -6,6 +6,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
@@ -76,6 +77,20 @@ def test_a_flag_of_a_kubelet_that_does_not_run_is_not_passed_over(node: PlayedNo
     node._started(KUBELET)
     assert node.migrate("to-plugin") == ""
     assert node.started_with["cpuManagerPolicy"] == "none"
+
+
+@pytest.mark.parametrize("way", ["unit", "runtime"])
+@pytest.mark.parametrize("direction", ["to-plugin", "to-kubelet"])
+def test_an_agent_that_nothing_starts_is_told_before_the_kubelet_stops(
+    node: PlayedNode, direction: str, way: Literal["unit", "runtime"]
+) -> None:
+    prepared(node, direction)
+    del node.units[AGENT]
+    node.calls.clear()
+    assert f"nri-pin install --{'systemd' if way == 'unit' else 'plugin-dir'}" in node.migrate(
+        direction, Wishes(way=way)
+    )
+    assert node.calls == []
 
 
 def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
