@@ -237,7 +237,9 @@ def node_command(name: str, own: NodeCommand) -> click.Command:
         kubectl, namespace = kubectl_of(ctx), _option(ctx, "namespace")
         if all_nodes:
             limits = ("--namespace", namespace) if name == "show" and namespace else ()
-            asked = _command(own, (*limits, *words), output_format)
+            # Agents that went on telling changes would never end the answer.
+            once = ("--once",) if name == "top" and "--once" not in words else ()
+            asked = _command(own, (*limits, *once, *words), output_format)
             return _on_all(kubectl, _option(ctx, "agent_namespace"), asked, output_format)
         if not words or words[0].startswith("-"):
             raise click.UsageError("name a pod, node/NODE, or --all-nodes", ctx)
