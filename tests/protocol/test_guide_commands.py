@@ -29,6 +29,7 @@ STANDS_FOR = {
     "/run/nri-pin": "node/state",
     "/var/lib/kubelet": "kubelet",
     "/etc/bash_completion.d/": "./",
+    "/usr/local/share/man/man1": "man1",
 }
 """Places of a real node, and what is there in this test."""
 
