@@ -482,6 +482,7 @@ class Handler:
 
     def change_node(self, node: Node, cpusets: CpusetWriter | None = None) -> None:
         """Decide for `node`, and write to `cpusets`, from the next event on; allocations stay."""
+        self.account()  # a recording has the events in their order: these were decided for the former node
         self.node = node
         self.cpusets = cpusets or self.cpusets
         if self._history is not None:

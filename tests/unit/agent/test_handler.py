@@ -43,6 +43,9 @@ class FakeHistory:
             raise OSError("no such recording")
         self._journal.append(f"record {type(event).__name__}")
 
+    def changed(self, node: Node, state: State) -> None:
+        self._journal.append("record the node")
+
 
 @pytest.fixture
 def bench() -> Bench:
@@ -430,6 +433,17 @@ def test_accounts_give_way_while_the_runtime_asks_until_too_many_wait():
     assert [type(one.event) for one in told[:2]] == [nri.CreateContainer, nri.PostStartContainer]
     bench.handler.close()
     assert len(told) == 1 + MOST_UNACCOUNTED
+
+
+def test_what_was_decided_before_a_change_of_the_node_is_recorded_before_it():
+    bench = Bench(node(pool_floor=False))
+    bench.handler._history = FakeHistory(bench.journal)  # type: ignore[assignment]
+    for number in range(2):
+        bench.handler.answer(nri.Request(number, None, create_exclusive(bench, number=number)))
+    bench.forget()
+    bench.handler.account(lambda: True)
+    bench.handler.change_node(node(pool_floor=False, reserved="0-1"))
+    assert bench.journal == ["record CreateContainer", "record CreateContainer", "record the node"]
 
 
 def test_the_repair_of_a_failed_write_comes_before_the_reply_and_is_recorded_after_the_request(narrow: Bench):
