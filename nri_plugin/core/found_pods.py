@@ -60,7 +60,7 @@ def with_pools(node: Node, state: State, found: Sequence[Found]) -> tuple[State,
     A wrong guess would keep CPUs from other pods until the facts come, so all of this has to hold: CPUs go to pods as
     wholes here, the pod is Guaranteed, and its containers run on no reserved CPU and on no more CPUs than the pod asks for.
     Where the runtime does not tell what it asks for, they have to run on one set, and every shared pool of the node has to
-    have reserved CPUs, so that this one is none.
+    have reserved CPUs, so that this one is none. None of them has a resource claim: the CPUs of that are not the pod's.
     """
     if not gives_wholes(node.options) or node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return state, 0
@@ -74,11 +74,11 @@ def with_pools(node: Node, state: State, found: Sequence[Found]) -> tuple[State,
     for cpus in owned.values():
         twice |= once & cpus
         once |= cpus
-    count = 0
+    count, claimed = 0, {record.pod_uid for record, request in found if request and request.claim.cpus}
     for uid, (alone, others) in divided_by_pod.items():
         pod = state.pods[uid]
-        is_known = allocation_key(uid, "") in state.allocations
-        if pod.regime is Regime.FOUND and pod.qos is QOSClass.GUARANTEED and not is_known:
+        is_out = uid in claimed or allocation_key(uid, "") in state.allocations
+        if pod.regime is Regime.FOUND and pod.qos is QOSClass.GUARANTEED and not is_out:
             after = _with_pool(node, state, pod, alone, others, (once - owned[uid]) | twice)
             state, count = after or state, count + (after is not None)
     return state, count
@@ -210,6 +210,8 @@ def _without_pool(state: State, uid: str) -> State:
 
 def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State | None:
     """The state in which the pod owns its resources as a whole; None where its containers do not tell which these are."""
+    if any(one.claim for one in state.allocations_of(pod.uid).values()):
+        return None  # another program's CPUs are no part of the pod's
     # 1. What its containers have: by their allocations, else by the runtime.
     records = {
         one.name: one

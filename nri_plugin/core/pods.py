@@ -59,7 +59,7 @@ from nri_plugin.model.errors import (
 )
 from nri_plugin.model.options import Node, TopologyManagerScope
 from nri_plugin.model.refusals import AdmissionRefusal, HintNotAdmitted, PodMemoryShortage
-from nri_plugin.model.sets import NO_NODES, CPUSet
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import (
     Allocation,
     Kind,
@@ -198,7 +198,7 @@ def _admit_again(node: Node, state: State, pod: PodRecord, request: ContainerReq
 
 
 def with_parts_inside(state: State, uid: str) -> State:
-    """The state in which the CPUs of the pod as a whole, if it has any, include those of each container.
+    """The state in which the CPUs of the pod as a whole, if it has any, include those of each container but for claims.
 
     A pod that was found running may have only a part of its CPUs (`nri_plugin.core.found_pods`), and containers that are
     created then are placed by themselves.
@@ -208,7 +208,7 @@ def with_parts_inside(state: State, uid: str) -> State:
         return state
     cpus = whole.cpus
     for one in state.allocations_of(uid).values():
-        cpus |= one.cpus
+        cpus |= NO_CPUS if one.claim else one.cpus
     # It stays the same state where nothing is outside: writes are derived from what changed.
     more = replace(whole, cpus=cpus)
     return state if cpus == whole.cpus else state.with_allocation(allocation_key(uid, ""), more)

@@ -419,7 +419,7 @@ class State:
     def owned(self) -> Mapping[str, CPUSet]:
         """CPUs by allocation key, each CPU once.
 
-        A pod that owns CPUs as a whole stands for its containers. The CPUs of an init container that a later container of
+        A pod that owns CPUs as a whole stands for its containers, but for claims. The CPUs of an init container that a later container of
         its pod holds, too, are that one's; an init container of which nothing is left is left out.
         """
         blocks = {pod_of(key) for key in self.allocations if is_whole_pod(key)}
@@ -430,7 +430,7 @@ class State:
         found = {}
         for key, allocation in self.allocations.items():
             uid, cpus = pod_of(key), allocation.cpus
-            if uid in blocks and not is_whole_pod(key):
+            if uid in blocks and not (is_whole_pod(key) or allocation.claim):
                 continue
             if allocation.is_init:
                 cpus = CPUSet(cpus.mask & ~taken.get(uid, 0))

@@ -8,6 +8,7 @@ from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import partitions, quotas
+from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import Isolation, Node
 from nri_plugin.model.refusals import RefusalKind
@@ -17,6 +18,7 @@ from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import container, cpus, node, pod
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 CLAIM = "dra.k8s.io/cpu=claim-u1"
 
@@ -152,6 +154,39 @@ def test_a_container_of_a_pod_that_was_placed_as_a_whole_gives_up_what_it_has_of
     after = create(on, state, of, claiming(of, "12-13", name="b", cpu=2), facts).state
     assert after.allocations["p1/b"].cpus == cpus("12-13")
     assert held <= after.shared_pool(on)
+
+
+def in_a_pod_of_its_own(on: Node) -> tuple[Pod, PodFacts]:
+    """A pod with 6 CPUs of its own, and its facts; its container `app` asks for as many CPUs as a claim has."""
+    life = PodLife(on, part("app", 4), part("log", 0.5), resources=whole(6))
+    return life.of, life.facts
+
+
+def test_the_cpus_of_a_claim_never_become_those_of_its_pod() -> None:
+    """A container that the specification does not name looks at the CPUs of the whole pod."""
+    on = pod_scope()
+    of, facts = in_a_pod_of_its_own(on)
+    app = claiming(of, "12-15", name="app", cpu=4)
+    state = create(on, State(), of, container(of, "log", cpu=0.5), facts).state
+    state = create(on, state, of, app, facts).state
+    state = create(on, state, of, container(of, "debug"), facts).state
+    assert state.allocations["p1/"].cpus.isdisjoint(cpus("12-15"))
+    assert state.owned["p1/app"] == cpus("12-15")
+    assert create(on, state, of, app, facts).refusal is None
+
+
+def test_facts_of_a_found_pod_do_not_make_a_claim_one_of_ours() -> None:
+    on = pod_scope()
+    of, facts = in_a_pod_of_its_own(on)
+    app = replace(
+        claiming(of, "12-15", name="app", cpu=4), resources=Resources(cpu_shares=4096, cpus="12-15")
+    )
+    log = container(of, "log", cpu=0.5, cpus="2-3")
+    state = decide(on, State(), nri.Synchronize((of,), (app, log))).state
+    assert state.allocations["p1/app"].claim == CLAIM
+    after = decide(on, state, PodFactsTold(of, facts)).state
+    assert after.allocations["p1/app"].claim == CLAIM
+    assert create(on, after, of, app, facts).refusal is None
 
 
 def test_an_ended_container_passes_no_cpus_of_a_claim_on() -> None:
