@@ -109,7 +109,7 @@ class StartupTaint:
             return
         self._trouble = ""
         self._backoff.reset()
-        self._node = stored
+        self.changed(stored)  # the watch may have brought a version after it already
         text = (
             "the agent is ready: pods may be scheduled to the node"
             if is_ready

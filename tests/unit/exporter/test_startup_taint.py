@@ -150,6 +150,26 @@ def test_versions_from_before_a_write_are_not_believed(taint: StartupTaint, api:
     assert taint.due_s() is None
 
 
+def test_a_version_from_after_a_write_is_believed_though_it_comes_before_the_answer(
+    taint: StartupTaint, api: KubeAPI, client: KubeClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taint.listed([with_taints(api, TAINT)])
+    taint.hear(is_ready=True)
+    write = client.merge_patch
+
+    def answered_late(*arguments: Any) -> Any:
+        stored = write(*arguments)
+        taint.changed(with_taints(api, OTHER, TAINT))
+        return stored
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client, "merge_patch", answered_late)
+        taint.step()
+    assert taint.due_s() == 0.0
+    taint.step()
+    assert taints_of(api) == [OTHER]
+
+
 def test_a_node_that_is_registered_again_with_the_taint_is_freed_again(
     taint: StartupTaint, api: KubeAPI, client: KubeClient
 ) -> None:
