@@ -160,8 +160,8 @@ def refuse_pod_total(
     if whole is not None:
         _refuse_other_whole(whole, cpu_milli or 0, memory_bytes)
         return
-    # A pod without exclusive CPUs may ask for any total: it runs in the shared pool.
-    held = [one for one in state.allocations_of(pod.uid).values() if one.cpus]
+    # A pod without exclusive CPUs of ours may ask for any total: it runs in the shared pool.
+    held = [one for one in state.allocations_of(pod.uid).values() if one.cpus and not one.claim]
     if not held or not pod.cpu_milli or not cpu_milli:
         return
     if cpu_milli < pod.cpu_milli:

@@ -17,7 +17,7 @@ from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSC
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
-from tests.builders import container, cpus, node, pod
+from tests.builders import container, cpu_resources, cpus, node, pod
 from tests.whole_pods import PodLife, part, pod_scope, whole
 
 CLAIM = "dra.k8s.io/cpu=claim-u1"
@@ -208,6 +208,14 @@ def test_a_resize_is_the_other_program_s() -> None:
     assert decision.refusal is None
     assert decision.response == nri.UpdateContainerResponse()
     assert decision.state.allocations["p1/c"].cpus == cpus("4-7")
+
+
+@pytest.mark.parametrize("total", [2, 100])
+def test_a_pod_whose_only_exclusive_cpus_are_a_claim_s_may_ask_for_any_total(total: int) -> None:
+    on, of = node(), pod(cpu=5)
+    state = run(on, State(), of, claiming(of, "4-7", cpu=4))
+    asked = nri.UpdatePodSandbox(of, resources=cpu_resources(total))
+    assert decide(on, state, asked).refusal is None
 
 
 def test_neither_quota_nor_partition_is_set_for_it() -> None:
