@@ -8,6 +8,7 @@ import pytest
 
 from nri_plugin.host.cpu_claims import CPUClaims
 from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.model.bounds import VARIABLES
 from nri_plugin.wire.nri.messages import Container
 
 UID = "0a1b2c3d-0000-1111-2222-333344445555"
@@ -45,6 +46,15 @@ def test_the_host_s_cpus_count_and_not_those_of_the_pod_s_author(claims: CPUClai
     write(tmp_path)
     forged = replace(BARE, env=(f"DRA_CPUSET_{UID}=0-63", "DRA_CPUSET_other=4"))
     assert claims.checked(forged).env == (VARIABLE,)
+
+
+def test_made_up_variables_do_not_hide_the_claim_that_the_runtime_reports(
+    claims: CPUClaims, tmp_path: Path
+) -> None:
+    write(tmp_path)
+    made_up = tuple(f"DRA_CPUSET_0{number:02}=4" for number in range(VARIABLES))
+    told = replace(BARE, env=made_up, cdi_devices=(f"dra.k8s.io/cpu=claim-{UID}",))
+    assert claims.checked(told).env == (VARIABLE,)
 
 
 @pytest.mark.parametrize("uid", ["../../../etc/passwd", "", "a" * 64, "a/b", "a\n"])
