@@ -181,7 +181,7 @@ IRQ_DIR = "proc/irq"
 def read_queues(files: KernelFiles, online: int) -> tuple[tuple[int, int], ...]:
     """(CPUs, those that the interrupt comes to) of the queues of disks that several CPUs share, but not all.
 
-    Each set of CPUs comes once, ascending. A file of another form counts as missing: disks decide no placement.
+    Each set of CPUs comes once, ascending. What cannot be read counts as missing: no agent needs disks to start.
 
     Source: kernel block/blk-mq-sysfs.c, blk_mq_hw_sysfs_cpus_show: the CPUs with commas and blanks between them.
     """
@@ -190,7 +190,7 @@ def read_queues(files: KernelFiles, online: int) -> tuple[tuple[int, int], ...]:
     if not shared:
         return ()
     delivered = dict.fromkeys(shared, 0)
-    for entry in files.names(IRQ_DIR) or ():
+    for entry in _entries(files, IRQ_DIR):
         mask = _ids(files, f"{IRQ_DIR}/{entry}/smp_affinity_list") & online if entry.isdecimal() else 0
         if mask in delivered:
             delivered[mask] |= _ids(files, f"{IRQ_DIR}/{entry}/effective_affinity_list") & mask
@@ -198,9 +198,16 @@ def read_queues(files: KernelFiles, online: int) -> tuple[tuple[int, int], ...]:
 
 
 def _queue_files(files: KernelFiles) -> Iterator[str]:
-    for disk in files.names(BLOCK_DIR) or ():
-        for queue in files.names(f"{BLOCK_DIR}/{disk}/mq") or ():
+    for disk in _entries(files, BLOCK_DIR):
+        for queue in _entries(files, f"{BLOCK_DIR}/{disk}/mq"):
             yield f"{BLOCK_DIR}/{disk}/mq/{queue}/cpu_list"
+
+
+def _entries(files: KernelFiles, name: str) -> list[str]:
+    try:
+        return files.names(name) or []
+    except HostError:
+        return []
 
 
 def _ids(files: KernelFiles, name: str) -> int:

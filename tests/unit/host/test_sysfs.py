@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from nri_plugin.host.sysfs import discover, place_in_nodes, read_topology
-from nri_plugin.host.sysfs_parts import NodeReading
+from nri_plugin.host.sysfs_files import KernelFiles
+from nri_plugin.host.sysfs_parts import NodeReading, read_queues
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
@@ -149,6 +150,19 @@ def test_queues_of_one_cpu_or_of_all_make_no_difference() -> None:
 
 def test_a_queue_in_another_form_is_no_queue() -> None:
     assert queues("0, x", "", "2, 3", cpus2_3="what") == [("2-3", "")]
+
+
+@pytest.mark.parametrize("name", ["sys/block", "sys/block/sda/mq", "proc/irq"])
+def test_directories_that_cannot_be_listed_are_no_reason_not_to_start(tmp_path: Any, name: str) -> None:
+    queue = tmp_path / "sys/block/nvme0n1/mq/0/cpu_list"
+    if name != "sys/block":
+        queue.parent.mkdir(parents=True)
+        queue.write_text("0, 1\n")
+    loop = tmp_path / name
+    loop.parent.mkdir(parents=True, exist_ok=True)
+    loop.symlink_to(loop)
+    found = read_queues(KernelFiles(str(tmp_path)), 0b1111)
+    assert found == (() if name == "sys/block" else ((0b11, 0),))
 
 
 def readings(**cpus_by_node: int) -> list[NodeReading]:
