@@ -83,8 +83,8 @@ def outdated(node: Node, state: State) -> list[Outdated]:
 
 
 def _cpu_reasons(node: Node, name: str, held: Allocation) -> Iterator[Outdated]:
-    if not held.cpus:
-        return
+    if not held.cpus or held.claim:
+        return  # no restart would change the CPUs of a resource claim
     options, tables = node.options, tables_of(node)
     if options.cpu_manager_policy is CPUManagerPolicy.NONE:
         yield Outdated(name, OutdatedKind.CPU_POLICY_NONE, held.cpus)

@@ -1,6 +1,7 @@
 """CPUs of a resource claim: left alone, kept from everybody else, and never with a second owner."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -8,9 +9,10 @@ from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import partitions, quotas
+from nri_plugin.core.outdated import outdated
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.validator import new_violations
-from nri_plugin.model.options import Isolation, Node
+from nri_plugin.model.options import CPUManagerPolicy, Isolation, Node
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
@@ -225,6 +227,12 @@ def test_neither_quota_nor_partition_is_set_for_it() -> None:
     state = run(on, State(), of, what)
     assert list(quotas(on, state)) == []
     assert list(partitions(on, state)) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"cpu_manager_policy": CPUManagerPolicy.NONE}])
+def test_no_configuration_outdates_a_claim(options: dict[str, Any]) -> None:
+    on, of = node(**options), pod(qos="BestEffort")
+    assert outdated(on, run(on, State(), of, claiming(of, "1-2"))) == []
 
 
 @pytest.mark.parametrize("qos", ["Guaranteed", "BestEffort"])
