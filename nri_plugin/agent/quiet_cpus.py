@@ -308,9 +308,8 @@ class QuietCPUs:
                 self._settle_workqueues(done)
             if SettingKind.LATENCY in in_use:
                 self._settle_latencies(done)
-            if (
-                SettingKind.STEERING in in_use
-            ):  # last: what needs a capability must not keep the others from being written
+            # Last: what needs a capability must not keep the others from being written.
+            if SettingKind.STEERING in in_use:
                 self._settle_steering(done)
             self._look_for_balancers()
         return done, self._carry_out(done)

@@ -1,8 +1,8 @@
 """`nri-pin export`: publishes the agent's allocations as a NodeResourceTopology object, and creates events on pods.
 
 Four threads: one follows the agent's status socket, one watches our object, one watches the pods of the node, and the
-main loop publishes. A fifth watches the Node where the startup taint is kept. The agent depends on none of them. While the agent or the cluster is away, the published object
-stays as it is.
+main loop publishes. Where the startup taint is kept, a fifth watches the Node. The agent depends on none of them. While the
+agent or the cluster is away, the published object stays as it is.
 """
 
 import logging
