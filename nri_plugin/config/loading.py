@@ -381,7 +381,10 @@ def _may_have_providers(place: str) -> bool:
     """Whether a package in this place of the search path may have entry points of the group; an archive may."""
     folder = Path(place or ".")
     files = (*folder.glob("*-info/entry_points.txt"), *folder.glob("*.egg/EGG-INFO/entry_points.txt"))
-    return folder.is_file() or any(GROUP in file.read_text("utf-8", "replace") for file in files)
+    try:
+        return folder.is_file() or any(GROUP in file.read_text("utf-8", "replace") for file in files)
+    except OSError:
+        return True  # `importlib.metadata` passes over what it cannot read
 
 
 def _load(point: "EntryPoint") -> HintProvider:

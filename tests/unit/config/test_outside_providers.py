@@ -61,6 +61,13 @@ def test_without_other_packages_there_are_none():
     assert load_hint_providers() == ()
 
 
+def test_a_package_that_cannot_be_read_hinders_no_other_one(install, tmp_path: Path):
+    (tmp_path / "another-1.dist-info" / "entry_points.txt").mkdir(parents=True)
+    assert load_hint_providers() == ()
+    install(licences="our_site_placement:licences")
+    assert len(load_hint_providers()) == 1
+
+
 def test_its_wish_is_merged_with_ours_and_the_merged_hint_is_kept(install):
     install(licences="our_site_placement:licences")
     decision = create(load_hint_providers())
