@@ -19,10 +19,12 @@ The rules, for an interrupt, for the mask of later interrupts and for the masks 
 Source: kernel Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c and kernel/irq/cpuhotplug.c of Linux 6.12.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from fnmatch import translate
+from functools import lru_cache
 from types import MappingProxyType
 
 from nri_plugin.core.annotations import irq_claim, irq_mask, irq_wish, wake_latency_us
@@ -329,7 +331,13 @@ class Interrupt:
     def matches(self, patterns: Iterable[str]) -> bool:
         """Whether a handler or the device has a name of this form, or the interrupt this number."""
         names = (*self.actions, str(self.number), *([self.device] if self.device else []))
-        return any(fnmatchcase(name, pattern) for pattern in patterns for name in names)
+        return any(map(_any_of(tuple(patterns)).match, names))
+
+
+@lru_cache(maxsize=1024)
+def _any_of(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """What one of the patterns matches, found at once: thousands of interrupts meet those of many containers."""
+    return re.compile("|".join(map(translate, patterns)) or r"(?!)")
 
 
 @dataclass(frozen=True, slots=True)

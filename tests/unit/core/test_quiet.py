@@ -129,6 +129,24 @@ def test_a_claim_goes_to_the_container_or_to_its_first_core() -> None:
     assert not Interrupt(1, ("eth1-rx",), "", cpus("0")).matches(one.patterns)
 
 
+@pytest.mark.parametrize(
+    ("patterns", "is_matched"),
+    [
+        ((), False),
+        (("eth1-*", "eth0-?x"), True),
+        (("24",), True),
+        (("[z-a]", "[", "eth0"), False),
+        (("eth[!1]-rx",), True),
+        (("ETH0-RX",), False),
+        (("*",), True),
+    ],
+)
+def test_one_pattern_that_matches_a_whole_name_is_enough(
+    patterns: tuple[str, ...], *, is_matched: bool
+) -> None:
+    assert Interrupt(24, ("other", "eth0-rx"), "", cpus("0")).matches(patterns) is is_matched
+
+
 def test_a_claim_of_its_own_devices_is_one_of_their_addresses() -> None:
     of = on()
     state, _, _ = running(of, **{"nri-pin/irq-claim.pod": "devices,eth0"})
