@@ -161,7 +161,7 @@ def with_claim(node: Node, state: State, request: ContainerRequest) -> State:
 
     Source: kubernetes-sigs/dra-driver-cpu v0.2.0, docs/user/workload-requirements.md.
     """
-    claim, before = request.claim, state.without_allocation(request.key)
+    claim, before = request.claim, _claim_left(state.without_allocation(request.key), request)
     count = exclusive_count(node, request)
     if count and (request.wanted_exclusive or count != len(claim.cpus)):
         raise TwoOwnersError(
@@ -187,6 +187,15 @@ def with_claim(node: Node, state: State, request: ContainerRequest) -> State:
         claim=claim.names,
     )
     return before.with_allocation(request.key, allocation)
+
+
+def _claim_left(state: State, request: ContainerRequest) -> State:
+    """The state in which ended containers of the pod no longer have the same claim, such as its init containers."""
+    live = live_keys(state, request.pod_uid)
+    for key, one in state.allocations_of(request.pod_uid).items():
+        if one.claim == request.claim.names and key not in live:
+            state = state.without_allocation(key)
+    return state
 
 
 # ----------------------------------------------------------------------------------------------------

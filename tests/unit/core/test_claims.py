@@ -134,6 +134,17 @@ def test_a_claim_that_is_used_twice_is_refused_with_both_claims() -> None:
     )
 
 
+def test_a_claim_passes_from_an_ended_container_of_the_pod_to_the_next() -> None:
+    on, of = node(), pod()
+    first, second = claiming(of, "4-7", name="setup"), claiming(of, "4-7", name="app")
+    state = run(on, State(), of, first)
+    assert f"the claim {CLAIM} gave 4-7 to default/p1/setup" in refusal(create(on, state, of, second))
+    state = decide(on, state, nri.StopContainer(of, first)).state
+    assert state.shared_pool(on).isdisjoint(cpus("4-7"))
+    state = run(on, state, of, second)
+    assert {key: one.cpus for key, one in state.allocations.items()} == {"p1/app": cpus("4-7")}
+
+
 def test_the_last_cpus_of_the_shared_pool_are_no_claim_s() -> None:
     on, of = node(), pod()
     decision = create(on, State(), of, claiming(of, "0-15"))
