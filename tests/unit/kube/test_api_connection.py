@@ -1,5 +1,6 @@
 """Which cluster is talked to, and as whom."""
 
+import ssl
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,22 @@ def test_a_renewed_token_file_is_read_again(tmp_path: Path) -> None:
     client.list(NODES)
     assert [asked.token for asked in api.asked] == ["first", "first", "second"]
     client.close()
+    api.close()
+
+
+def test_a_certificate_authority_is_asked_no_more_than_by_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strict = ssl.create_default_context()
+    usual = strict.verify_flags & ~ssl.VERIFY_X509_STRICT
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT  # as Python 3.13 makes it
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: strict)
+    api = KubeAPI()
+    path = api.kubeconfig(tmp_path)
+    path.write_text(path.read_text().replace("server:", "certificate-authority: ca.crt\n    server:"))
+    credentials.connect(str(path)).close()
+    assert strict.verify_flags == usual
+    assert strict.verify_mode is ssl.CERT_REQUIRED
     api.close()
 
 
