@@ -441,7 +441,7 @@ class QuietCPUs:
         self.counts["given-back" if value == kept.original else "moved", name.partition("/")[0]] += 1
         shown = self._files.read(name)
         if shown and shown != value and _is_part(name, shown, value):
-            # Some controllers have only the CPU that they deliver to. Anything else somebody has written meanwhile.
+            # Some controllers show only the CPU that they deliver to. Any other value is a write of another program.
             self._kept[name] = replace(kept, shown=shown)
         if name in done.undone:
             self.counts["undone", name.partition("/")[0]] += 1
