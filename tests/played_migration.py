@@ -32,7 +32,7 @@ from nri_plugin.cli.migrate import steps as steps_module
 from nri_plugin.cli.migrate.host import Host
 from nri_plugin.cli.migrate.migrate import migrate
 from nri_plugin.cli.migrate.planning import Wishes
-from nri_plugin.cli.migrate.record import Record, RecordFile
+from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.sysfs import discover
@@ -427,7 +427,7 @@ class Recording(RecordFile):
 
     node: PlayedNode
 
-    def write(self, record: Record) -> None:
+    def write(self, record: MigrationRecord) -> None:
         self.node.effect(f"record of {record.begun[-1:]}")
         super().write(record)
 

@@ -58,7 +58,7 @@ class AgentPod:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class NamedTarget:
     """What the user named.
 
     Attributes:
@@ -175,7 +175,7 @@ def agent_of(kubectl: Kubectl, node: str, namespace: str = "") -> AgentPod:
     return agent
 
 
-def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") -> Target:
+def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") -> NamedTarget:
     """The node or pod that a word names: node/NODE, pod/POD, NAMESPACE/POD, NAMESPACE/POD/CONTAINER, or a name alone.
 
     A name alone is that of a pod, else that of a node.
@@ -186,7 +186,7 @@ def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") 
     """
     head, *rest = word.split("/")
     if head in NODES and len(rest) == 1:
-        return Target(rest[0])
+        return NamedTarget(rest[0])
     if head in PODS and len(rest) == 1:
         return _pod(kubectl, rest[0], namespace, container)
     if len(rest) in (1, 2):
@@ -197,11 +197,11 @@ def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") 
         return _pod(kubectl, word, namespace, container)
     except KubectlError as error:
         if error.is_missing and _is_node(kubectl, word):
-            return Target(word)
+            return NamedTarget(word)
         raise
 
 
-def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> Target:
+def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> NamedTarget:
     found = kubectl.read("pod", name, *(("--namespace", namespace) if namespace else ()))
     node = found.get("spec", {}).get("nodeName")
     own = found.get("metadata", {}).get("namespace", namespace)
@@ -216,7 +216,7 @@ def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> Target:
         raise KubectlError(
             f"pod {own}/{name} has no container {container}; it has {', '.join(names + inits)}"
         )
-    return Target(node, own, name, (container,) if container else names)
+    return NamedTarget(node, own, name, (container,) if container else names)
 
 
 def _is_node(kubectl: Kubectl, name: str) -> bool:

@@ -31,7 +31,7 @@ LEGEND = """\b
 AVAILABLE    CPUs that can become exclusive, of those that are allocatable
 LARGEST      most such CPUs of one NUMA node
 FRAGMENTED   share of them in uncore caches that others use in part
-DRIFTS       cpusets that somebody else changed, since the agent started
+DRIFTS       cpusets that other programs changed since the agent started
 INCOMPLETE   pods that run in part, because a container was refused
 OBJECT       NodeResourceTopology: as the agent says, differs, none, foreign
 """

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from nri_plugin import __version__
-from nri_plugin.cli.kubectl.agents import AgentPod, Target, agent_of, find_agents, target_of
+from nri_plugin.cli.kubectl.agents import AgentPod, NamedTarget, agent_of, find_agents, target_of
 from nri_plugin.cli.kubectl.fleet import ask, ask_all
 from nri_plugin.cli.kubectl.nodes import ANSWER_S, LEGEND, NodeRow, as_facts, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
@@ -118,20 +118,20 @@ class NodeCommand:
     words: tuple[str, ...]
     summary: str
     formats: tuple[str, ...]
-    about: Callable[[Target], list[str]] | None
+    about: Callable[[NamedTarget], list[str]] | None
     examples: tuple[str, ...]
 
 
-def _rows_of_pod(target: Target) -> list[str]:
+def _rows_of_pod(target: NamedTarget) -> list[str]:
     container = ["--container", target.containers[0]] if len(target.containers) == 1 else []
     return ["--namespace", target.namespace, "--pod", target.pod, *container]
 
 
-def _pod_or_container(target: Target) -> list[str]:
+def _pod_or_container(target: NamedTarget) -> list[str]:
     return [target.container if len(target.containers) == 1 else f"{target.namespace}/{target.pod}"]
 
 
-def _one_container(target: Target) -> list[str]:
+def _one_container(target: NamedTarget) -> list[str]:
     return [target.container]
 
 

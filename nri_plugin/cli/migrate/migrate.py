@@ -12,7 +12,7 @@ import click
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.migrate.host import Host
 from nri_plugin.cli.migrate.planning import Decided, Way, Wishes, decide_to_kubelet, decide_to_plugin
-from nri_plugin.cli.migrate.record import DIRECTORY, TO_KUBELET, TO_PLUGIN, Record, RecordFile
+from nri_plugin.cli.migrate.record import DIRECTORY, TO_KUBELET, TO_PLUGIN, MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.services import Systemd
 from nri_plugin.cli.migrate.steps import (
     START_KUBELET,
@@ -187,7 +187,7 @@ def migrate(
             _say_done(output_format, direction, "nothing to do")
             return
         steps = steps_of(decided.plan, host, say)
-        _run(file, Record(decided.plan), steps, say)
+        _run(file, MigrationRecord(decided.plan), steps, say)
         _report(decided, output_format)
 
 
@@ -195,7 +195,7 @@ def _decided(direction: str, host: Host, wishes: Wishes) -> Decided | None:
     return decide_to_plugin(host, wishes) if direction == TO_PLUGIN else decide_to_kubelet(host, wishes)
 
 
-def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], None]) -> None:
+def _take_up(record: MigrationRecord, host: Host, file: RecordFile, say: Callable[[str], None]) -> None:
     """Finish or undo a migration that was interrupted.
 
     Raises:
@@ -207,7 +207,7 @@ def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], 
             f"a migration {record.plan.direction} was interrupted after the kubelet's start had begun; finishing it"
         )
         begun = record.begun[: record.begun.index(START_KUBELET) + 1]
-        _run(file, Record(record.plan, begun), steps, say)
+        _run(file, MigrationRecord(record.plan, begun), steps, say)
         return
     say(f"a migration {record.plan.direction} was interrupted; undoing it")
     if STOP_KUBELET in record.begun:
@@ -223,7 +223,9 @@ def _take_up(record: Record, host: Host, file: RecordFile, say: Callable[[str], 
     )
 
 
-def _run(file: RecordFile, record: Record, steps: Sequence[Step], say: Callable[[str], None]) -> None:
+def _run(
+    file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: Callable[[str], None]
+) -> None:
     try:
         run(file, record, steps, say)
     except FailedMigrationError as error:
@@ -332,6 +334,6 @@ def _say_done(output_format: str, direction: str, words: str, after: tuple[str, 
         _say(f"next: {command}")
 
 
-def _tell_interrupted(record: Record) -> None:
+def _tell_interrupted(record: MigrationRecord) -> None:
     what = "finishes" if is_finished_forward(record) else "undoes"
     echo(f"a migration {record.plan.direction} was interrupted; --yes {what} it first", err=True)

@@ -71,7 +71,7 @@ class Plan(Struct, frozen=True):
     exclusive: str
 
 
-class Record(Struct, frozen=True):
+class MigrationRecord(Struct, frozen=True):
     """How far a migration came.
 
     Attributes:
@@ -120,7 +120,7 @@ class RecordFile:
         finally:
             os.close(descriptor)
 
-    def read(self) -> Record | None:
+    def read(self) -> MigrationRecord | None:
         """The record of a migration that has not ended; None for none.
 
         Raises:
@@ -128,7 +128,7 @@ class RecordFile:
         """
         try:
             with open(self.path, "rb") as file:
-                return msgspec.json.decode(file.read(), type=Record)
+                return msgspec.json.decode(file.read(), type=MigrationRecord)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -139,7 +139,7 @@ class RecordFile:
                 f"is no record of a migration ({error}); the guide has the steps by hand; then remove it",
             ) from None
 
-    def write(self, record: Record) -> None:
+    def write(self, record: MigrationRecord) -> None:
         """Replace it, on the disk.
 
         Raises:

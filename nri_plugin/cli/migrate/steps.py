@@ -24,7 +24,7 @@ from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, read_allo
 from nri_plugin.cli.doctor.kubelet_files import read_state_policy
 from nri_plugin.cli.migrate.host import ASIDE, Host
 from nri_plugin.cli.migrate.kubelet import FileEdit
-from nri_plugin.cli.migrate.record import TO_PLUGIN, Plan, Record, RecordFile
+from nri_plugin.cli.migrate.record import TO_PLUGIN, MigrationRecord, Plan, RecordFile
 from nri_plugin.cli.state.import_export import bring_back, exportable, importable, retire, save_import
 from nri_plugin.cli.state.source import awaiting_agent, refuse_while_agent_runs
 from nri_plugin.host.mounts import find_cpuset_tree
@@ -75,7 +75,7 @@ class FailedMigrationError(HostError):
         super().__init__(step, reason)
 
 
-def run(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> None:
+def run(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: Say) -> None:
     """Do the steps that the record does not name yet, and the last one that it names again.
 
     Raises:
@@ -86,7 +86,7 @@ def run(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> No
         if step.name in done:
             continue
         begun = tuple(dict.fromkeys((*record.begun, step.name)))
-        record = Record(record.plan, begun)
+        record = MigrationRecord(record.plan, begun)
         try:
             file.write(record)
             say(f"{number}. {step.says}")
@@ -99,7 +99,7 @@ def run(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> No
     file.remove()
 
 
-def undo(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> list[str]:
+def undo(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: Say) -> list[str]:
     """Undo the steps that the record names, the last one first; returns what could not be undone.
 
     All are tried, because the last one starts the kubelet. Those that failed stay in the record, to be tried again. A
@@ -110,7 +110,7 @@ def undo(file: RecordFile, record: Record, steps: Sequence[Step], say: Say) -> l
 
     def note() -> None:
         with suppress(NriPinError):
-            file.write(Record(record.plan, tuple(waiting), undoing=True))
+            file.write(MigrationRecord(record.plan, tuple(waiting), undoing=True))
 
     with _undisturbed():
         note()
@@ -141,7 +141,7 @@ def _undisturbed() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def is_finished_forward(record: Record) -> bool:
+def is_finished_forward(record: MigrationRecord) -> bool:
     """Whether a migration that was interrupted is to be finished; else it is undone."""
     return not record.undoing and START_KUBELET in record.begun
 

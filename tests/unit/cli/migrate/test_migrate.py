@@ -14,7 +14,7 @@ import yaml
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.migrate import migrate as module
 from nri_plugin.cli.migrate.planning import Wishes
-from nri_plugin.cli.migrate.record import Record, RecordFile
+from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -192,7 +192,7 @@ def test_a_record_that_cannot_be_written_keeps_nothing_from_being_undone(
     before = node.cpusets()
     write = RecordFile.write
 
-    def on_a_disk_that_fills(file: RecordFile, record: Record) -> None:
+    def on_a_disk_that_fills(file: RecordFile, record: MigrationRecord) -> None:
         if record.undoing or "configure-kubelet" in record.begun:
             raise CheckpointError(file.path, "cannot be written: No space left on device")
         write(file, record)
