@@ -95,9 +95,12 @@ class PodLife:
 
     def message(self, name: str) -> Container:
         """The container as the runtime has it."""
-        amounts = self.amounts.get(name, Amounts())
+        amounts, whole = self.amounts.get(name, Amounts()), self.facts.pod_resources or Amounts()
+        # The kubelet gives a container without limits those of its pod.
+        cpu_limit = amounts.cpu_limit_milli or whole.cpu_limit_milli
+        memory_limit = amounts.memory_limit_bytes or whole.memory_limit_bytes
         return replace(
-            container(self.of, name), resources=said(amounts.cpu_request_milli, amounts.memory_limit_bytes)
+            container(self.of, name), resources=said(amounts.cpu_request_milli or cpu_limit, memory_limit)
         )
 
     def create(self, name: str) -> Decision:

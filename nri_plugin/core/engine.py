@@ -50,6 +50,7 @@ from nri_plugin.core.requests import (
     remembered,
     stored_cpus,
     stored_mems,
+    with_late_facts,
 )
 from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
 from nri_plugin.core.reuse import init_memory_released, inits_ended, inits_known
@@ -184,6 +185,8 @@ def creation_context(
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
     request = container_request(node.options, pod, event.container)
+    if request.key not in state.allocations:
+        request = with_late_facts(pod, request)
     if not (known.devices or known.pod_devices) or has_uncounted_devices(known):
         return state, pod, request
     return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)

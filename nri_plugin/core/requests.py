@@ -231,8 +231,26 @@ def _is_pod_level(options: Options, pod: PodRecord, name: str) -> bool:
     regime = regime_of(options, pod)
     if pod.facts is None or regime in BY_THEMSELVES:
         return False
-    known = pod.facts.container(name)
-    return regime is Regime.OFF or known is None or not is_eligible(pod.facts, known)
+    return regime is Regime.OFF or _shares_its_pod(pod.facts, name)
+
+
+def _shares_its_pod(facts: PodFacts, name: str) -> bool:
+    known = facts.container(name)
+    return known is None or not is_eligible(facts, known)
+
+
+def with_late_facts(pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
+    """The request of a container that holds nothing, in a pod whose object became known after its first container.
+
+    The kubelet gives a container without limits those of its pod. The runtime then reports a sharing container as one
+    that asks for all of the pod, so the pod's object decides whether the container may own CPUs and memory.
+
+    Source: kubelet v1.36 pkg/kubelet/kuberuntime/kuberuntime_container_linux.go, getCPULimit and getMemoryLimit.
+    """
+    facts = pod.facts
+    if facts is None or not has_own_resources(facts) or not _shares_its_pod(facts, request.name):
+        return request
+    return replace(request, pod_level=True)
 
 
 def _hugepages(resources: Resources) -> tuple[tuple[str, int], ...]:

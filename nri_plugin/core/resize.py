@@ -29,7 +29,13 @@ from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.core.kernel_settings import PERIOD_US
 from nri_plugin.core.placement import exclusive_count, leave_a_pool
-from nri_plugin.core.requests import ContainerRequest, annotated, container_request, stored_cpus
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    container_request,
+    stored_cpus,
+    with_late_facts,
+)
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
@@ -85,6 +91,8 @@ def resized(
     #    alike.
     pod = state.pods[record.pod_uid]
     request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
+    if not held.cpus:
+        request = with_late_facts(pod, request)
     # A container without CPUs whose CPU request stays is not resized, even if it would get exclusive CPUs today: it may be
     # unplaced.
     stays_shared = not held.cpus and request.cpu_milli == before.cpu_milli

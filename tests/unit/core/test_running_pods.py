@@ -6,7 +6,7 @@ import pytest
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.state import Allocation, Amounts, Kind, Regime, State
+from nri_plugin.model.state import Allocation, Amounts, ContainerFacts, Kind, Regime, State
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpus, node, pod
 from tests.whole_pods import PodLife, part, pod_scope, whole
@@ -48,6 +48,43 @@ def test_containers_that_were_placed_before_the_facts_came_keep_what_they_have()
     life.restart("app", "db", "log", "mesh")
     assert {name: text for name, text in life.held.items() if text} == before
     assert life.state.pods["p1"].regime is Regime.EACH
+
+
+def sharing_pod() -> PodLife:
+    """A pod of 4 CPUs with a container of 2 and one without limits, which the runtime reports with those of the pod."""
+    rest = ContainerFacts("rest", Kind.APP, Amounts())
+    life = PodLife(pod_scope(), part("app", 2), rest, resources=whole(4))
+    life.is_informed = False
+    life.run("app")
+    assert life.held == {"app": "2-3"}
+    life.is_informed = True
+    return life
+
+
+def test_a_container_without_limits_owns_nothing_where_the_facts_came_after_the_first_one() -> None:
+    life = sharing_pod()
+    life.run("rest", "debugger")
+    assert {name: text for name, text in life.held.items() if text} == {"app": "2-3"}
+    life.restart("rest", "app")
+    assert {name: text for name, text in life.held.items() if text} == {"app": "2-3"}
+
+
+def test_such_a_container_stays_shared_when_the_limits_of_its_pod_grow() -> None:
+    life = sharing_pod()
+    life.run("rest")
+    assert life.resize("rest", 5, 8 * GIB).refusal is None
+    assert {name: text for name, text in life.held.items() if text} == {"app": "2-3"}
+
+
+def test_one_that_was_given_cpus_before_the_facts_came_keeps_them() -> None:
+    life = sharing_pod()
+    life.is_informed = False
+    life.run("rest")
+    before = life.held
+    assert len(cpus(before["rest"])) == 4, "without facts it looks like a container that asks for them"
+    life.is_informed = True
+    life.restart("rest", "app")
+    assert life.held == before
 
 
 def test_a_pod_that_shares_the_pool_of_its_node_is_not_refused_when_the_facts_come() -> None:
