@@ -1,4 +1,24 @@
-"""The annotations of a pod that are heard, and what those about quiet CPUs say. `core.requests` lists all of them.
+"""The annotations of a pod that are heard: ours, and those of other programs about quiet CPUs.
+
+Annotations are input of everyone who can create pods. They are read only in the namespaces that
+`annotationNamespaces` names, and have no effect elsewhere. One that is heard and cannot be understood refuses its
+container, because an operator who trusts a namespace wants to know.
+
+    nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
+    nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
+    nri-pin/isolation.container.NAME        none | partition | isolated, instead of the configuration's
+    nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
+    nri-pin/numa-node                       the NUMA node that the scheduler of the pod counted on
+    nri-pin/irqs.container.NAME             quiet | housekeeping | any: device interrupts on its exclusive CPUs
+    nri-pin/irq-claim.container.NAME        patterns of interrupts that come to its own CPUs, with commas between them;
+                                            `devices` are those of its own PCI devices
+    nri-pin/wake-latency-us.container.NAME  the longest time that its CPUs may take to wake up, in microseconds
+
+`.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an
+annotation ends after 63 characters, which a long container name exceeds.
+
+`nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
+placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
 
 Names that others have made are heard too, in the same namespaces. Our own name wins, and a contradiction refuses the
 container with both names.
@@ -12,6 +32,9 @@ container with both names.
 `quiet`, other patterns are for these interrupts only. With `mask-first`, the default, a claim beats a mask; with
 `claim-first` the mask wins.
 
+Differs: the kubelet has none of these annotations; here: pods in the namespaces of `annotationNamespaces` may
+    set them. Why: single containers need other rules than the rest of their node. Option:
+    `annotationNamespaces` without a namespace (the default).
 Source: CRI-O, high_performance_hooks_linux.go; nri-plugins, topology-aware policy, IRQ affinity.
 """
 
@@ -23,11 +46,16 @@ from typing import TypeVar
 
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
-from nri_plugin.model.options import IRQWish, Options
-from nri_plugin.model.state import PodRecord
+from nri_plugin.model.options import IRQWish, Isolation, Options
+from nri_plugin.model.state import PodRecord, QOSClass
 
 Word = TypeVar("Word", bound=StrEnum)
 
+SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
+EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
+ISOLATION = "nri-pin/isolation"
+ISOLATED_CPUS = "nri-pin/isolated-cpus"
+NUMA_NODE = "nri-pin/numa-node"
 IRQS = "nri-pin/irqs"
 IRQ_CLAIM = "nri-pin/irq-claim"
 WAKE_LATENCY = "nri-pin/wake-latency-us"
@@ -41,6 +69,8 @@ _CRIO_WISHES = {
 }
 """`true` is CRI-O's deprecated word for `disable`."""
 
+_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
+_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
 _CRIO_LATENCY = re.compile(r"max_latency:([1-9][0-9]{0,8})\Z")
 _LATENCY = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
 _PATTERN = re.compile(r"[-A-Za-z0-9_.:@*?\[\]!/]+\Z")
@@ -74,6 +104,46 @@ def word_of(given: Mapping[str, str], key: str, name: str, words: type[Word]) ->
     if value not in set(words):
         raise AnnotationError(full, f"expected {', '.join(words)}, found {value[:40]!r}")
     return words(value)
+
+
+def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
+    """How far the exclusive CPUs of that container are isolated; an unknown word counts as not set."""
+    found = heard(given_annotations(options, pod), ISOLATION, name)
+    value = found[1] if found else ""
+    return Isolation(value) if value in set(Isolation) else options.isolation
+
+
+def annotated_node(options: Options, pod: PodRecord) -> int:
+    """Mask of the NUMA node that the pod's annotation prefers; 0 where no annotation is heard."""
+    value = given_annotations(options, pod).get(NUMA_NODE, "")
+    return 1 << int(value) if _NODE.match(value) else 0
+
+
+def exclusive_cpus(given: Mapping[str, str], name: str, qos: QOSClass, cpu_milli: int | None) -> int:
+    """How many exclusive CPUs the annotation asks for, for a container with this request; 0 for none.
+
+    Raises:
+        AnnotationError: it cannot be read, or the request does not cover so many.
+    """
+    found = heard(given, EXCLUSIVE_CPUS, name)
+    if found is None:
+        return 0
+    key, value = found
+    if not _COUNT.match(value):
+        raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
+    if qos is QOSClass.GUARANTEED:
+        # An annotation for the whole pod may be for its other containers; one for this container is a mistake.
+        if key.endswith(".pod"):
+            return 0
+        raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
+    # The CPUs must be covered by the request that the scheduler counted; the last one may be a fraction.
+    count, asked = int(value), cpu_milli or 0
+    if (count - 1) * 1000 >= asked:
+        detail = (
+            f"{count} exclusive CPUs need a CPU request above {(count - 1) * 1000}m, found {asked}m; raise it"
+        )
+        raise AnnotationError(key, detail)
+    return count
 
 
 def irq_wish(options: Options, pod: PodRecord, name: str, *, hears_others: bool) -> IRQWish | None:

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from nri_plugin.core.annotations import isolation
 from nri_plugin.core.pool import pins
-from nri_plugin.core.requests import isolation
 from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Effect, Isolation, Node
 from nri_plugin.model.sets import CPUSet

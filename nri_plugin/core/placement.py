@@ -12,17 +12,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from nri_plugin.core.annotations import annotated_node
 from nri_plugin.core.claims import OWNER
 from nri_plugin.core.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.core.pool import pins
-from nri_plugin.core.requests import (
-    ContainerRequest,
-    annotated,
-    annotated_node,
-    peak,
-    pod_request,
-    spec_requests,
-)
+from nri_plugin.core.requests import ContainerRequest, annotated, peak, pod_request, spec_requests
 from nri_plugin.core.reuse import (
     donors,
     handed_over,

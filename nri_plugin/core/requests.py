@@ -3,44 +3,24 @@
 A runtime sends neither the QoS class nor the requests. Both follow from what it sends: the class from the cgroup parent,
 the CPU request from the shares. Where the pod's own object is known (`PodFacts`), it wins over the inference. Annotations
 change a request last.
-
-**Annotations** are input of everyone who can create pods. They are read only in the namespaces that
-`annotationNamespaces` names, and have no effect elsewhere. One that is heard and cannot be understood refuses its
-container, because an operator who trusts a namespace wants to know.
-
-    nri-pin/smt-odd-counts.container.NAME   kubelet | reject | round-up | allow
-    nri-pin/exclusive-cpus.container.NAME   a number of CPUs, for a container of a Burstable pod
-    nri-pin/isolation.container.NAME        none | partition | isolated, instead of the configuration's
-    nri-pin/isolated-cpus.container.NAME    require | avoid | any: CPUs that the kernel isolates
-    nri-pin/numa-node                       the NUMA node that the scheduler of the pod counted on
-    nri-pin/irqs.container.NAME             quiet | housekeeping | any: device interrupts on its exclusive CPUs
-    nri-pin/irq-claim.container.NAME        patterns of interrupts that come to its own CPUs, with commas between them;
-                                            `devices` are those of its own PCI devices
-    nri-pin/wake-latency-us.container.NAME  the longest time that its CPUs may take to wake up, in microseconds
-
-`.pod` instead of `.container.NAME` is for all containers of the pod that have no annotation of their own. The name of an
-annotation ends after 63 characters, which a long container name exceeds.
-
-Annotations of CRI-O and nri-plugins that ask for the same are heard too; `core.annotations` lists them.
-
-`nri-pin/numa-node` decides only between NUMA nodes that are equally good. It never refuses a container and never makes a
-placement worse, so a node that this machine does not have, or a value that cannot be read, is ignored.
-
-Differs: the kubelet has none of these annotations; here: pods in the namespaces of `annotationNamespaces` may
-    set them. Why: single containers need other rules than the rest of their node. Option:
-    `annotationNamespaces` without a namespace (the default).
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 
-from nri_plugin.core.annotations import check_quiet, given_annotations, heard, word_of
+from nri_plugin.core.annotations import (
+    ISOLATED_CPUS,
+    ISOLATION,
+    SMT_ODD_COUNTS,
+    check_quiet,
+    exclusive_cpus,
+    given_annotations,
+    word_of,
+)
 from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.model import bounds
-from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
@@ -307,6 +287,26 @@ def has_too_many_devices(*given: Iterable[DeviceResource]) -> bool:
     return False
 
 
+def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
+    """`request` with the pod's annotations applied.
+
+    Raises:
+        AnnotationError: an annotation cannot be read, or does not fit this container.
+    """
+    given = given_annotations(options, pod)
+    if not given:
+        return request
+    # These are read where they are applied; here only wrong words and contradictions are refused.
+    word_of(given, ISOLATION, request.name, Isolation)
+    check_quiet(given, request.name)
+    return replace(
+        request,
+        smt_odd_counts=word_of(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
+        wanted_exclusive=exclusive_cpus(given, request.name, request.qos, request.cpu_milli),
+        isolated=word_of(given, ISOLATED_CPUS, request.name, IsolatedWish),
+    )
+
+
 # ----------------------------------------------------------------------------------------------------
 # The request of a whole pod: the most that its containers need at once.
 
@@ -552,70 +552,3 @@ def slice_pattern(cgroup_parent: str) -> str:
 def qos_slices(pattern: str) -> tuple[CgroupRef, ...]:
     """The cgroups of the Burstable and of the BestEffort pods; none for the empty pattern."""
     return tuple(qos_slice(pattern.replace("{}", word)) for word in _CLASSES) if pattern else ()
-
-
-# ----------------------------------------------------------------------------------------------------
-# Annotations. The docstring of this module lists them; how they are found, and those about quiet CPUs: `core.annotations`.
-
-SMT_ODD_COUNTS = "nri-pin/smt-odd-counts"
-EXCLUSIVE_CPUS = "nri-pin/exclusive-cpus"
-ISOLATION = "nri-pin/isolation"
-ISOLATED_CPUS = "nri-pin/isolated-cpus"
-NUMA_NODE = "nri-pin/numa-node"
-_COUNT = re.compile(r"[1-9][0-9]{0,4}\Z")
-_NODE = re.compile(r"(?:0|[1-9][0-9]{0,3})\Z", re.ASCII)
-
-
-def annotated(options: Options, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
-    """`request` with the pod's annotations applied.
-
-    Raises:
-        AnnotationError: an annotation cannot be read, or does not fit this container.
-    """
-    given = given_annotations(options, pod)
-    if not given:
-        return request
-    # These are read where they are applied; here only wrong words and contradictions are refused.
-    word_of(given, ISOLATION, request.name, Isolation)
-    check_quiet(given, request.name)
-    return replace(
-        request,
-        smt_odd_counts=word_of(given, SMT_ODD_COUNTS, request.name, SMTOddCounts),
-        wanted_exclusive=_exclusive_cpus(given, request),
-        isolated=word_of(given, ISOLATED_CPUS, request.name, IsolatedWish),
-    )
-
-
-def isolation(options: Options, pod: PodRecord, name: str) -> Isolation:
-    """How far the exclusive CPUs of that container are isolated; an unknown word counts as not set."""
-    found = heard(given_annotations(options, pod), ISOLATION, name)
-    value = found[1] if found else ""
-    return Isolation(value) if value in set(Isolation) else options.isolation
-
-
-def annotated_node(options: Options, pod: PodRecord) -> int:
-    """Mask of the NUMA node that the pod's annotation prefers; 0 where no annotation is heard."""
-    value = given_annotations(options, pod).get(NUMA_NODE, "")
-    return 1 << int(value) if _NODE.match(value) else 0
-
-
-def _exclusive_cpus(given: Mapping[str, str], request: ContainerRequest) -> int:
-    found = heard(given, EXCLUSIVE_CPUS, request.name)
-    if found is None:
-        return 0
-    key, value = found
-    if not _COUNT.match(value):
-        raise AnnotationError(key, f"expected a number of CPUs such as 2, found {value[:40]!r}")
-    if request.qos is QOSClass.GUARANTEED:
-        # An annotation for the whole pod may be for its other containers; one for this container is a mistake.
-        if key.endswith(".pod"):
-            return 0
-        raise AnnotationError(key, "the pod is Guaranteed: its CPU request decides; remove the annotation")
-    # The CPUs must be covered by the request that the scheduler counted; the last one may be a fraction.
-    count, asked = int(value), request.cpu_milli or 0
-    if (count - 1) * 1000 >= asked:
-        detail = (
-            f"{count} exclusive CPUs need a CPU request above {(count - 1) * 1000}m, found {asked}m; raise it"
-        )
-        raise AnnotationError(key, detail)
-    return count

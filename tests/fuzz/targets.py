@@ -17,7 +17,8 @@ from nri_plugin.checkpoint.format import FORMAT, JOURNAL_VERSION, VERSION, Encod
 from nri_plugin.checkpoint.kubelet_files import load_refusal
 from nri_plugin.checkpoint.kubelet_state import File, allocations_in, shared_within_pods
 from nri_plugin.config.loading import Config, load_text
-from nri_plugin.core.requests import EXCLUSIVE_CPUS, SMT_ODD_COUNTS, annotated, container_request, pod_record
+from nri_plugin.core.annotations import EXCLUSIVE_CPUS, SMT_ODD_COUNTS
+from nri_plugin.core.requests import annotated, container_request, pod_record
 from nri_plugin.exporter import facts_socket, pod_resources
 from nri_plugin.kube._pb import podresources_pb2
 from nri_plugin.model import bits, bounds

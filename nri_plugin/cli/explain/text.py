@@ -14,7 +14,7 @@ import click
 from nri_plugin.cli.explain.what_if import HUGE_PAGES
 from nri_plugin.cli.explain.what_if import UID as WHAT_IF_UID
 from nri_plugin.cli.output import wants_colour
-from nri_plugin.core.requests import EXCLUSIVE_CPUS
+from nri_plugin.core.annotations import EXCLUSIVE_CPUS
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, PodContainer, Subject, Why, WhyKind
 from nri_plugin.explain.fits import Fit, FitKind, Holder, NUMANodeUse
 from nri_plugin.explain.hints import (

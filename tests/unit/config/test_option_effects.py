@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from nri_plugin.config.option_checks import machine_refusals
+from nri_plugin.core.annotations import EXCLUSIVE_CPUS
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import partitions, quotas
 from nri_plugin.core.quiet import wanted
-from nri_plugin.core.requests import EXCLUSIVE_CPUS
 from nri_plugin.exporter.publication import published
 from nri_plugin.model.option_rows import Affects
 from nri_plugin.model.options import (

@@ -4,15 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.core.annotations import NUMA_NODE, annotated_node
 from nri_plugin.core.engine import decide
-from nri_plugin.core.requests import (
-    NUMA_NODE,
-    ContainerRequest,
-    annotated,
-    annotated_node,
-    container_request,
-    pod_record,
-)
+from nri_plugin.core.requests import ContainerRequest, annotated, container_request, pod_record
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import Node, SMTOddCounts, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.state import State
