@@ -12,8 +12,9 @@ from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import NRIEvent, Request
 
 

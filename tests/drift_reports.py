@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.core.drift import Cause
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 REPORT = DriftReport(
     number=1,

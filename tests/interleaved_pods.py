@@ -19,7 +19,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     ContainerFacts,
@@ -27,10 +27,10 @@ from nri_plugin.model.state import (
     Phase,
     PodFacts,
     QOSClass,
-    State,
     allocation_key,
     pod_of,
 )
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod

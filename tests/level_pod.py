@@ -11,8 +11,9 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpu_resources, machine, pod
 

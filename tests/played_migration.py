@@ -37,17 +37,17 @@ from nri_plugin.config.loading import load_text
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError, NriPinError
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
     MemoryBlock,
     Phase,
     PodRecord,
-    State,
     allocation_key,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.description import parse as parse_machine
 from nri_plugin.simulator.machine.machine import build_sysfs
 

@@ -10,8 +10,9 @@ from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, Own
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror

@@ -7,17 +7,17 @@ from nri_plugin.core.drift import MachineChanged, OwnEvent
 from nri_plugin.core.engine import decide
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Amounts,
     ContainerFacts,
     ContainerRecord,
     Kind,
     PodFacts,
     QOSClass,
-    State,
     owner_of,
 )
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources

@@ -20,7 +20,8 @@ from typing import Protocol
 from nri_plugin.checkpoint.directory import removed_mount, unsafe
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.errors import CheckpointError
-from nri_plugin.model.state import Allocation, State, named
+from nri_plugin.model.records import Allocation, named
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 
 DEFAULT_SAVE_S = 1.0

@@ -45,8 +45,9 @@ from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.partitions import ON_V1, Partitions, Settled, end_all
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import NRIEvent
 

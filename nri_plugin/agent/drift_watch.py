@@ -29,8 +29,9 @@ from nri_plugin.core.drift import (
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize

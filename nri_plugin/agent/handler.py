@@ -50,7 +50,8 @@ from nri_plugin.core.pod_news import PodFactsTold, PodNews
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import CgroupRef, PodRecord, State, pod_of
+from nri_plugin.model.records import CgroupRef, PodRecord, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import new_op, say, say_trace
 from nri_plugin.wire.nri.events import (
     CreateContainer,

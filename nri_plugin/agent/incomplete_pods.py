@@ -14,8 +14,9 @@ from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.requests import lacks_its_resources, owned_as_whole, pod_uid
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.records import PodRecord
 from nri_plugin.model.refusals import UNEXPECTED
-from nri_plugin.model.state import PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import LOGGER_NAME, say
 from nri_plugin.wire.nri.events import CreateContainer, StopPodSandbox, Synchronize
 

@@ -31,8 +31,9 @@ from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, Repeats, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import (

@@ -40,14 +40,10 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.kernel_counters import ContainerFiles, CounterFiles
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.records import Allocation, Kind, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
-    Allocation,
-    Kind,
-    State,
-    allocation_key,
-)
+from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import is_in_one_cache
 from nri_plugin.policy.pod_level import memory_claim
 from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time

@@ -13,8 +13,9 @@ from prometheus_client.registry import Collector
 from nri_plugin.host.cpu_noise import CPUNoise, NoiseKind, noise_of
 from nri_plugin.host.kernel_counters import ContainerCounters, ContainerFiles, CounterFiles, NodeCounters
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import ContainerRecord, Phase
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import ContainerRecord, Phase, State
+from nri_plugin.model.state import State
 
 LABELS = ("namespace", "pod", "container")
 

@@ -18,8 +18,9 @@ from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, ContainerRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, ContainerRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import CreateContainer, Request, empty_response

@@ -32,8 +32,8 @@ from nri_plugin.model import bounds
 from nri_plugin.model.bounds import HEARD_ANNOTATIONS, Cut
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import CreateContainer, NRIEvent, Request, Synchronize

@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.requests import pod_uid
+from nri_plugin.model.records import Allocation, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, EmptyPodSharedPool, RefusalKind
-from nri_plugin.model.state import Allocation, allocation_key
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.pod_level import memory_claim
 from nri_plugin.wire.nri.events import CreateContainer

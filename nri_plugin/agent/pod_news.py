@@ -22,7 +22,8 @@ from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, could_be_complet
 from nri_plugin.core.requests import has_too_many_devices
 from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import PodRecord, State, pod_of
+from nri_plugin.model.records import PodRecord, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import Synchronize

@@ -23,7 +23,8 @@ from nri_plugin.host.devices import listed_addresses
 from nri_plugin.host.interrupts import KernelSettingFiles
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.records import allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import CreateContainer, Synchronize

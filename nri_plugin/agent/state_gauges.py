@@ -12,7 +12,8 @@ from prometheus_client.registry import Collector
 from nri_plugin import __version__
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.model.options import CPUManagerPolicy, Node
-from nri_plugin.model.state import ContainerRecord, Phase, State, is_whole_pod
+from nri_plugin.model.records import ContainerRecord, Phase, is_whole_pod
+from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import by_cache, by_numa_node
 
 

@@ -24,8 +24,9 @@ from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import AllocationRow, SavedContainer, SavedPod, state_from, state_rows
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, Phase, is_whole_pod, owner_of, pod_of
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, Phase, State, is_whole_pod, owner_of, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.recording.rows import TOPOLOGY, TopologyRow
 

@@ -36,8 +36,8 @@ from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Isolation
+from nri_plugin.model.records import CgroupRef, named
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop

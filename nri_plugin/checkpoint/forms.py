@@ -21,8 +21,9 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
+from nri_plugin.model.records import Allocation, allocation_key, is_whole_pod, named, owner_of, pod_of
 from nri_plugin.model.sets import NO_NODES, CPUSet
-from nri_plugin.model.state import Allocation, State, allocation_key, is_whole_pod, named, owner_of, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 

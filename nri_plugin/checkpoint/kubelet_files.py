@@ -23,8 +23,8 @@ from typing import Any
 
 from nri_plugin.model import bits
 from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 
 CPUAssignments = Mapping[str, Mapping[str, CPUSet]]

@@ -44,18 +44,18 @@ from nri_plugin.checkpoint.kubelet_files import (
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     MemoryBlock,
     Phase,
-    State,
     allocation_key,
     is_whole_pod,
     named,
     owner_of,
     pod_of,
 )
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import memory_machine
 from nri_plugin.policy.pod_level import memory_of
 

@@ -17,17 +17,17 @@ import msgspec
 
 from nri_plugin.checkpoint.format import READABLE, Checkpoint, JournalRecord, decode
 from nri_plugin.checkpoint.rows import NODE_FACTS, STATE_ROWS, NodeFacts, SavedNode
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     PodRecord,
-    State,
     allocation_key,
     is_whole_pod,
     named,
     pod_of,
 )
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import may_share
 

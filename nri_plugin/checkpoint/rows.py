@@ -16,8 +16,7 @@ from msgspec import Struct
 from nri_plugin.core.outdated import allocatable_memory
 from nri_plugin.model import bits, bounds
 from nri_plugin.model.options import Node, Options
-from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask, NUMANodeID
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -32,8 +31,9 @@ from nri_plugin.model.state import (
     Regime,
     Resize,
     Size,
-    State,
 )
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask, NUMANodeID
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode, Topology
 
 RecordT = TypeVar("RecordT")

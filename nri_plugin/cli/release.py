@@ -21,8 +21,9 @@ from nri_plugin.host.irqbalance import running
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, NriPinError
+from nri_plugin.model.records import Phase
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Phase, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import to_stderr
 
 EXIT_FAILURES = 1

@@ -16,7 +16,8 @@ from nri_plugin.cli.explain.what_if import changed, device
 from nri_plugin.cli.output import NARROW, columns, count_of, echo, fold_words, format_option, table, waiting
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
-from nri_plugin.model.state import QOSClass, State
+from nri_plugin.model.records import QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import Delivery, PlacedDevice
 from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.simulate.node import PlayedNode

@@ -35,8 +35,8 @@ from nri_plugin.cli.state.source import (
     usage_errors,
 )
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import is_whole_pod, named, pod_of
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import is_whole_pod, named, pod_of
 
 PARTS = ("core", "cache", "numa", "socket")
 MOST_NAMES = 8

@@ -16,9 +16,10 @@ from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
+from nri_plugin.model.records import PodFacts, PodRecord, named, owner_of, pod_of
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Holders, Holding, Obstacle, RefusalKind
 from nri_plugin.model.sets import NO_NODES, NodeMask
-from nri_plugin.model.state import PodFacts, PodRecord, State, named, owner_of, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import MEMORY
 
 MIB = 1 << 20

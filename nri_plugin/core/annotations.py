@@ -47,7 +47,7 @@ from typing import TypeVar
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AnnotationError
 from nri_plugin.model.options import IRQWish, Isolation, Options
-from nri_plugin.model.state import PodRecord, QOSClass
+from nri_plugin.model.records import PodRecord, QOSClass
 
 Word = TypeVar("Word", bound=StrEnum)
 

@@ -60,9 +60,10 @@ of the runtime's message, and the rest is inferred.
 from dataclasses import dataclass
 
 from nri_plugin.model.frozen import made_quickly
+from nri_plugin.model.records import CgroupRef, PodFacts
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, PodFacts, State
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.events import (
     ACKNOWLEDGED,

@@ -11,8 +11,9 @@ from enum import StrEnum
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.pool import all_writes, floor_writes, own_write, pins
 from nri_plugin.model.options import Effect, Node
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, slice_above
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, State, slice_above
+from nri_plugin.model.state import State
 
 
 class Cause(StrEnum):

@@ -59,8 +59,9 @@ from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Effect, Node
+from nri_plugin.model.records import Allocation, ContainerRecord, Phase, PodRecord, Regime
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
-from nri_plugin.model.state import Allocation, ContainerRecord, Phase, PodRecord, Regime, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 

@@ -26,8 +26,7 @@ from nri_plugin.core.pods import divided
 from nri_plugin.core.requests import ContainerRequest, gives_wholes, owned_as_whole, regime_now
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import CPUManagerPolicy, Node
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     Kind,
@@ -37,11 +36,12 @@ from nri_plugin.model.state import (
     PodRecord,
     QOSClass,
     Regime,
-    State,
     allocation_key,
     is_whole_pod,
     owner_of,
 )
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_policy import nearest
 from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, sets_of
 from nri_plugin.policy.search.mask_order import distances_of

@@ -28,8 +28,9 @@ from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
 from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
 from nri_plugin.model.persistent import CachedSum, persistent
+from nri_plugin.model.records import Allocation, PodRecord
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import Allocation, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.device_hints import device_hint_sets

@@ -15,18 +15,18 @@ from nri_plugin.core.annotations import isolation
 from nri_plugin.core.pool import pins
 from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Effect, Isolation, Node
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
     Phase,
     PodRecord,
     QOSClass,
-    State,
     allocation_key,
     pod_of,
 )
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.policy.pod_level import has_own_resources
 
 NO_QUOTA = -1

@@ -10,8 +10,9 @@ from enum import StrEnum
 
 from nri_plugin.core.hint_providers import memory_machine_of, tables_of
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Allocation, named
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, State, named
+from nri_plugin.model.state import State
 
 
 class OutdatedKind(StrEnum):

@@ -35,8 +35,9 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
     narrowed,
 )
+from nri_plugin.model.records import Allocation, ContainerRecord, MemoryBlock, PodRecord, named
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, ContainerRecord, MemoryBlock, PodRecord, State, named
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import Note, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count

@@ -18,15 +18,8 @@ from nri_plugin.core.pool import pool_writes
 from nri_plugin.core.requests import informed, lacks_its_resources, pod_uid, regime_now, remembered
 from nri_plugin.core.reuse import inits_known
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import (
-    Phase,
-    PodFacts,
-    PodRecord,
-    Regime,
-    State,
-    allocation_key,
-    is_whole_pod,
-)
+from nri_plugin.model.records import Phase, PodFacts, PodRecord, Regime, allocation_key, is_whole_pod
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Pod
 

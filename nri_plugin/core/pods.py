@@ -58,17 +58,10 @@ from nri_plugin.model.errors import (
     InsufficientMemoryError,
 )
 from nri_plugin.model.options import Node, TopologyManagerScope
+from nri_plugin.model.records import Allocation, Kind, PodFacts, PodRecord, Regime, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, HintNotAdmitted, PodMemoryShortage
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
-from nri_plugin.model.state import (
-    Allocation,
-    Kind,
-    PodFacts,
-    PodRecord,
-    Regime,
-    State,
-    allocation_key,
-)
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY

@@ -26,8 +26,9 @@ from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.requests import qos_slices, slice_pattern
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.persistent import CachedSum, persistent
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord, pod_of, slice_above
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, PodRecord, State, pod_of, slice_above
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 
 

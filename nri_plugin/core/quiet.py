@@ -29,8 +29,9 @@ from types import MappingProxyType
 
 from nri_plugin.core.annotations import irq_claim, irq_mask, irq_wish, wake_latency_us
 from nri_plugin.model.options import IRQHousekeeping, IRQs, IRQWish, Node, ReceiveSteering, Workqueues
+from nri_plugin.model.records import Allocation, is_whole_pod, owner_of
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import Allocation, State, is_whole_pod, owner_of
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 # ----------------------------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     CgroupRef,
     ContainerRecord,
     Kind,
@@ -45,6 +44,7 @@ from nri_plugin.model.state import (
     allocation_key,
     qos_slice,
 )
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_level import has_own_resources, is_eligible, pod_cpus, pod_memory
 from nri_plugin.wire.nri.messages import Container, Pod, Resources

@@ -38,18 +38,18 @@ from nri_plugin.core.requests import (
 )
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
-from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     MemoryBlock,
     PodRecord,
     Resize,
     Size,
-    State,
     allocation_key,
 )
+from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_policy import check_full_pcpus, checks_multiple, nearest, without_last
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.pod_level import has_own_resources

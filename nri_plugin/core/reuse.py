@@ -20,8 +20,7 @@ Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/policy_static.go (updateCPUsTo
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     Kind,
@@ -29,11 +28,12 @@ from nri_plugin.model.state import (
     Phase,
     PodFacts,
     PodRecord,
-    State,
     allocation_key,
     is_whole_pod,
     pod_of,
 )
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import Reuse, shrink_reused
 
 

@@ -30,17 +30,17 @@ from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     Phase,
     PodRecord,
     QOSClass,
     Regime,
-    State,
     allocation_key,
     pod_of,
 )
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Synchronize, SynchronizeResponse
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 

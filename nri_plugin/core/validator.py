@@ -12,16 +12,9 @@ from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model import violations
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, CgroupRef, Phase, allocation_key, is_whole_pod, pod_of
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
-    Allocation,
-    CgroupRef,
-    Phase,
-    State,
-    allocation_key,
-    is_whole_pod,
-    pod_of,
-)
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,

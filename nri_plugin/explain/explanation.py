@@ -25,20 +25,20 @@ from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.option_rows import Affects
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, Node, Options, narrowed
-from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     Phase,
     PodRecord,
     QOSClass,
     Regime,
-    State,
     allocation_key,
     owner_of,
     pod_of,
 )
+from nri_plugin.model.refusals import AdmissionRefusal
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.merge import MergedHint, admits, merge
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 

@@ -21,8 +21,9 @@ from nri_plugin.model.options import (
     SMTOddCounts,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import Allocation, Phase, PodRecord, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, Phase, PodRecord, State, is_whole_pod, named, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.policy.hints import LISTED_NODES
 from nri_plugin.policy.memory_state import MEMORY
 

@@ -25,7 +25,8 @@ from nri_plugin.exporter.refused_pods import FAILED, OTHER_REASON, REASONS, PodN
 from nri_plugin.kube.api_client import EVENTS, KubeClient
 from nri_plugin.kube.pod_facts import PodObject, PodsHere
 from nri_plugin.model.errors import KubeAPIError
-from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.model.records import ContainerRecord
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 
 # Events

@@ -35,8 +35,9 @@ from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
+from nri_plugin.model.records import Allocation, MemoryBlock, PodFacts, is_whole_pod, owner_of
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, MemoryBlock, PodFacts, State, is_whole_pod, owner_of
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import memory_machine
 from nri_plugin.policy.pod_level import memory_claim, memory_of
 

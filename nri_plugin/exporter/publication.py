@@ -43,7 +43,8 @@ from nri_plugin.model.options import (
     Options,
     ReservedMemory,
 )
-from nri_plugin.model.state import Kind, PodRecord, QOSClass, State
+from nri_plugin.model.records import Kind, PodRecord, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode
 from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
 from nri_plugin.policy.pod_level import has_own_resources

@@ -31,8 +31,8 @@ from nri_plugin.kube.api_client import PODS, KubeClient, Object
 from nri_plugin.kube.pod_demand import pod_demand
 from nri_plugin.kube.pod_facts import MIRROR
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
+from nri_plugin.model.records import pod_of
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import pod_of
 
 PodName = tuple[str, str]
 """Namespace and name."""

@@ -25,8 +25,8 @@ from cgroupspy.interfaces import BaseFileInterface
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
 from nri_plugin.host.sysfs_files import read_value
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef
 from nri_plugin.model.topology import Topology
 
 SetT = TypeVar("SetT", CPUSet, NodeMask)

@@ -19,8 +19,8 @@ from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.sysfs_files import write_value
 from nri_plugin.model import bits
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 
 class _Writing:

@@ -10,7 +10,7 @@ from nri_plugin.host.cgroup import CRUN_SUBGROUP, GONE, cgroup_path
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.records import CgroupRef
 
 V1_NAMES = ("cpu,cpuacct", "cpuacct,cpu", "cpu")
 """Directories of the cpu controller of cgroup v1, beside that of the cpuset controller."""

@@ -24,8 +24,8 @@ from nri_plugin.host.cgroup import Cgroups, cgroup_path
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 TICK_US = 1_000_000 // os.sysconf("SC_CLK_TCK")
 """Microseconds of a tick of /proc/stat, the resolution of its times."""

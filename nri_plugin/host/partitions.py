@@ -24,8 +24,8 @@ from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.host.cgroup import CPUS, EXCLUSIVE, GONE, MENDED, cgroup_path
 from nri_plugin.host.sysfs_files import read_value, write_value
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 PARTITION, EFFECTIVE = "cpuset.cpus.partition", "cpuset.cpus.effective"
 MEMBER = "member"

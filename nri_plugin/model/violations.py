@@ -10,16 +10,9 @@ from enum import StrEnum
 from itertools import combinations
 
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, ContainerRecord, Phase, allocation_key, is_whole_pod, pod_of
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import (
-    Allocation,
-    ContainerRecord,
-    Phase,
-    State,
-    allocation_key,
-    is_whole_pod,
-    pod_of,
-)
+from nri_plugin.model.state import State
 
 
 class ViolationKind(StrEnum):

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from nri_plugin.model import bits
 from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
 from nri_plugin.model.quantity import format_bytes, round_down
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.refusals import MemoryAmount, MemoryNotPreferred, MemoryShortage, MixedMemory
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.hints import (
     LISTED_NODES,
     Hint,

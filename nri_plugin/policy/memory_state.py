@@ -14,8 +14,8 @@ from functools import cached_property
 from nri_plugin.model import bits
 from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import NUMANode, Topology
 
 MEMORY = "memory"

@@ -22,9 +22,9 @@ from types import MappingProxyType
 
 from nri_plugin.model.errors import EmptyPodSharedPoolError
 from nri_plugin.model.options import Options
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.model.refusals import EmptyPodSharedPool
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus
 from nri_plugin.policy.memory_state import MEMORY

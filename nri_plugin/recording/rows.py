@@ -33,8 +33,8 @@ from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef
 from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri

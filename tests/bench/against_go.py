@@ -14,8 +14,9 @@ from typing import Any
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import cpu_hint_sets

@@ -4,8 +4,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets

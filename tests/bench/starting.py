@@ -14,8 +14,9 @@ from pathlib import Path
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.bench.figures import Figure, at, milliseconds
 from tests.builders import machine
 

@@ -20,8 +20,9 @@ from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome, cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.recording.file import RecordingFile
 from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of

@@ -5,17 +5,17 @@ from dataclasses import dataclass, field
 
 from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.options import Node
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     CgroupRef,
     ContainerRecord,
     Phase,
     QOSClass,
-    State,
     allocation_key,
     is_whole_pod,
     pod_of,
 )
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.runtime import Runtime

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.records import Kind, Phase, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Kind, Phase, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli

@@ -2,7 +2,7 @@
 
 from random import Random
 
-from nri_plugin.model.state import Amounts, Kind
+from nri_plugin.model.records import Amounts, Kind
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.told_facts import Telling
 

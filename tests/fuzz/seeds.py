@@ -7,8 +7,7 @@ from pathlib import Path
 from nri_plugin.checkpoint.format import Encoder
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.kube._pb import podresources_pb2 as pb
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -16,8 +15,9 @@ from nri_plugin.model.state import (
     Phase,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri._pb import nri_pb2
 from nri_plugin.wire.nri.mux import mux_frames
 from nri_plugin.wire.ttrpc.frame import Frame, RequestEnvelope, encode_request

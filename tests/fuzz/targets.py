@@ -24,7 +24,8 @@ from nri_plugin.kube._pb import podresources_pb2
 from nri_plugin.model import bits, bounds
 from nri_plugin.model.errors import AnnotationError, CheckpointError, ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Options
-from nri_plugin.model.state import PodRecord, State
+from nri_plugin.model.records import PodRecord
+from nri_plugin.model.state import State
 from nri_plugin.simulator.runtime.codec import encode_event
 from nri_plugin.wire.nri import codec
 from nri_plugin.wire.nri._pb import nri_pb2

@@ -8,8 +8,9 @@ import sys
 
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.state import State
 
 PADDING = {
     f"id-{number}": ContainerRecord(

@@ -10,8 +10,8 @@ from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef
 
 ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_test_{os.getpid()}"

@@ -6,8 +6,9 @@ import pytest
 
 from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 
 SMALL = State(allocations={"p/c": Allocation(CPUSet.of(2))})
 LARGE = State(allocations={f"p/{'c' * 200}{number}": Allocation(CPUSet.of(number)) for number in range(500)})

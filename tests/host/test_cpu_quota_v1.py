@@ -18,8 +18,9 @@ from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import FakeCheckpoint, recording_log
 from tests.builders import machine

@@ -13,8 +13,9 @@ from nri_plugin.cli.state.state import command
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, PodRecord, State
+from nri_plugin.model.state import State
 
 ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_verify_{os.getpid()}"

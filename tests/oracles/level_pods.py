@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import ceil
 
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from tests.oracles.assignment import CORE, CPU, NODE, SOCKET, Row, packed
 from tests.oracles.distribution import distributed
 from tests.oracles.memory import hints

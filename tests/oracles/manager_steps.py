@@ -7,8 +7,8 @@ with each container that comes or goes. Its recorded steps are judged with these
 from collections.abc import Iterable, Sequence
 
 from nri_plugin.model import bits
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_state import MemoryState, Reuse
 
 

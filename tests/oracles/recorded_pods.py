@@ -16,18 +16,10 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
 )
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.records import Allocation, Amounts, ContainerFacts, Kind, PodFacts, PodRecord, QOSClass
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
-    Allocation,
-    Amounts,
-    ContainerFacts,
-    Kind,
-    PodFacts,
-    PodRecord,
-    QOSClass,
-    State,
-)
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.hints import Provider

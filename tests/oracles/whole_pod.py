@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import permutations
 
-from nri_plugin.model.state import ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.records import ContainerFacts, Kind, PodFacts, QOSClass
 
 MEMORY = "memory"
 

@@ -7,8 +7,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from hypothesis import strategies as st
 
 from nri_plugin.model import bounds
+from nri_plugin.model.records import Allocation, ContainerRecord, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State
+from nri_plugin.model.state import State
 
 MASKS = st.just(0) | st.integers(0, (1 << 70) - 1) | st.sampled_from([1 << 4095, 1 << 65535])
 NAMES = st.text("abc-./:", max_size=6) | st.text(max_size=6)

@@ -12,8 +12,9 @@ from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.pool import late_write, waiting_containers
 from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources

@@ -10,8 +10,9 @@ from nri_plugin.core.engine import decide
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import Node, TopologyManagerPolicy
+from nri_plugin.model.records import Kind, Phase, Regime, allocation_key
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Kind, Phase, Regime, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState

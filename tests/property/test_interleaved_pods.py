@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from nri_plugin.model.options import MemoryManagerPolicy
-from nri_plugin.model.state import Regime
+from nri_plugin.model.records import Regime
 from tests.interleaved_pods import Fate, Kubelet, drawn_node, drawn_pods, in_turn
 
 PODS = 200

@@ -23,8 +23,9 @@ from nri_plugin.checkpoint.format import (
 )
 from nri_plugin.checkpoint.repair import salvage
 from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
 from tests.property.checkpoint_states import states

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy import cpu_policy, device_hints, memory_assignment
 from nri_plugin.policy.cpu_assignment import cpu_tables

@@ -9,8 +9,8 @@ import pytest
 
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model import bounds
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, JudgedAgent, judged

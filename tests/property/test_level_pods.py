@@ -19,17 +19,17 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     ContainerFacts,
     Kind,
     PodFacts,
     QOSClass,
-    State,
     allocation_key,
 )
+from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.pod_level import is_eligible

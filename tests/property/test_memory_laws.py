@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy import memory_assignment
 from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import (

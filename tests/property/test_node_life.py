@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, CpusetFile, Driver
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli

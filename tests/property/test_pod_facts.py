@@ -14,16 +14,16 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     ContainerFacts,
     Kind,
     PodFacts,
     QOSClass,
-    State,
     allocation_key,
 )
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod

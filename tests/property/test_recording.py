@@ -19,8 +19,9 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.recording.file import head_lines, line_of, node_line, outcome_of

@@ -9,16 +9,9 @@ from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.checkpoint.repair import RepairEvidence, overlaps, plan, salvage
 from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, allocation_key
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
-    Allocation,
-    CgroupRef,
-    ContainerRecord,
-    Phase,
-    PodRecord,
-    State,
-    allocation_key,
-)
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from tests.builders import machine, node
 from tests.property.checkpoint_states import states

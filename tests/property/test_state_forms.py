@@ -21,8 +21,9 @@ from nri_plugin.checkpoint.kubelet_state import (
 )
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.records import Allocation, MemoryBlock, allocation_key, is_whole_pod
 from nri_plugin.model.sets import NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, State, allocation_key, is_whole_pod
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from tests.builders import GIB, machine, node
 from tests.property.checkpoint_states import states

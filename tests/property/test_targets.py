@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from nri_plugin.core.drift import new_targets, targets
 from nri_plugin.model.options import CPUManagerPolicy, Node
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import KUBEPODS, machine, node
 
 NODES = (

@@ -3,8 +3,9 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, allocation_key
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import Violation, ViolationKind, new_violations, violations
 from tests.builders import machine, node
 

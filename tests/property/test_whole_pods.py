@@ -4,9 +4,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, allocation_key
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.policy.pod_level import memory_of
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, machine

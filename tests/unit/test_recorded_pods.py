@@ -10,7 +10,7 @@ import pytest
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.requests import informed, pod_request
 from nri_plugin.model.options import Options
-from nri_plugin.model.state import Amounts, PodRecord, QOSClass
+from nri_plugin.model.records import Amounts, PodRecord, QOSClass
 from nri_plugin.policy.hints import Provider
 from nri_plugin.wire.nri.events import NRIEvent
 from tests.oracles.recorded_pods import Case, Player, facts_of, replay_admission, replay_sequence

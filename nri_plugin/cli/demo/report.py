@@ -19,8 +19,9 @@ from nri_plugin.cli.state.source import agent_now, seen
 from nri_plugin.cli.topology.machine_view import CPUOwner
 from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
+from nri_plugin.model.records import allocation_key, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import State, allocation_key, is_whole_pod, named, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import PlacedDevice
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.player import Player, StepOutcome

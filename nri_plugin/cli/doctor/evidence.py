@@ -29,8 +29,8 @@ from nri_plugin.host.kernel_work import IRQ, ReachingInterrupt, read_interrupts,
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
+from nri_plugin.model.records import is_whole_pod, named
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import is_whole_pod, named
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 

@@ -35,9 +35,10 @@ from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explai
 from nri_plugin.model.bounds import visible
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import REGISTRY
+from nri_plugin.model.records import ContainerRecord, PodRecord, allocation_key, named, owner_of, pod_of
 from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.sets import NO_CPUS
-from nri_plugin.model.state import ContainerRecord, PodRecord, State, allocation_key, named, owner_of, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.recording.file import DIRECTORY
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from nri_plugin.core.decision import InformedCreate
 from nri_plugin.explain.explanation import WITH_POD
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Node, Options
-from nri_plugin.model.state import Allocation, ContainerRecord, PodRecord, State, pod_of
+from nri_plugin.model.records import Allocation, ContainerRecord, PodRecord, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import read

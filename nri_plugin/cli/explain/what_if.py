@@ -27,8 +27,8 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
 )
 from nri_plugin.model.quantity import format_bytes, parse_bytes, parse_cpu_milli
+from nri_plugin.model.records import Amounts, ContainerFacts, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass
 from nri_plugin.policy.device_allocation import preferred_devices
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.simulator.machine.description import Description

@@ -28,7 +28,7 @@ from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.source import FailedError, usage_errors
 from nri_plugin.config.checks import HOST_MOUNT, present
 from nri_plugin.model.errors import NriPinError
-from nri_plugin.model.state import named
+from nri_plugin.model.records import named
 
 EXAMPLES = """\b
 Examples:

@@ -20,8 +20,8 @@ from nri_plugin.host.kernel_counters import (
 )
 from nri_plugin.host.kernel_work import ReachingInterrupt, read_interrupts
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import Phase
 from nri_plugin.model.sets import NO_CPUS
-from nri_plugin.model.state import Phase
 
 ID_CHARACTERS = 4
 """A shorter prefix of a container's id does not name it."""

@@ -22,8 +22,9 @@ from nri_plugin.core.drift import CpusetsObserved, MachineChanged
 from nri_plugin.core.engine import decide
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import ContainerRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import ContainerRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.recording.reader import Moment
 from nri_plugin.recording.rows import Event
 from nri_plugin.wire.nri import events as nri

@@ -24,7 +24,8 @@ from nri_plugin.config.loading import Config, load, load_hint_providers
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.records import allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import footprint
 from nri_plugin.recording.reader import Moment, RecordedChange, Recording, changes, read
 from nri_plugin.recording.rows import Event

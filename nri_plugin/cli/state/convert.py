@@ -52,7 +52,8 @@ from nri_plugin.cli.state.source import (
 )
 from nri_plugin.model.errors import CheckpointError, NriPinError
 from nri_plugin.model.options import MemoryManagerPolicy, Node
-from nri_plugin.model.state import State, allocation_key
+from nri_plugin.model.records import allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 
 STDIO = "-"

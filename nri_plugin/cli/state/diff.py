@@ -28,17 +28,17 @@ from nri_plugin.cli.state.verify import ObservedCpuset, judging_node, look, need
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
 from nri_plugin.model.quantity import format_bytes
-from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     PodFacts,
     PodRecord,
-    State,
     allocation_key,
     named,
     pod_of,
 )
+from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import State
 
 Value = TypeVar("Value")
 

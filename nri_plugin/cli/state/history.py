@@ -29,7 +29,8 @@ from nri_plugin.core.drift import CpusetsObserved
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State, is_whole_pod, owner_of
+from nri_plugin.model.records import is_whole_pod, owner_of
+from nri_plugin.model.state import State
 from nri_plugin.recording.file import DIRECTORY
 from nri_plugin.recording.reader import RecordedEntry, Recording, read
 from nri_plugin.wire.nri import events as nri

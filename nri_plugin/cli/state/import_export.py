@@ -30,7 +30,8 @@ from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
-from nri_plugin.model.state import State, is_whole_pod
+from nri_plugin.model.records import is_whole_pod
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 

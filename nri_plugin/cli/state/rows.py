@@ -8,19 +8,19 @@ from typing import Any
 from nri_plugin.cli.state.source import Seen
 from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.model import bits
-from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
     Kind,
     Phase,
     PodRecord,
-    State,
     allocation_key,
     is_whole_pod,
     owner_of,
     pod_of,
 )
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import Footprint, footprint
 
 

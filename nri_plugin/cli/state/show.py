@@ -47,18 +47,9 @@ from nri_plugin.cli.state.source import (
     usage_errors,
 )
 from nri_plugin.core.pods import MOST_CONTAINERS
+from nri_plugin.model.records import Kind, MemoryBlock, Phase, Resize, allocation_key, named, owner_of, pod_of
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
-    Kind,
-    MemoryBlock,
-    Phase,
-    Resize,
-    State,
-    allocation_key,
-    named,
-    owner_of,
-    pod_of,
-)
+from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import CPUAlignment
 
 

@@ -38,8 +38,9 @@ from nri_plugin.core.outdated import overcommitted
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import CgroupRef, Phase, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef, Phase, State, is_whole_pod, named, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.memory_state import memory_machine

@@ -26,7 +26,8 @@ from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
 from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import State, is_whole_pod, named, pod_of
+from nri_plugin.model.records import is_whole_pod, named, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode
 
 MOST_BLOCKS = 3

@@ -35,7 +35,7 @@ from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import REGISTRY, Node
-from nri_plugin.model.state import ContainerRecord
+from nri_plugin.model.records import ContainerRecord
 from nri_plugin.policy.alignment import of_machine
 
 USEC = "usage_usec "

@@ -21,16 +21,9 @@ from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED,
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
+from nri_plugin.model.records import Allocation, Phase, allocation_key, is_whole_pod, owner_of, pod_of
 from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
-from nri_plugin.model.state import (
-    Allocation,
-    Phase,
-    State,
-    allocation_key,
-    is_whole_pod,
-    owner_of,
-    pod_of,
-)
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.simulator.machine.description import Description
 from nri_plugin.simulator.machine.source import SourcedMachine

@@ -20,8 +20,8 @@ from enum import StrEnum
 
 from nri_plugin.model import bits
 from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import QOSClass
 from nri_plugin.model.topology import Topology
 
 # Paths of cgroups

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.core.requests import pod_total
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, Names, container_names, pod_names
 from nri_plugin.simulator.runtime.profile import Behaviour
 from nri_plugin.wire.nri.messages import Container, ContainerState, DeviceNode, Pod, Resources

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from nri_plugin.model.errors import NriPinError
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.runtime.adjusting import adjusted, heeded, merged
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import (

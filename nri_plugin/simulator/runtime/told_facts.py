@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts
+from nri_plugin.model.records import Amounts, ContainerFacts, PodFacts
 from nri_plugin.simulator.runtime.pods import PodSpec, pod_facts
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.model.options import SMTOddCounts
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import QOSClass
 from nri_plugin.policy.cpu_policy import whole_core_count
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered

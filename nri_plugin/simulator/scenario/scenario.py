@@ -32,8 +32,8 @@ from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.loading import load_text
 from nri_plugin.config.values import amount, choice, cpu_list, either, one_of, unknown, whole_bytes
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.machine.machine import described_in
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.pods import (

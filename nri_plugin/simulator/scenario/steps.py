@@ -15,8 +15,8 @@ import yaml
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import amount, one_of, unknown, whole_bytes
+from nri_plugin.model.records import Amounts
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Amounts
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.told_facts import Telling
 from nri_plugin.wire.nri.messages import Resources

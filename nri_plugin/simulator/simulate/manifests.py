@@ -32,7 +32,7 @@ from nri_plugin.kube.pod_demand import (
 )
 from nri_plugin.model.errors import KubeObjectError, NriPinError
 from nri_plugin.model.quantity import parse_quantity
-from nri_plugin.model.state import Amounts, QOSClass
+from nri_plugin.model.records import Amounts, QOSClass
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 
 # Defaults and validation of resources

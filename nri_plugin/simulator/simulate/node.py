@@ -34,8 +34,9 @@ from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.records import Amounts, Kind, Phase, PodFacts, Regime
 from nri_plugin.model.refusals import AdmissionRefusal
-from nri_plugin.model.state import Amounts, Kind, Phase, PodFacts, Regime, State
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime.cgroup_tree import Names
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError

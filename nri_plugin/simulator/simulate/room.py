@@ -12,8 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import PodRecord, QOSClass
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine.devices import DeviceLink, PlacedDevice
 from nri_plugin.simulator.runtime.cgroup_tree import Driver

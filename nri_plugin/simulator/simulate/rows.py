@@ -14,9 +14,10 @@ from nri_plugin.model.bounds import HEARD_ANNOTATIONS
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.records import ContainerRecord, is_whole_pod, named, owner_of, pod_of
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import ContainerRecord, State, is_whole_pod, named, owner_of, pod_of
+from nri_plugin.model.state import State
 from nri_plugin.policy import alignment
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine.source import SourcedMachine

@@ -9,7 +9,7 @@ from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
 
-from nri_plugin.model.state import Amounts
+from nri_plugin.model.records import Amounts
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, page_size, pod_facts
 from nri_plugin.simulator.runtime.told_facts import Telling, facts_words
 from nri_plugin.simulator.scenario.scenario import Scenario

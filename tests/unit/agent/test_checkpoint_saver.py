@@ -20,7 +20,8 @@ from nri_plugin.agent.startup import warn_of_state_directory
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION
 from nri_plugin.model.errors import CheckpointError
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.records import Allocation
+from nri_plugin.model.state import State
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources

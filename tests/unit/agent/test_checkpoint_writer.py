@@ -9,8 +9,9 @@ import pytest
 from nri_plugin.agent.checkpoint_saver import CheckpointWriter
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 
 LONG = 60.0
 """Seconds that no test waits for: a save that should succeed has this long."""

@@ -3,7 +3,8 @@ import pytest
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter, WaitingWrites, WriteError
 from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.model.errors import HostError, InvariantError
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
+from nri_plugin.model.state import State
 from tests.agent_fakes import FakeCgroups
 from tests.builders import cpus, node
 

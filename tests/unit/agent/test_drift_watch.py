@@ -20,8 +20,9 @@ from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import Cause, Target
 from nri_plugin.model.errors import HostError, InvariantError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import NRIEvent, Shutdown, Synchronize

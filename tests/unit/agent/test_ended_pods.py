@@ -9,7 +9,8 @@ from nri_plugin.agent.handler import ended_pods, untold_removal
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.watches import ENDED_PAUSE_S, SOON_S, EndedPodsWatch
 from nri_plugin.core.engine import decide
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.records import CgroupRef
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     NRIEvent,

@@ -5,8 +5,9 @@ import pytest
 from nri_plugin.agent.cpusets import lift_floor, open_slices
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.agent_fakes import recording_log
 from tests.builders import node
 

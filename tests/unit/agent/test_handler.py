@@ -8,8 +8,9 @@ from nri_plugin.agent.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod

@@ -9,7 +9,8 @@ from nri_plugin.agent.incomplete_pods import IncompletePods, lacking
 from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, decode, encode
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
-from nri_plugin.model.state import PodRecord, Regime, State
+from nri_plugin.model.records import PodRecord, Regime
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod
 from tests.agent_fakes import Bench, recording_log

@@ -21,8 +21,9 @@ from nri_plugin.core.kernel_settings import NO_QUOTA, Partition
 from nri_plugin.host.partitions import Settled
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import CPUManagerPolicy, Isolation
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from tests.agent_fakes import Bench
 from tests.builders import container, node, pod

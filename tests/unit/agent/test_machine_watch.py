@@ -7,16 +7,9 @@ import pytest
 from nri_plugin.agent.watches import LOOK_PAUSE_S, MachineWatch
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, MemoryBlock, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
-    Allocation,
-    CgroupRef,
-    ContainerRecord,
-    MemoryBlock,
-    Phase,
-    PodRecord,
-    State,
-)
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Bench

@@ -9,7 +9,8 @@ from nri_plugin.agent import runtime_link
 from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.runtime_link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.records import Allocation
+from nri_plugin.model.state import State
 from nri_plugin.process.http_messages import Routes
 from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.loop import Loop

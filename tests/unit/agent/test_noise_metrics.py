@@ -13,8 +13,9 @@ from nri_plugin.config.loading import load_text
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.kernel_counters import TICK_US, ContainerFiles, CounterFiles
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from tests.agent_fakes import Bench
 from tests.builders import node as a_node
 

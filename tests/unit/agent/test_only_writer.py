@@ -16,8 +16,9 @@ from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.partitions import Partitions
 from nri_plugin.model.errors import InvariantError
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.agent_fakes import FakeCgroups, recording_log
 from tests.builders import cpus, node
 

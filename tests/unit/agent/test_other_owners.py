@@ -17,7 +17,8 @@ from nri_plugin.agent.other_owners import (
 )
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import AGAIN_S
 from nri_plugin.wire.nri.events import (
     CreateContainer,

@@ -18,8 +18,8 @@ from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.records import ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, DeviceNode

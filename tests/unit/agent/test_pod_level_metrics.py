@@ -15,7 +15,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.wire.nri import events as nri
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, cpu_resources, machine, node, pod

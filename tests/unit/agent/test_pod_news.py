@@ -19,8 +19,9 @@ from nri_plugin.agent.pod_news import (
 from nri_plugin.core.decision import Decision, ExporterAnswer, InformedCreate
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Amounts, ContainerFacts, PodFacts, QOSClass
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod

@@ -11,8 +11,8 @@ import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NO_NODES, NodeMask
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri.events import CreateContainer
 from tests.agent_fakes import Clock

@@ -19,7 +19,7 @@ from nri_plugin.agent.kernel_settings import (
 )
 from nri_plugin.core.kernel_settings import NO_QUOTA, QuotaWrite
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.agent_fakes import Bench, Clock, recording_log

@@ -11,7 +11,8 @@ from nri_plugin.agent.refusal_memory import MOST_REFUSALS
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node, TopologyManagerPolicy
-from nri_plugin.model.state import ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.model.records import ContainerFacts, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from tests.agent_fakes import Bench

@@ -7,8 +7,9 @@ import pytest
 
 from nri_plugin.agent.cpusets import release
 from nri_plugin.host.mounts import find_cpuset_tree
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 
 ONLINE = CPUSet.parse("0-7")
 OWN, SHARED = "kubepods/podg/own", "kubepods/burstable/podb/shared"

@@ -19,7 +19,8 @@ from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Effect
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.records import Allocation
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.wire.nri import events as nri
 from tests.agent_fakes import Bench, recording_log

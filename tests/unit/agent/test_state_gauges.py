@@ -3,7 +3,8 @@ from prometheus_client import CollectorRegistry
 from nri_plugin import __version__
 from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.model.options import CPUManagerPolicy, Node
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
+from nri_plugin.model.state import State
 from tests.builders import cpus, machine, node
 
 SPLIT = machine(caches=2)  # cpus 0-7 in node 0, caches of 4, cores of 2

@@ -6,8 +6,7 @@ import pytest
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, LostRow, RefusalRow, decode, encode
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -15,8 +14,9 @@ from nri_plugin.model.state import (
     Phase,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from tests.builders import GIB, machine
 
 

@@ -17,9 +17,10 @@ from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, decode
 from nri_plugin.agent.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Configure, CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.agent_fakes import recording_log

@@ -23,8 +23,9 @@ from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Isolation, Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.process.loop import MOST_PUT_OFF, Loop
 from tests.agent_fakes import Bench
 from tests.builders import machine

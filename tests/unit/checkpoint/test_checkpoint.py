@@ -12,8 +12,9 @@ from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.file import CheckpointFile, LoadResult, Origin, read_checkpoint
 from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 
 FIRST = State(allocations={"p1/a": Allocation(CPUSet.of(2))})

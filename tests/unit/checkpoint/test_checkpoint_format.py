@@ -7,8 +7,7 @@ import pytest
 from nri_plugin import __version__
 from nri_plugin.checkpoint.format import JOURNAL_VERSION, Encoder, decode
 from nri_plugin.checkpoint.rows import CONTAINER, NodeFacts
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -21,8 +20,9 @@ from nri_plugin.model.state import (
     PodRecord,
     QOSClass,
     Regime,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from tests.builders import machine
 from tests.builders import node as a_node

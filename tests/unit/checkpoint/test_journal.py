@@ -16,8 +16,9 @@ from nri_plugin.checkpoint.file import CheckpointFile, LoadResult, Origin, read_
 from nri_plugin.checkpoint.format import Encoder, last_checksum, with_version
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 
 

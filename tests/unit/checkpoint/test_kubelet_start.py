@@ -11,8 +11,8 @@ from nri_plugin.checkpoint.kubelet_files import (
     memory_state_refusal,
     order_dependent_nodes,
 )
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_state import memory_machine
 from tests.unit.policy.shapes import machine
 

@@ -30,8 +30,7 @@ from nri_plugin.checkpoint.kubelet_state import (
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import MemoryManagerPolicy, ReservedMemory
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -42,8 +41,9 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri.events import Synchronize
 from tests.builders import GIB, container, machine, node, pod

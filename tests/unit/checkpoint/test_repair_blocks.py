@@ -6,8 +6,9 @@ import pytest
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.repair import RepairEvidence, RepairPlan, Salvage, plan
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 
 
 def cpus(text: str, *, is_init: bool = False, is_pod_shared: bool = False) -> Allocation:

@@ -3,8 +3,9 @@
 from nri_plugin.checkpoint.format import Encoder
 from nri_plugin.checkpoint.repair import salvage
 from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.model.records import Allocation, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import node
 
 STATE = State(

@@ -18,7 +18,8 @@ from nri_plugin.cli.completion import SHELLS
 from nri_plugin.cli.main import COMMANDS, run_command_line
 from nri_plugin.cli.main import COMPLETION_VARIABLE as VARIABLE
 from nri_plugin.core.requests import QOSClass
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord
+from nri_plugin.model.state import State
 
 PATIENCE_S = 30.0
 BIN = str(Path(sys.executable).parent)

@@ -12,8 +12,9 @@ from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.release import command
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import machine
 
 OWN = "kubepods/podg/own"

@@ -10,8 +10,9 @@ from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.room import command
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.source import read_machine
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.room import largest_exclusive, requests_of, standing_node

@@ -37,8 +37,9 @@ from nri_plugin.model.options import (
     UncoreCacheRule,
     Workqueues,
 )
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri

@@ -13,9 +13,10 @@ from nri_plugin.core.outdated import outdated
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import CPUManagerPolicy, Isolation, Node
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources

@@ -18,8 +18,9 @@ from nri_plugin.core.drift import (
 from nri_plugin.core.engine import decide
 from nri_plugin.core.resize import size_of
 from nri_plugin.model.options import Effect, Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, Resize
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, Resize, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 POD = "/kubepods/burstable/podb"

@@ -16,9 +16,10 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import CgroupRef, Phase
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet, NUMANodeID
-from nri_plugin.model.state import CgroupRef, Phase, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri

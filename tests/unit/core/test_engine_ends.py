@@ -14,8 +14,9 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import Phase
 from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.state import Phase, State
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources

@@ -16,7 +16,8 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.state import Amounts, Kind, MemoryBlock, Regime, State
+from nri_plugin.model.records import Amounts, Kind, MemoryBlock, Regime
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 from tests.builders import GIB, container, cpus, nodes, pod

@@ -8,7 +8,8 @@ from nri_plugin.core.hint_providers import Question, ask, memory_request
 from nri_plugin.core.requests import ContainerRequest, pod_record
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError
 from nri_plugin.model.options import MemoryManagerPolicy
-from nri_plugin.model.state import QOSClass, State
+from nri_plugin.model.records import QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.policy.hints import Hint, HintSet
 from tests.builders import GIB, node, pod
 

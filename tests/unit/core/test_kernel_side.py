@@ -16,7 +16,8 @@ from nri_plugin.core.kernel_settings import (
     sandboxes,
 )
 from nri_plugin.model.options import Effect, Isolation, Node
-from nri_plugin.model.state import ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.model.records import ContainerFacts, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import container, cpus, machine, node, pod

@@ -11,7 +11,8 @@ from nri_plugin.core.outdated import (
     overcommitted,
 )
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
-from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
+from nri_plugin.model.state import State
 from tests.builders import GIB, cpus, node, nodes
 
 BLOCK = MemoryBlock(nodes(0, 1), "memory", GIB)

@@ -10,7 +10,8 @@ from nri_plugin.core.engine import decide
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, not_created
 from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod

@@ -3,7 +3,8 @@
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.model.records import Amounts, ContainerFacts, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, node, pod
 

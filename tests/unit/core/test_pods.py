@@ -17,8 +17,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -28,9 +27,10 @@ from nri_plugin.model.state import (
     Phase,
     PodFacts,
     QOSClass,
-    State,
     allocation_key,
 )
+from nri_plugin.model.refusals import RefusalKind
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri

@@ -17,7 +17,8 @@ from nri_plugin.core.pool import (
     waiting_containers,
 )
 from nri_plugin.model.options import CPUManagerPolicy, Node
-from nri_plugin.model.state import Allocation, CgroupRef, Phase, State
+from nri_plugin.model.records import Allocation, CgroupRef, Phase
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.builders import container, cpus, node, pod

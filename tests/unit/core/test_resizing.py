@@ -17,8 +17,9 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     UncoreCacheFit,
 )
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Resources
 from tests.builders import GIB, container, cpu_resources, machine, node, pod

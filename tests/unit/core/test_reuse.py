@@ -3,7 +3,7 @@
 import pytest
 
 from nri_plugin.core.reuse import donors, handed_over, reusable_cpus, reusable_memory
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerFacts,
@@ -16,8 +16,8 @@ from nri_plugin.model.state import (
     QOSClass,
     Resize,
     Size,
-    State,
 )
+from nri_plugin.model.state import State
 from tests.builders import cpus, nodes
 
 NO_CPUS = cpus("")

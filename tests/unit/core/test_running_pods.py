@@ -6,7 +6,8 @@ import pytest
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.state import Allocation, Amounts, ContainerFacts, Kind, Regime, State
+from nri_plugin.model.records import Allocation, Amounts, ContainerFacts, Kind, Regime
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpus, node, pod
 from tests.whole_pods import PodLife, part, pod_scope, whole

@@ -5,7 +5,8 @@ from dataclasses import replace
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect, MemoryManagerPolicy, Node, SMTOddCounts, TopologyManagerPolicy
-from nri_plugin.model.state import MemoryBlock, Phase, State
+from nri_plugin.model.records import MemoryBlock, Phase
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod

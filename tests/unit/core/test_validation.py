@@ -8,8 +8,9 @@ from nri_plugin.core.validator import (
     partition_violations,
     write_violations,
 )
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, State
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,

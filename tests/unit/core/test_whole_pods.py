@@ -13,8 +13,9 @@ from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.validator import partition_violations, write_violations
 from nri_plugin.model.options import Isolation, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Allocation, Kind, PodRecord, allocation_key
 from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.state import Allocation, Kind, PodRecord, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod

@@ -15,7 +15,7 @@ from nri_plugin.core.requests import (
     stored_mems,
 )
 from nri_plugin.model.options import Options
-from nri_plugin.model.state import CgroupRef, QOSClass
+from nri_plugin.model.records import CgroupRef, QOSClass
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import cpus, nodes
 

@@ -18,7 +18,8 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.state import Amounts, ContainerFacts, PodFacts, QOSClass, State
+from nri_plugin.model.records import Amounts, ContainerFacts, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod

@@ -2,7 +2,8 @@
 
 from nri_plugin.explain.fits import uses
 from nri_plugin.model.options import MemoryManagerPolicy, TopologyManagerPolicy
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.records import Allocation
+from nri_plugin.model.state import State
 from tests.builders import GIB, cpus, node
 from tests.explained import after, creation
 

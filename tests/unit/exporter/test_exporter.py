@@ -16,8 +16,9 @@ from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.kube.api_client import NODES, KubeClient
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, State
+from nri_plugin.model.state import State
 from tests.builders import machine
 from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI

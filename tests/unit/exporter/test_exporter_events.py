@@ -12,8 +12,9 @@ from nri_plugin.exporter.events import LONGEST_NOTE, Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import fields_of
 from tests.builders import machine
 from tests.kube_api_server import KubeAPI

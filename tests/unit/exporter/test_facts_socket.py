@@ -15,7 +15,7 @@ from nri_plugin.exporter.facts_socket import KUBELET_S, AnswerSource, FactsReque
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import PodFacts, QOSClass
+from nri_plugin.model.records import PodFacts, QOSClass
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.kubelet import Kubelet, devices, pod

@@ -13,8 +13,9 @@ from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.exporter.process import LocalSockets
 from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.process.logs import fields_of
 from nri_plugin.wire.nri.events import CreateContainer
 from nri_plugin.wire.nri.messages import Container, Pod

@@ -34,8 +34,9 @@ from nri_plugin.exporter.refused_pods import (
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.model.errors import KubeAPIError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import machine
 from tests.kube_api_server import KubeAPI
 

@@ -13,8 +13,9 @@ from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import GIB, machine
 from tests.kubelet import SERVICE, Kubelet, devices, pod
 

@@ -16,8 +16,7 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -27,8 +26,9 @@ from nri_plugin.model.state import (
     Phase,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode, Topology
 from tests.builders import GIB, machine
 from tests.level_pod import LEVEL, ROWS, WHOLE, admitted, level_node

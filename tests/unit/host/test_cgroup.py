@@ -9,8 +9,8 @@ from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef
 
 REF = CgroupRef("kubepods-pod1.slice", "kubepods-pod1.slice:cri-containerd:abc")
 SCOPE = "kubepods.slice/kubepods-pod1.slice/cri-containerd-abc.scope"

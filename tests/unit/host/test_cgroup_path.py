@@ -2,7 +2,7 @@ import pytest
 
 from nri_plugin.host.cgroup import cgroup_path, expand_slice
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.records import CgroupRef
 
 POD = "kubepods-burstable-pod0a_1b.slice"
 POD_DIR = f"kubepods.slice/kubepods-burstable.slice/{POD}"

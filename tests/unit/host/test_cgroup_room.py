@@ -7,8 +7,8 @@ import pytest
 
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 LEAF = CgroupRef("/kubepods/pod1", "/kubepods/pod1/c")
 WANTED = CPUSet.parse("2-3")

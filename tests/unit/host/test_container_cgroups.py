@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, runs_on
-from nri_plugin.model.state import QOSClass
+from nri_plugin.model.records import QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, pod_names
 
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"

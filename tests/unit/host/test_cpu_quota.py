@@ -6,7 +6,7 @@ from nri_plugin.core.kernel_settings import NO_QUOTA
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.state import CgroupRef
+from nri_plugin.model.records import CgroupRef
 
 POD = CgroupRef("/kubepods/podp")
 

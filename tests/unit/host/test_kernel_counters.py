@@ -28,8 +28,8 @@ from nri_plugin.host.kernel_counters import (
     parse_stat,
     read_threads,
 )
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 
 TEXTS = Path(__file__).parents[2] / "vectors/kernel/proc"
 REF = CgroupRef("/kubepods/podu1", "/kubepods/podu1/c1")

@@ -13,8 +13,8 @@ from nri_plugin.host import cgroup
 from nri_plugin.host import partitions as module
 from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import CgroupRef
 from tests.builders import machine
 
 A, B = "kubepods/poda/a", "kubepods/podb/b"

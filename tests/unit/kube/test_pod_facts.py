@@ -8,7 +8,7 @@ import pytest
 from nri_plugin.agent.pod_facts import read_facts
 from nri_plugin.kube.pod_facts import ENDED_KEPT, PodsHere, facts_of
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from tests.kube_builders import Object, container, pod_object
 
 

@@ -14,16 +14,9 @@ from nri_plugin.model.options import (
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, Phase, PodFacts, QOSClass
 from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.state import (
-    Amounts,
-    ContainerFacts,
-    Kind,
-    Phase,
-    PodFacts,
-    QOSClass,
-    State,
-)
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri

@@ -5,8 +5,7 @@ from weakref import ref
 
 import pytest
 
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -15,14 +14,14 @@ from nri_plugin.model.state import (
     QOSClass,
     Resize,
     Size,
-    State,
-    _forget_changes,
     allocation_key,
     named,
     owner_of,
     pod_of,
     slice_above,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State, _forget_changes
 from nri_plugin.model.violations import may_share, violations
 from tests.builders import cpus, machine, node, nodes
 

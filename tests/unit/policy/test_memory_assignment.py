@@ -3,8 +3,8 @@
 import pytest
 
 from nri_plugin.model.errors import AdmissionError, InsufficientMemoryError
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy import search
 from nri_plugin.policy.memory_assignment import allocate_memory
 from nri_plugin.policy.memory_state import MemoryMachine, memory_state

@@ -1,8 +1,8 @@
 """Where memory fits."""
 
 from nri_plugin.model.options import TopologyManagerPolicy
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy import search
 from nri_plugin.policy.memory_assignment import is_barred, memory_hint_sets
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine, memory_state

@@ -1,7 +1,7 @@
 """Memory handed on inside a pod."""
 
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.memory_state import shrink_reused
 from tests.oracles.manager_steps import reuse_after, reuse_without
 

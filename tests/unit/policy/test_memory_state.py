@@ -1,8 +1,8 @@
 """Memory of each node: allocatable, allocated, grouped."""
 
 from nri_plugin.model.options import ReservedMemory
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import (
     MemoryState,

@@ -6,8 +6,8 @@ import pytest
 
 from nri_plugin.model.errors import AdmissionError, EmptyPodSharedPoolError, InsufficientCPUsError
 from nri_plugin.model.options import Options
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.pod_level import (
     cpu_claim,

@@ -11,6 +11,7 @@ from nri_plugin.model.errors import (
     UncoreCacheAlignmentError,
 )
 from nri_plugin.model.options import SMTOddCounts, TopologyManagerPolicy
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.refusals import (
     CacheShortage,
     CPUShortage,
@@ -24,7 +25,6 @@ from nri_plugin.model.refusals import (
     WholeCoreShortage,
 )
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, check_full_pcpus, whole_core_count
 from nri_plugin.policy.hints import HintSet

@@ -17,8 +17,9 @@ from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy, TopologyTieBreak
+from nri_plugin.model.records import Amounts, CgroupRef, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
-from nri_plugin.model.state import Amounts, CgroupRef, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode, SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.policy.hints import Hint, HintSet, Provider

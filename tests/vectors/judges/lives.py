@@ -13,9 +13,10 @@ from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, Kind, MemoryBlock, PodFacts, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, Kind, MemoryBlock, PodFacts, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource, device_totals
 from nri_plugin.wire.nri import events as nri

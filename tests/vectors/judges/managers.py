@@ -19,9 +19,9 @@ from nri_plugin.model.errors import (
 from nri_plugin.model.option_rows import CPU_MANAGER
 from nri_plugin.model.options import Options, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,

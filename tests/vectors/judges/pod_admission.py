@@ -20,9 +20,10 @@ from nri_plugin.core.pods import pod_question, pod_terms
 from nri_plugin.core.requests import regime_of
 from nri_plugin.core.reuse import is_plain_init
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, Amounts, Kind, PodFacts, Regime, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.model.state import Allocation, Amounts, Kind, PodFacts, Regime, State, allocation_key
+from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.pod_level import has_own_resources, memory_of
 from nri_plugin.wire.nri import events as nri

@@ -18,9 +18,7 @@ from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, File, all
 from nri_plugin.model.errors import AdmissionError, EmptyPodSharedPoolError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli
-from nri_plugin.model.refusals import RefusalKind
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Amounts,
     ContainerFacts,
     Kind,
@@ -29,6 +27,8 @@ from nri_plugin.model.state import (
     QOSClass,
     allocation_key,
 )
+from nri_plugin.model.refusals import RefusalKind
+from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets, exclusive_count
 from nri_plugin.policy.hints import HintSet, Provider

@@ -10,8 +10,9 @@ from nri_plugin.checkpoint.kubelet_files import (
 )
 from nri_plugin.core.synchronize import synchronize
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri.events import Synchronize

@@ -9,8 +9,8 @@ from nri_plugin.checkpoint.kubelet_files import (
     cpu_state_refusal,
     memory_state_refusal,
 )
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.cpu_policy import take_cpus
 from tests.vectors.judges.managers import options_of, reserved_of

@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from nri_plugin.model.errors import AdmissionError
+from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import MemoryBlock
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
 from nri_plugin.policy.merge import MergedHint

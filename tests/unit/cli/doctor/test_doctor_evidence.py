@@ -13,8 +13,9 @@ from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.irqbalance import IRQBalanceProcess
 from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.options import Isolation, Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs

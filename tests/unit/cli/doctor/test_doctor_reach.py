@@ -11,16 +11,9 @@ from nri_plugin.cli.doctor.findings import Finding, Verdict, as_json, as_text
 from nri_plugin.cli.doctor.reach import ReachEvidence, judge, stem_of
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.host.kernel_work import KernelThread, ReachingInterrupt
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import (
-    Allocation,
-    CgroupRef,
-    ContainerRecord,
-    Phase,
-    PodRecord,
-    QOSClass,
-    State,
-)
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
 

@@ -17,7 +17,8 @@ from nri_plugin.core.engine import decide
 from nri_plugin.core.pods import MOST_CONTAINERS
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, explain
 from nri_plugin.model.options import Node, TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.state import Amounts, ContainerFacts, Kind, PodFacts, QOSClass, State
+from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, cpu_resources, machine, node, pod
 from tests.unit.cli.explain.test_explain_answers import asked

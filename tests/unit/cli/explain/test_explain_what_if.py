@@ -23,8 +23,9 @@ from nri_plugin.model.options import (
     UncoreCacheFit,
     options_of,
 )
+from nri_plugin.model.records import Amounts
 from nri_plugin.model.sets import NodeMask, NUMANodeID
-from nri_plugin.model.state import Amounts, State
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load
 from tests.builders import GIB, machine, node

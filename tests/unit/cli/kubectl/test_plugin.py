@@ -22,8 +22,9 @@ from nri_plugin.cli.top.top import present
 from nri_plugin.exporter.publication import published
 from nri_plugin.kube.noderesourcetopology import to_object
 from nri_plugin.model.options import Node
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from tests import guides
 from tests.builders import node as a_node
 from tests.fake_kubectl import Cluster, Object, agent_object, pod_object

@@ -18,8 +18,8 @@ from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.model.errors import CheckpointError, HostError
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation
 from tests.played_migration import AGENT, CONFIG, FOLDER, KUBELET, PlayedNode, copy_of, played_node
 
 

@@ -16,8 +16,9 @@ from nri_plugin.cli.noise.text import LABELS
 from nri_plugin.host.cpu_noise import NoiseKind, NoiseRow, Unseen
 from nri_plugin.host.kernel_counters import TICK_US
 from nri_plugin.host.kernel_work import ReachingInterrupt
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 from tests.terminal import Terminal
 

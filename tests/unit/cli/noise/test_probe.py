@@ -15,8 +15,9 @@ from nri_plugin.cli.noise import probe
 from nri_plugin.cli.noise.noise import command
 from nri_plugin.cli.noise.probe import Gaps, checked_cpus, gaps, gaps_of, histogram, read_result, upper_end_us
 from nri_plugin.cli.state.source import FailedError, WrongUsageError
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 
 
 def clock_with(*steps_ns: int) -> Callable[[], int]:

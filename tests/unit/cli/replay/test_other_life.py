@@ -9,7 +9,8 @@ import pytest
 from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node
-from nri_plugin.model.state import Phase, State
+from nri_plugin.model.records import Phase
+from nri_plugin.model.state import State
 from nri_plugin.recording.file import head_lines, line_of, outcome_of
 from nri_plugin.recording.reader import Moment, read
 from nri_plugin.recording.rows import Event

@@ -13,7 +13,8 @@ from nri_plugin.cli.replay.replay import command
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import MemoryManagerPolicy
-from nri_plugin.model.state import Kind, State
+from nri_plugin.model.records import Kind
+from nri_plugin.model.state import State
 from nri_plugin.recording.file import head_lines, line_of, outcome_of
 from nri_plugin.wire.nri.events import CreateContainer, RunPodSandbox, StartContainer, UpdateContainer
 from tests.builders import GIB, container, cpu_resources, machine, node, pod

@@ -13,8 +13,7 @@ from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
 from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy, Node
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerFacts,
@@ -25,8 +24,9 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Configure
 from tests.builders import node as a_node
 

@@ -16,8 +16,7 @@ from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, cpu_v3, load_refusal
 from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -28,8 +27,9 @@ from nri_plugin.model.state import (
     QOSClass,
     Resize,
     Size,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from tests.builders import GIB, machine
 from tests.builders import node as a_node
 

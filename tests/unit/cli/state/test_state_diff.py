@@ -12,8 +12,7 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.state import command
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
     ContainerRecord,
@@ -21,8 +20,9 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 
 POD = PodRecord("u1", "sb", "db-0", "shop", QOSClass.GUARANTEED, "/kubepods/podu1")

@@ -17,8 +17,9 @@ from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v1, cpu_v2, cpu_v3
 from nri_plugin.cli.state import import_export
 from nri_plugin.cli.state.state import command
 from nri_plugin.core.requests import QOSClass
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.state import Allocation, MemoryBlock, PodRecord, State
+from nri_plugin.model.state import State
 from tests.agent_process import config_text, machine_root
 
 ENTRIES = {"u1": {"db": "2-5", "init": "2-3"}, "u2": {"web": "8-11"}}

@@ -15,8 +15,7 @@ from nri_plugin.cli.state.rows import kept_by_ended, waiting
 from nri_plugin.cli.state.source import SOCKET
 from nri_plugin.cli.state.state import command
 from nri_plugin.core.pods import MOST_CONTAINERS
-from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import (
+from nri_plugin.model.records import (
     Allocation,
     Amounts,
     CgroupRef,
@@ -28,8 +27,9 @@ from nri_plugin.model.state import (
     PodFacts,
     PodRecord,
     QOSClass,
-    State,
 )
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Configure
 from tests.builders import GIB
 from tests.builders import node as a_node

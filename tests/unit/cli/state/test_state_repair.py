@@ -15,8 +15,9 @@ from click.testing import CliRunner, Result
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.cli.state.state import command
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 
 MACHINE = "pack:2 numa:1(memory=16GiB) l3:1 core:4 pu:2"

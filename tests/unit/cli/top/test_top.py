@@ -21,8 +21,9 @@ from nri_plugin.cli.state.source import NO_RUNTIME, Seen
 from nri_plugin.cli.top.model import Model, Sample, TopRow
 from nri_plugin.cli.top.screen import age_words, frame, keys_in
 from nri_plugin.cli.top.top import Usage, command, present
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass, State
+from nri_plugin.model.state import State
 from tests.builders import machine
 from tests.builders import node as a_node
 

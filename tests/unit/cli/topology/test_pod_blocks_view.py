@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.topology.machine_view import CPUOwner, owners_of, read_placements
 from nri_plugin.cli.topology.topology import command
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from tests.builders import node as a_node
 
 ON = a_node()

@@ -12,8 +12,9 @@ from nri_plugin.cli.topology.topology import command
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Node, Options
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, State
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.machine import build_sysfs, build_topology, load, parse
 from nri_plugin.simulator.machine.source import read_machine
 from tests.conftest import HERE

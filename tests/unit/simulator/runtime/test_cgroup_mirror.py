@@ -11,8 +11,8 @@ import pytest
 
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.model.errors import HostError
+from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.state import CgroupRef
 from nri_plugin.simulator.runtime import cgroup_mirror
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile

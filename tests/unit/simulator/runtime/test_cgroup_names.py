@@ -1,7 +1,7 @@
 import pytest
 
 from nri_plugin.host.cgroup import cgroup_path
-from nri_plugin.model.state import CgroupRef, QOSClass
+from nri_plugin.model.records import CgroupRef, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, expand_slice, pod_names
 
 UID = "12ab-34"

@@ -1,7 +1,7 @@
 import pytest
 
 from nri_plugin.core.requests import milli_from_shares
-from nri_plugin.model.state import Amounts, Kind, QOSClass
+from nri_plugin.model.records import Amounts, Kind, QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,

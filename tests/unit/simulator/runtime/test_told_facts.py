@@ -5,7 +5,7 @@ import json
 import pytest
 
 from nri_plugin.agent.pod_facts import read_facts
-from nri_plugin.model.state import Amounts
+from nri_plugin.model.records import Amounts
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, pod_facts
 from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts, facts_words
 

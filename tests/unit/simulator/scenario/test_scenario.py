@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.model.errors import ConfigError
+from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import QOSClass
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.scenario.scenario import Scenario, load, parse
 from nri_plugin.simulator.scenario.steps import (

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import yaml
 
-from nri_plugin.model.state import Amounts, QOSClass
+from nri_plugin.model.records import Amounts, QOSClass
 from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests
 from nri_plugin.simulator.simulate.node import pod_requests

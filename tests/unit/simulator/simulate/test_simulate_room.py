@@ -2,7 +2,7 @@
 
 import pytest
 
-from nri_plugin.model.state import Amounts
+from nri_plugin.model.records import Amounts
 from nri_plugin.simulator.machine.source import machine_from
 from nri_plugin.simulator.runtime.device_manager import NotAdmittedError
 from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.model.state import QOSClass
+from nri_plugin.model.records import QOSClass
 from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
 
