@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from errno import EPERM
 
+from nri_plugin.agent.balancers import Balancers
 from nri_plugin.checkpoint.quiet_file import Originals, QuietFile
 from nri_plugin.core.quiet import (
     Interrupt,
@@ -34,9 +35,6 @@ from nri_plugin.process.logs import LogRateLimit, Repeats, say
 
 SWEEP_S = 4.0
 """Seconds between two passes over all settings; a new interrupt and a CPU that went offline are put right within 5 s."""
-
-OBEYS_S = 60.0
-"""Seconds until irqbalance is told again: its rounds have 10 s unless it was started with others."""
 
 PATIENT = 10
 """Values in a row that are undone at once; from then on the pause doubles."""
@@ -76,9 +74,9 @@ class QuietReport:
     Attributes:
         quiet: the quiet CPUs.
         moved: settings that have a value of ours now.
-        changed: settings that somebody else has set, and that keep that value.
+        changed: settings that another program has set, and that keep that value.
         reaches: interrupts that can still reach quiet CPUs.
-        rivals: settings that somebody else sets again and again.
+        rivals: settings that another program sets again and again.
         trouble: why nothing is done; empty while it is.
     """
 
@@ -185,36 +183,34 @@ class QuietCPUs:
         balancers: Callable[[], Iterable[IRQBalanceProcess]] = tuple,
     ) -> None:
         self._files, self._store, self._log, self._clock = files, store, log, clock
-        self._balancers = balancers
         self._wish = QuietWanted()
         self._stored = Originals()
         self._kept: dict[str, KeptSetting] = {}
-        self._bans: dict[str, str] = {}
-        self._told: dict[str, tuple[CPUSet, float]] = {}
         self._fights, self._failures = Pauses(PATIENT, 1.0), Pauses(0, SWEEP_S)
         self._failed_by: dict[str, str] = {}
-        self._trouble, self._balancer_trouble, self._rival_line = (
-            LogRateLimit(),
-            LogRateLimit(),
-            Repeats[str](),
-        )
+        self._trouble, self._rival_line = LogRateLimit(), Repeats[str]()
         self.report = QuietReport()
         self.counts: Counter[tuple[str, str]] = Counter()
         try:
             self._stored = store.load()
         except CheckpointError as error:
             say(log, logging.ERROR, "interrupts cannot be given back", err=error)
-        self._kept, self._bans = dict(self._stored.kept), dict(self._stored.bans)
+        self._kept = dict(self._stored.kept)
+        self._balancers = Balancers(balancers, self._stored.bans, log, clock)
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is wanted, and nothing has to be given back."""
-        return self._wish.is_nothing and not self._bans and all(one.refused for one in self._kept.values())
+        return (
+            self._wish.is_nothing
+            and not self._balancers.bans
+            and all(one.refused for one in self._kept.values())
+        )
 
     @property
     def left(self) -> tuple[str, ...]:
         """Settings that have to be given back."""
-        return (*(name for name, one in self._kept.items() if not one.refused), *self._bans)
+        return (*(name for name, one in self._kept.items() if not one.refused), *self._balancers.bans)
 
     @property
     def awaits_cpus(self) -> dict[str, str]:
@@ -267,14 +263,14 @@ class QuietCPUs:
         except HostError as error:
             return str(error)
         if only is None:
-            self._tell_balancers()
+            self._balancers.tell(self._wish)
             if not trouble:
                 self._drop_given_back(done)
             self._report(done)
         return trouble
 
     def _in_use(self) -> frozenset[SettingKind]:
-        """The kinds of settings that somebody wants, or that have to be given back."""
+        """The kinds of settings that a container asks for, or that have to be given back."""
         wish, kinds = self._wish, {SettingKind(name.partition("/")[0]) for name in self._kept}
         if wish.quiet or wish.claims or wish.masks or SettingKind.DEFAULT in kinds:
             kinds |= {SettingKind.IRQ, SettingKind.DEFAULT}
@@ -311,7 +307,7 @@ class QuietCPUs:
             # Last: what needs a capability must not keep the others from being written.
             if SettingKind.STEERING in in_use:
                 self._settle_steering(done)
-            self._look_for_balancers()
+            self._balancers.look(self._wish)
         return done, self._carry_out(done)
 
     def _carry_out(self, done: _Pass) -> str:
@@ -402,14 +398,14 @@ class QuietCPUs:
             CheckpointError: it cannot be stored.
         """
         stored = self._stored.kept
-        is_covered = self._bans == self._stored.bans and all(
+        is_covered = self._balancers.bans == self._stored.bans and all(
             (known := stored.get(name)) is not None
             and replace(known, written=(), actions=()) == replace(one, written=(), actions=())
             and set(one.written) <= set(known.written)
             for name, one in done.kept.items()
         )
         if not is_covered:
-            originals = Originals(dict(done.kept), dict(self._bans))
+            originals = Originals(dict(done.kept), dict(self._balancers.bans))
             self._store.save(originals)
             self._stored = originals
         self._kept = done.kept
@@ -450,7 +446,7 @@ class QuietCPUs:
                 say(
                     self._log,
                     logging.WARNING,
-                    "somebody else sets an interrupt again and again, the agent backs off",
+                    "another program sets an interrupt again and again, the agent backs off",
                     setting=name,
                     to=done.undone[name],
                     ours=value,
@@ -471,10 +467,10 @@ class QuietCPUs:
         self._failures.noted(name, now)
 
     def _drop_given_back(self, done: _Pass) -> None:
-        """Forget everything once nobody asks any more and all settings have a value that is not ours."""
+        """Forget everything once no container asks any more and all settings have a value that is not ours."""
         if not self._wish.is_nothing:
             return
-        # That the kernel lets nobody set an interrupt is remembered until the next boot.
+        # An interrupt that the kernel does not let any program set is remembered until the next boot.
         # While the mask for later interrupts is ours, an interrupt without a record counts as requested under it, so all
         # records of interrupts stay.
         default = self._kept.get(SettingKind.DEFAULT)
@@ -492,17 +488,17 @@ class QuietCPUs:
             say(
                 self._log,
                 logging.INFO,
-                "settings that somebody else has changed stay as they are",
+                "settings that another program has changed stay as they are",
                 count=len(changed),
                 settings=",".join(changed[:10]),
             )
         self._kept = left
-        if not left and not self._bans:
+        if not left and not self._balancers.bans:
             self._remove_file()
         elif len(left) < len(self._stored.kept):
             with suppress(CheckpointError):
-                self._store.save(Originals(dict(left), dict(self._bans)))
-                self._stored = Originals(dict(left), dict(self._bans))
+                self._store.save(Originals(dict(left), dict(self._balancers.bans)))
+                self._stored = Originals(dict(left), dict(self._balancers.bans))
 
     def _awaits_cpus(self, one: KeptSetting) -> bool:
         """Whether no CPU of the original is online.
@@ -518,66 +514,6 @@ class QuietCPUs:
         with suppress(CheckpointError):
             self._store.remove()
             self._stored = Originals()
-
-    # irqbalance
-
-    def _look_for_balancers(self) -> None:
-        """Remember which CPUs each irqbalance has banned by itself, before it is told others."""
-        if not self._wish.tells_irqbalance and not self._bans:
-            return
-        running = {one.path: one for one in self._balancers()}
-        for path in self._bans.keys() - running.keys():
-            del self._bans[path]  # it has ended, and what it was told with it
-            self._told.pop(path, None)
-        for path, one in running.items():
-            if path not in self._bans and self._wish.quiet and self._wish.tells_irqbalance:
-                try:
-                    self._bans[path] = str(one.banned())
-                except HostError as error:
-                    self._warn_of_balancer(error)
-
-    def _tell_balancers(self) -> None:
-        if not self._bans:
-            return
-        running = {one.path: one for one in self._balancers()}
-        for path, ban in list(self._bans.items()):
-            one, own = running.get(path), CPUSet.parse(ban)
-            if one is None:
-                continue
-            leaves = self._wish.quiet if self._wish.tells_irqbalance else NO_CPUS
-            try:
-                self._tell(one, own, leaves)
-            except HostError as error:
-                self._warn_of_balancer(error)
-                continue
-            if not leaves:
-                del self._bans[path]
-
-    def _tell(self, one: IRQBalanceProcess, own: CPUSet, leaves: CPUSet) -> None:
-        """Tell one its CPUs, once: it obeys with its next round, and shows the former ones until then.
-
-        Raises:
-            HostError: it does not answer.
-        """
-        desired, now = own | leaves, self._clock()
-        told, at = self._told.get(one.path, (None, 0.0))
-        if (told == desired and now < at + OBEYS_S) or one.banned() == desired:
-            return
-        one.ban(desired)
-        self._told[one.path] = desired, now
-        if told != desired:
-            text = "irqbalance told which CPUs to leave alone"
-            say(self._log, logging.INFO, text, cpus=desired or "none")
-
-    def _warn_of_balancer(self, error: HostError) -> None:
-        if self._balancer_trouble.is_due(str(error), self._clock()):
-            say(
-                self._log,
-                logging.WARNING,
-                "irqbalance cannot be told to leave quiet CPUs alone",
-                todo="set IRQBALANCE_BANNED_CPULIST in its configuration, or stop it",
-                err=error,
-            )
 
     # The report
 

@@ -86,7 +86,7 @@ def _reaches(number: int, cpus: set[int]) -> bool:
 
 _PATIENT = 10
 LONGEST_PAUSE_S = 300
-_AGAIN = "somebody else sets an interrupt again and again"
+_AGAIN = "another program sets an interrupt again and again"
 
 
 def a_writer_that_goes_on_is_named(node: Node) -> None:
