@@ -213,7 +213,7 @@ def _wishes(given: Mapping[str, str], name: str) -> Iterator[tuple[str, IRQWish,
     if crio is not None:
         yield crio
     theirs = _nri_irqs(given, name)
-    # A mask of some interrupts contradicts nobody who wants them all gone.
+    # A mask of some interrupts does not contradict a wish to move all of them.
     if theirs.mask and (_ALL in theirs.mask or (own is not None and own[1] == IRQWish.ANY)):
         yield theirs.full, IRQWish.QUIET, given[theirs.full]
 

@@ -1,11 +1,11 @@
 """CPUs that another program gave to a container: resource claims of dynamic resource allocation (DRA).
 
-A DRA driver for CPUs takes the CPUs of a claim before the container is created, tells them by a variable that its CDI device
-sets, and writes the cpuset itself. Here such a container has an allocation that names the claim. So nobody else gets these
-CPUs, they are in no shared pool, and the agent sets nothing else for the container.
+A DRA driver for CPUs takes the CPUs of a claim before the container is created, names them in a variable that its CDI
+device sets, and writes the cpuset itself. Here such a container has an allocation that names the claim. No other container
+gets these CPUs, they are in no shared pool, and the agent sets nothing else for the container.
 
-Invariant: no CPU has two owners. A container whose claim has CPUs of somebody, or that asks this agent for CPUs too, is
-refused with both names.
+Invariant: no CPU has two owners. A container is refused with both names if its claim has CPUs of another container, or if
+it also asks this agent for CPUs.
 
 The variable is input of the pod's author, too. The agent passes it on only where the host's CDI specification says the same
 (`nri_plugin.host.cpu_claims`).

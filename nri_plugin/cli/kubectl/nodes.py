@@ -1,6 +1,6 @@
 """`kubectl nri-pin nodes`: a row for each node that has an agent, or an object of the exporter.
 
-The agent itself tells most of a row. Where it cannot be asked, its NodeResourceTopology object still tells policy and
+Most of a row comes from the agent itself. Where it cannot be asked, its NodeResourceTopology object still tells policy and
 room, and HEALTH says why the rest is missing.
 """
 

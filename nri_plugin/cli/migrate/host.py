@@ -87,7 +87,7 @@ class Host:
         self._write(path, edit.after)
 
     def restore(self, edit: FileEdit) -> None:
-        """Give a file its former text again, unless somebody has changed it since.
+        """Give a file its former text again, unless another program has changed it since.
 
         Raises:
             HostError: it has neither text.
