@@ -4,12 +4,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import TypeVar
 
+import msgspec
+
 from nri_plugin.cli.kubectl.agents import AgentPod
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
 from nri_plugin.cli.output import count_of, told
 
 AT_ONCE = 16
 """Processes of kubectl at one time: each takes some 40 MiB."""
+
+SHOWN = 40
+"""Characters of an answer that cannot be read."""
 
 Answer = TypeVar("Answer")
 
@@ -48,3 +53,28 @@ def ask(kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], timeout_s: fl
     if answer.code:
         raise KubectlError(answer.complaint.removeprefix("nri-pin: ") or f"exit code {answer.code}")
     return answer.output
+
+
+def ask_typed(
+    kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], form: type[Answer], timeout_s: float
+) -> Answer:
+    """What `nri-pin WORDS -o json` answers in the pod of the agent.
+
+    Raises:
+        KubectlError: it could not be run, it failed, or its answer has another form.
+    """
+    return decoded(ask(kubectl, agent, (*words, "-o", "json"), timeout_s), form)
+
+
+def decoded(text: str, form: type[Answer]) -> Answer:
+    """An answer of `nri-pin` as the values that are needed of it.
+
+    Raises:
+        KubectlError: it has another form.
+    """
+    try:
+        return msgspec.json.decode(text, type=form)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise KubectlError(
+            f"cannot read its answer, which begins {text[:SHOWN]!r} ({error}); kubectl nri-pin version compares the versions"
+        ) from None

@@ -4,13 +4,14 @@ Most of a row comes from the agent itself. Where it cannot be asked, its NodeRes
 room, and HEALTH says why the rest is missing.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from nri_plugin.cli.kubectl.agents import AgentPod, find_agents
-from nri_plugin.cli.kubectl.fleet import ask, ask_all
+from nri_plugin.cli.kubectl.fleet import ask_all, ask_typed
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
@@ -88,11 +89,65 @@ class NodeRow:
     room: tuple[FittingPods, ...] = ()
 
 
+class _PodAnswer(Struct, frozen=True):
+    namespace: str | None
+    pod: str | None
+    incomplete: Any
+
+
+class _ContainerAnswer(Struct, frozen=True):
+    unplaced: Any
+
+
+class _RuntimeAnswer(Struct, frozen=True):
+    name: str
+    version: str
+
+
+class _FragmentationAnswer(Struct, frozen=True):
+    uncore_caches: float
+
+
+class TopAnswer(Struct, frozen=True):
+    """What is needed of `nri-pin top --once -o json`; sets of CPUs are kernel lists.
+
+    Older agents do not tell the values with a default.
+    """
+
+    agent: bool
+    connected: bool
+    runtime: _RuntimeAnswer | None
+    available: str
+    available_by_numa_node: dict[str, str]
+    refused: int | None
+    drifts: int | None
+    pods: list[_PodAnswer]
+    containers: list[_ContainerAnswer]
+    version: str | None = None
+    policies: dict[str, str] | None = None
+    allocatable: str | None = None
+    fragmentation: _FragmentationAnswer | None = None
+
+    def __post_init__(self) -> None:
+        for cpus in (self.available, self.allocatable or "", *self.available_by_numa_node.values()):
+            CPUSet.parse(cpus)
+
+
+class _ShapeAnswer(Struct, frozen=True):
+    fits: int | None
+
+
+class RoomAnswer(Struct, frozen=True):
+    """What is needed of `nri-pin room -o json`."""
+
+    shapes: list[_ShapeAnswer]
+
+
 @dataclass(frozen=True, slots=True)
 class AgentAnswer:
-    """What an agent told: `nri-pin top --once -o json`, and `nri-pin room -o json` where shapes were asked about."""
+    """What an agent told, and the room for the shapes that were asked about."""
 
-    now: Mapping[str, Any]
+    now: TopAnswer
     room: tuple[FittingPods, ...] = ()
 
 
@@ -130,25 +185,24 @@ def node_row(
         return _from_object(node, health, detail, pod, agent, published)
     now = answer.now
     health, detail = _health(agent, now)
-    by_numa = {number: len(CPUSet.parse(cpus)) for number, cpus in now["available_by_numa_node"].items()}
-    fragmented = now.get("fragmentation")
+    by_numa = {number: _count(cpus) for number, cpus in now.available_by_numa_node.items()}
     return NodeRow(
         node,
         health,
         detail,
-        version=now.get("version") or _tag(agent.image),
-        policies=now.get("policies") or _policies(published),
-        available=len(CPUSet.parse(now["available"])),
-        allocatable=_allocatable(now, published),
+        version=now.version or _tag(agent.image),
+        policies=now.policies or _policies(published),
+        available=_count(now.available),
+        allocatable=_published_cpus(published) if now.allocatable is None else _count(now.allocatable),
         available_by_numa_node=by_numa,
-        fragmentation=fragmented["uncore_caches"] if fragmented else None,
-        drifts=now["drifts"],
-        refused=now["refused"],
-        unplaced=sum(1 for one in now["containers"] if one["unplaced"]),
-        incomplete=tuple(f"{one['namespace']}/{one['pod']}" for one in now["pods"] if one["incomplete"])
-        if now["agent"]
+        fragmentation=now.fragmentation.uncore_caches if now.fragmentation else None,
+        drifts=now.drifts,
+        refused=now.refused,
+        unplaced=sum(1 for one in now.containers if one.unplaced),
+        incomplete=tuple(f"{one.namespace}/{one.pod}" for one in now.pods if one.incomplete)
+        if now.agent
         else None,
-        runtime="{name} {version}".format(**now["runtime"]) if now["runtime"] else None,
+        runtime=f"{now.runtime.name} {now.runtime.version}" if now.runtime else None,
         published=_compared(published, by_numa),
         agent=pod,
         room=answer.room,
@@ -198,19 +252,24 @@ def _cells(row: NodeRow, shapes: Sequence[str], *, wide: bool) -> tuple[str, ...
     )
 
 
+def _count(cpus: str) -> int:
+    return len(CPUSet.parse(cpus))
+
+
 def _known(number: int | None) -> str:
     return UNKNOWN if number is None else str(number)
 
 
 def _asked(kubectl: Kubectl, agent: AgentPod, shapes: Sequence[str]) -> AgentAnswer:
-    now = json.loads(ask(kubectl, agent, ("top", "--once", "-o", "json"), ANSWER_S))
+    now = ask_typed(kubectl, agent, ("top", "--once"), TopAnswer, ANSWER_S)
     if not shapes:
         return AgentAnswer(now)
     options = [word for shape in shapes for word in ("--shape", shape)]
-    found = json.loads(ask(kubectl, agent, ("room", *options, "-o", "json"), ANSWER_S))
-    fits = (one["fits"] for one in found["shapes"])
+    found = ask_typed(kubectl, agent, ("room", *options), RoomAnswer, ANSWER_S).shapes
+    if len(found) != len(shapes):
+        raise KubectlError(f"it answered for {len(found)} shapes, and was asked for {len(shapes)}")
     return AgentAnswer(
-        now, tuple(FittingPods(shape, count) for shape, count in zip(shapes, fits, strict=True))
+        now, tuple(FittingPods(shape, one.fits) for shape, one in zip(shapes, found, strict=True))
     )
 
 
@@ -242,18 +301,18 @@ def _without_answer(agent: AgentPod | None, answer: AgentAnswer | KubectlError |
     return ("no right to exec" if answer.is_forbidden else "no answer"), answer.message
 
 
-def _health(agent: AgentPod, now: Mapping[str, Any]) -> tuple[str, str]:
+def _health(agent: AgentPod, now: TopAnswer) -> tuple[str, str]:
     """HEALTH in a few words, and the sentence for it."""
-    if not now["agent"]:
+    if not now.agent:
         return "agent away", f"no agent answers on its socket, its checkpoint was read; {agent.logs}"
-    if not now["connected"]:
+    if not now.connected:
         return (
             "no runtime",
             f"containers that are created now are not placed; kubectl nri-pin doctor node/{agent.node}",
         )
     if agent.unready:
         return "not ready", f"{agent.unready}; kubectl describe pod -n {agent.namespace} {agent.name}"
-    if any(one["incomplete"] for one in now["pods"]):
+    if any(one.incomplete for one in now.pods):
         return "OK, incomplete", f"pods that run in part; kubectl nri-pin show node/{agent.node}"
     return "OK", ""
 
@@ -277,7 +336,7 @@ def _from_object(
         version=version,
         policies=_policies(published),
         available=sum(by_numa.values()),
-        allocatable=_allocatable({}, published),
+        allocatable=_published_cpus(published),
         available_by_numa_node=by_numa,
         published="yes" if _is_ours(published) else "foreign",
         agent=pod,
@@ -312,9 +371,7 @@ def _available(published: NodeResourceTopology) -> dict[str, int]:
     return {number: cpu.available_milli // 1000 for number, cpu in _cpus(published)}
 
 
-def _allocatable(now: Mapping[str, Any], published: NodeResourceTopology | None) -> int | None:
-    if now.get("allocatable") is not None:
-        return len(CPUSet.parse(now["allocatable"]))
+def _published_cpus(published: NodeResourceTopology | None) -> int | None:
     return sum(cpu.allocatable_milli // 1000 for _, cpu in _cpus(published)) if published else None
 
 

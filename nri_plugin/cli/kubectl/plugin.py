@@ -19,7 +19,7 @@ from click.shell_completion import CompletionItem, ShellComplete
 
 from nri_plugin import __version__
 from nri_plugin.cli.kubectl.agents import AgentPod, NamedTarget, agent_of, find_agents, target_of
-from nri_plugin.cli.kubectl.fleet import ask, ask_all
+from nri_plugin.cli.kubectl.fleet import ask, ask_all, decoded
 from nri_plugin.cli.kubectl.nodes import ANSWER_S, LEGEND, NodeRow, as_facts, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
 from nri_plugin.cli.main import CommandEntry, LazyGroup, run_command_line
@@ -276,7 +276,7 @@ def _on_one(kubectl: Kubectl, agent: AgentPod, words: Sequence[str], output_form
     if output_format in {"yaml", "name"}:
         answer = kubectl.execute(agent.words, program)
         if answer.output.strip():
-            echo(_converted(json.loads(answer.output), output_format))
+            echo(_converted(decoded(answer.output, dict[str, Any]), output_format))
     else:
         watches = words[0] == "top" and "--once" not in words and output_format == "text"
         has_terminal = watches and sys.stdin.isatty() and sys.stdout.isatty()
@@ -303,9 +303,10 @@ def _on_all(kubectl: Kubectl, namespace: str, words: Sequence[str], output_forma
     answers = ask_all(agents, lambda agent: kubectl.execute(agent.words, program))
     if output_format in {"text", "wide", "svg"}:
         echo("\n\n".join(_section(node, answer) for node, answer in answers.items()))
-    else:
-        echo(_converted({"items": [_item(node, answer) for node, answer in answers.items()]}, output_format))
-    return max(1 if isinstance(one, KubectlError) else one.code for one in answers.values())
+        return max(1 if isinstance(one, KubectlError) else one.code for one in answers.values())
+    items = [_item(node, answer) for node, answer in answers.items()]
+    echo(_converted({"items": items}, output_format))
+    return max(int(item["exit_code"]) for item in items)
 
 
 def _section(node: str, answer: ExecAnswer | KubectlError) -> str:
@@ -322,7 +323,10 @@ def _item(node: str, answer: ExecAnswer | KubectlError) -> dict[str, Any]:
         return {"node": node, "exit_code": 1, "error": answer.message}
     if not answer.output.strip():
         return {"node": node, "exit_code": answer.code, "error": answer.complaint}
-    return {"node": node, "exit_code": answer.code, "answer": json.loads(answer.output)}
+    try:
+        return {"node": node, "exit_code": answer.code, "answer": decoded(answer.output, dict[str, Any])}
+    except KubectlError as error:
+        return {"node": node, "exit_code": answer.code or 1, "error": error.message}
 
 
 def _converted(facts: Any, output_format: str) -> str:
@@ -432,7 +436,9 @@ def version(ctx: click.Context, output_format: str) -> int:
     agents = find_agents(kubectl, _option(ctx, "agent_namespace"))
     answers = ask_all(agents, lambda agent: ask(kubectl, agent, ("--version",), ANSWER_S))
     found = {
-        node: {"error": one.message} if isinstance(one, KubectlError) else {"version": one.split()[-1]}
+        node: {"error": one.message}
+        if isinstance(one, KubectlError)
+        else {"version": one.rpartition(" ")[2].strip()}
         for node, one in answers.items()
     }
     if output_format != "text":
@@ -440,7 +446,8 @@ def version(ctx: click.Context, output_format: str) -> int:
     else:
         lines = [("client", __version__)]
         lines += [
-            (f"node/{node}", one.get("version") or f"error: {one['error']}") for node, one in found.items()
+            (f"node/{node}", f"error: {one['error']}" if "error" in one else one["version"])
+            for node, one in found.items()
         ]
         echo("\n".join(table(lines, columns() or NARROW, {1})))
     return int(any("error" in one for one in found.values()))

@@ -194,6 +194,46 @@ def test_a_node_that_cannot_be_asked_is_shown_by_its_object(cluster: Cluster, ca
     assert not [words for words in cluster.asked() if words[0] == "exec" and "nri-pin-a" in words]
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "no JSON",
+        "[]",
+        "{}",
+        json.dumps(json.loads(told(State())) | {"available": "3-x"}),
+        json.dumps(json.loads(told(State())) | {"drifts": "many"}),
+    ],
+)
+def test_an_answer_that_cannot_be_read_is_an_error_of_that_node_only(
+    cluster: Cluster, answer: str, capsys
+) -> None:
+    cluster.prepared["nri-pin-a"] = {TOP: (0, answer, ""), "state show -o json": (0, answer, "")}
+    cluster.prepared["nri-pin-b"]["state show -o json"] = (0, '{"pods": []}', "")
+    cluster.save()
+    assert run("nodes", "-o", "json") == 1
+    a, b = json.loads(capsys.readouterr().out)["items"]
+    assert (a["health"], a["available"], b["health"]) == ("no answer", 12, "OK")
+    assert "cannot read its answer" in a["detail"]
+    assert run("nodes", "-o", "wide") == 1
+    assert "kubectl nri-pin version compares the versions" in " ".join(capsys.readouterr().out.split())
+    if not answer.startswith("{"):
+        assert run("show", "--all-nodes", "-o", "json") == (1 if answer else 0)
+        assert json.loads(capsys.readouterr().out)["items"][1]["answer"] == {"pods": []}
+
+
+def test_an_answer_about_another_number_of_shapes_is_an_error_of_that_node_only(
+    cluster: Cluster, capsys
+) -> None:
+    for pod, answer in (("nri-pin-a", '{"shapes": []}'), ("nri-pin-b", '{"shapes": [{"fits": 2}]}')):
+        cluster.prepared[pod][f"room --shape {SHAPE} -o json"] = (0, answer, "")
+    cluster.save()
+    assert run("nodes", "--shape", SHAPE, "-o", "json") == 1
+    a, b = json.loads(capsys.readouterr().out)["items"]
+    assert a["detail"] == "it answered for 0 shapes, and was asked for 1"
+    assert b["room"] == [{"shape": SHAPE, "fits": 2}]
+
+
 def test_without_the_right_to_exec_there_are_the_objects(cluster: Cluster, capsys) -> None:
     cluster.forbidden = ["exec"]
     cluster.save()
