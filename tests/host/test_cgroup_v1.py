@@ -8,30 +8,16 @@ import pytest
 
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.host.cgroup_write import WritableCgroups
-from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
+from tests.host.cgroup_v1 import ROOT, needs_v1
 
-ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_test_{os.getpid()}"
 POD = CgroupRef(f"/{TOP}")
 LEAF = CgroupRef(f"/{TOP}", f"/{TOP}/leaf")
 
 pytestmark = pytest.mark.root
-
-
-def is_v1() -> bool:
-    try:
-        tree = find_cpuset_tree(ROOT)
-    except HostError:
-        return False
-    return tree.version == 1 and tree.is_kernel
-
-
-needs_v1 = pytest.mark.skipif(
-    not is_v1(), reason="needs a cgroup v1 cpuset hierarchy: boot with systemd.unified_cgroup_hierarchy=0"
-)
 
 
 @pytest.fixture

@@ -24,25 +24,14 @@ from nri_plugin.model.state import State
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import FakeCheckpoint, recording_log
 from tests.builders import machine
+from tests.host.cgroup_v1 import ROOT, needs_v1
 
-ROOT = "/sys/fs/cgroup"
 PARENT = f"/nri_pin_quota_{os.getpid()}"
 QUOTA = "cpu.cfs_quota_us"
 LIMIT_S = 60.0
 """Until a hung test fails; nothing is expected to take so long."""
 
 pytestmark = pytest.mark.root
-
-
-def is_v1() -> bool:
-    tree = find_cpuset_tree(ROOT)
-    return tree.version == 1 and tree.is_kernel
-
-
-needs_v1 = pytest.mark.skipif(
-    not os.path.isdir(ROOT) or not is_v1(),
-    reason="needs a cgroup v1 cpu hierarchy: boot with systemd.unified_cgroup_hierarchy=0",
-)
 
 
 @pytest.fixture

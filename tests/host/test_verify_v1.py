@@ -16,22 +16,11 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import Allocation, PodRecord
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
+from tests.host.cgroup_v1 import ROOT, needs_v1
 
-ROOT = "/sys/fs/cgroup"
 TOP = f"nri_pin_verify_{os.getpid()}"
 
 pytestmark = pytest.mark.root
-
-
-def is_v1() -> bool:
-    tree = find_cpuset_tree(ROOT)
-    return tree.version == 1 and tree.is_kernel
-
-
-needs_v1 = pytest.mark.skipif(
-    not os.path.isdir(ROOT) or not is_v1(),
-    reason="needs a cgroup v1 cpuset hierarchy: boot with systemd.unified_cgroup_hierarchy=0",
-)
 
 
 @pytest.fixture

@@ -2,23 +2,12 @@
 
 import http.client
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import pytest
-
-from tests.kube_api_exchanges import crd
 from tests.kube_api_player import RECORDER, compared, played, recorded
 from tests.kube_api_requests import requests
 from tests.kube_api_server import KubeAPI
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
 
 
 def test_every_recorded_rule_is_kept(api: KubeAPI) -> None:

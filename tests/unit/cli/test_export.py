@@ -15,7 +15,6 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from tests.builders import machine
-from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
 
@@ -25,13 +24,6 @@ def agent(tmp_path: Path) -> Iterator[StatusSocket]:
     socket = StatusSocket(tmp_path / "agent.sock", lambda: (node, state), StatusFeed())
     yield socket
     socket.close()
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
 
 
 def export(folder: Path, *words: str) -> Result:

@@ -20,7 +20,6 @@ from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from tests.builders import machine
-from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
 PATIENCE_S = 30.0
@@ -47,11 +46,9 @@ class Agent:
 
 
 @pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    server.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}})
-    yield server
-    server.close()
+def api(api: KubeAPI) -> KubeAPI:
+    api.put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}, "status": {}})
+    return api
 
 
 @pytest.fixture
@@ -59,13 +56,6 @@ def agent(tmp_path: Path) -> Iterator[Agent]:
     made = Agent(tmp_path)
     yield made
     made.close()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
-    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield connected
-    connected.close()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Refusals, drift and unplaced containers become events on their pods, each once."""
 
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,20 +19,6 @@ from tests.builders import machine
 from tests.kube_api_server import KubeAPI
 
 NODE = Node(machine(), Options(), CPUSet.parse("0"))
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def announcer(api: KubeAPI, tmp_path: Path) -> Iterator[Announcer]:
-    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
-    client.close()
 
 
 def refused(*numbers: int) -> AgentStatus:

@@ -3,9 +3,8 @@
 import http.client
 import logging
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
 
 import prometheus_client
 import pytest
@@ -21,26 +20,15 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.process.http_server import Server
 from tests.builders import machine
-from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
 STATUS = AgentStatus(Node(machine(), Options(), CPUSet.parse("0")), State())
 
 
 @pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def exporter(api: KubeAPI, tmp_path: Path) -> Iterator[Exporter]:
-    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield Exporter(
-        ExportOptions("n1", "", pause_s=0.0), client, logging.getLogger("under test"), lambda: 1000.0
-    )
-    client.close()
+def exporter(client: KubeClient) -> Exporter:
+    options = ExportOptions("n1", "", pause_s=0.0)
+    return Exporter(options, client, logging.getLogger("under test"), lambda: 1000.0)
 
 
 def says(exporter: Exporter) -> None:

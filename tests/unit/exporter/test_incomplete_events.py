@@ -1,14 +1,7 @@
 """A pod that runs in part gets one event, which names what its containers hold."""
 
-import logging
-from collections.abc import Iterator
-from pathlib import Path
-
-import pytest
-
 from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, RefusedContainerRow, SiblingRow
 from nri_plugin.exporter.events import Announcer
-from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
@@ -16,20 +9,6 @@ from tests.builders import machine
 from tests.kube_api_server import KubeAPI
 
 NODE = Node(machine(), Options(), CPUSet.parse("0"))
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def announcer(api: KubeAPI, tmp_path: Path) -> Iterator[Announcer]:
-    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield Announcer(client, "n1", logging.getLogger("announcer under test"), lambda: 0.0)
-    client.close()
 
 
 def reasons(api: KubeAPI) -> list[str]:

@@ -1,8 +1,6 @@
 """The Node's uid as owner: read when the object vanishes, again after failures, and now and then."""
 
 import logging
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,20 +21,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
-    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield connected
-    connected.close()
 
 
 @pytest.fixture

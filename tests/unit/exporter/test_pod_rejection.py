@@ -1,8 +1,6 @@
 """Which refused pods are set to Failed, and what is then read of them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,20 +49,6 @@ def pod(status: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]
         "spec": {"nodeName": "n1", "containers": [{"name": "app", "image": "i"}]},
         "status": {"phase": "Pending", "containerStatuses": [WAITING], **(status or {})},
     }
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI()
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
-    one = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield one
-    one.close()
 
 
 def row(uid: str, pod: str = "web", container: str = "app", number: int = 1) -> RefusalRow:

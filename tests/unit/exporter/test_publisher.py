@@ -1,6 +1,5 @@
 """When something is written to the cluster, and when not."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,6 @@ from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
-from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
 OURS = ("zones", "attributes")
@@ -24,22 +22,8 @@ class Clock:
 
 
 @pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
-
-
-@pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path) -> Iterator[KubeClient]:
-    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield connected
-    connected.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Configure
 from tests.builders import machine
-from tests.kube_api_exchanges import crd
 from tests.kube_api_server import KubeAPI
 
 PATIENCE_S = 30.0
@@ -35,20 +33,6 @@ class Clock:
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path: Path) -> Iterator[KubeClient]:
-    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield connected
-    connected.close()
 
 
 @pytest.fixture

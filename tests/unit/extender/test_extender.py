@@ -26,7 +26,6 @@ from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import ConfigError
 from tests.certificates import client_context, made_certificate, needs_openssl
 from tests.kube_api_exchanges import crd
-from tests.kube_api_server import KubeAPI
 from tests.kube_builders import container, nrt_object, pod_object
 
 SMALL = {0: {"cpu": "2", "memory": "8Gi"}}
@@ -93,13 +92,6 @@ class Informed:
 
 def question(names):
     return json.dumps({"Pod": POD, "Nodes": None, "NodeNames": names}).encode()
-
-
-@pytest.fixture
-def api():
-    server = KubeAPI()
-    yield server
-    server.close()
 
 
 @pytest.fixture

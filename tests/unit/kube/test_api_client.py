@@ -1,31 +1,15 @@
 """The client against the recorded exchanges and against the tests' API server."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from nri_plugin.kube import api_client
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.model.errors import KubeAPIError
-from tests.kube_api_exchanges import crd, exchanges
+from tests.kube_api_exchanges import exchanges
 from tests.kube_api_server import KubeAPI
 from tests.vectors.judges.exchanges import judge
 from tests.vectors.judges.verdict import Verdict
-
-
-@pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def client(api: KubeAPI, tmp_path) -> Iterator[KubeClient]:
-    connected = KubeClient.connected(str(api.kubeconfig(tmp_path)))
-    yield connected
-    connected.close()
 
 
 def topology(name: str, available: str = "16") -> dict:

@@ -5,7 +5,6 @@ import shutil
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +64,9 @@ def plugin(tmp_path: Path) -> Plugin:
 
 
 @pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI()
-    server.behaviour.token = "secret"
-    yield server
-    server.close()
+def api(api: KubeAPI) -> KubeAPI:
+    api.behaviour.token = "secret"
+    return api
 
 
 def kubeconfig(api: KubeAPI, plugin: Plugin, cluster: dict[str, Any] | None = None, **spec: Any) -> str:

@@ -1,6 +1,6 @@
 """Following objects through everything that an API server does to a watch."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -55,11 +55,9 @@ def node(name: str) -> Object:
 
 
 @pytest.fixture
-def api() -> Iterator[KubeAPI]:
-    server = KubeAPI([crd()])
-    server.behaviour.ends_watches_at_once = True
-    yield server
-    server.close()
+def api(api: KubeAPI) -> KubeAPI:
+    api.behaviour.ends_watches_at_once = True
+    return api
 
 
 def follow(

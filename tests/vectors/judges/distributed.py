@@ -3,10 +3,9 @@
 import time
 from collections.abc import Iterator
 
-from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import CPUTables, take_distributed
-from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.packed import Answer, answer_of, tables_of, unsound
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 SECONDS = 1
@@ -24,22 +23,19 @@ def judge(document: Document) -> Iterator[Judged]:
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
     available = CPUSet.parse(case["available"])
     began = time.monotonic()
-    try:
-        ours = take_distributed(
+    answer, is_sound = answer_of(
+        case,
+        available,
+        lambda: take_distributed(
             tables,
             available,
             case["n"],
             group=case["cpu_group_size"],
             spread=case["cpu_sorting"] == "spread",
-        )
-    except InsufficientCPUsError as error:
-        sound = case["n"] > len(available)
-        answer: tuple[str | None, str | None] = (None, str(error.refusal.detail))
-    else:
-        sound = ours <= available and len(ours) == max(0, case["n"])
-        answer = (str(ours), None)
-    if not sound:
-        return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {available}")
+        ),
+    )
+    if not is_sound:
+        return unsound(case, answer)
     took = time.monotonic() - began
     if case.get("never_returns") and took > SECONDS:
         return Judged(case["id"], Verdict.FAILED, f"took {took:.1f} s where the reference never returns")
@@ -50,7 +46,7 @@ def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
     return _compare(case, answer, malformed=malformed)
 
 
-def _compare(case: Case, answer: tuple[str | None, str | None], *, malformed: bool) -> Judged:
+def _compare(case: Case, answer: Answer, *, malformed: bool) -> Judged:
     suffix = "_without_slice_aliasing" if case.get("alias_sensitive") else ""
     error = case["error" + suffix]
     recorded = (None if error else case["result" + suffix], error or None)

@@ -5,13 +5,13 @@ from typing import Any
 
 from nri_plugin.config.option_checks import no_reserved_memory
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import ReservedMemory, TopologyManagerPolicy
+from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import MemoryMachine, memory_machine
-from nri_plugin.policy.merge import MergedHint, admit, admits, merge
+from nri_plugin.policy.merge import MergedHint
 from tests.vectors.judges.managers import MemoryManager, Pod, same_error, shown_blocks, shown_hint_sets
-from tests.vectors.judges.merging import as_pair
+from tests.vectors.judges.merging import replayed_merge
 from tests.vectors.judges.restarting import as_at_first, memory_refusal, without_nothing
 from tests.vectors.judges.static import compare_refusals, other_names
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
@@ -108,27 +108,16 @@ def _step(manager: MemoryManager, case: Case, step: Case, expect: Case) -> str:
 def _add(
     manager: MemoryManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]
 ) -> str:
+    nodes = NodeMask.from_ids(manager.machine.nodes)
     for container, expect in zip(pod.containers, expected, strict=False):
         hint_sets = manager.hint_sets(pod, container)
         if shown_hint_sets(hint_sets) != expect["hints"]:
             return f"{container.name} hints ours {shown_hint_sets(hint_sets)} recorded {expect['hints']}"
         error: AdmissionError | None = None
         try:
-            if step["affinity"] == "merge":
-                policy, nodes = (
-                    TopologyManagerPolicy(case["tm_policy"]),
-                    NodeMask.from_ids(manager.machine.nodes),
-                )
-                merged = merge(policy, nodes, [hint_sets])
-                ours = [*as_pair(merged), admits(policy, merged)]
-                if ours != [*expect["merged"], expect["admit"]]:
-                    return (
-                        f"{container.name} merged ours {ours} recorded {expect['merged']} {expect['admit']}"
-                    )
-                admit(policy, nodes, [hint_sets])
-            else:
-                mask = step["affinity"]
-                merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))
+            merged, wrong = replayed_merge(case, step, expect, nodes, hint_sets)
+            if wrong:
+                return f"{container.name} {wrong}"
             manager.allocate(pod, container, merged)
         except AdmissionError as refusal:
             error = refusal

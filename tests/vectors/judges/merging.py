@@ -7,7 +7,7 @@ from nri_plugin.model.option_rows import TOPOLOGY_MANAGER
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.hints import Hint, HintSet, Provider
-from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.merge import MergedHint, admit, admits, merge
 from nri_plugin.policy.search.mask_order import Distances, MaskOrder
 from tests.oracles.kubelet_start import topology_manager_refusals
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
@@ -95,3 +95,23 @@ def _new_manager(case: Case) -> Judged:
 
 
 MISC = {"average_distance": _average, "closest": _closest, "new_manager": _new_manager}
+
+
+def replayed_merge(
+    case: Case, step: Case, expect: Case, nodes: NodeMask, hint_sets: Provider
+) -> tuple[MergedHint, str]:
+    """The affinity that a recorded step gives, or the one that we merge, and where ours differs.
+
+    Raises:
+        AdmissionError: the policy does not admit what we merged.
+    """
+    if step["affinity"] != "merge":
+        mask = step["affinity"]
+        return MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred"))), ""
+    policy = TopologyManagerPolicy(case["tm_policy"])
+    merged = merge(policy, nodes, [hint_sets])
+    ours = [*as_pair(merged), admits(policy, merged)]
+    if ours != [*expect["merged"], expect["admit"]]:
+        return merged, f"merged ours {ours} recorded {expect['merged']} {expect['admit']}"
+    admit(policy, nodes, [hint_sets])
+    return merged, ""

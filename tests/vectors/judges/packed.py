@@ -1,6 +1,6 @@
 """cpu_packed: choosing CPUs, and taking them from the fullest place."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from nri_plugin.model.errors import InsufficientCPUsError
@@ -8,6 +8,9 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_packed
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
+
+Answer = tuple[str | None, str | None]
+"""The CPUs as a list, or the text of the refusal."""
 
 
 def tables_of(recorded: dict) -> CPUTables:
@@ -30,6 +33,19 @@ def tables_of(recorded: dict) -> CPUTables:
     )
 
 
+def answer_of(case: Case, available: CPUSet, take: Callable[[], CPUSet]) -> tuple[Answer, bool]:
+    """What we take or why we refuse, and whether that is as many CPUs as were asked for, all of them on offer."""
+    try:
+        ours = take()
+    except InsufficientCPUsError as error:
+        return (None, str(error.refusal.detail)), case["n"] > len(available)
+    return (str(ours), None), ours <= available and len(ours) == max(0, case["n"])
+
+
+def unsound(case: Case, answer: Answer) -> Judged:
+    return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {case['available']}")
+
+
 def judge(document: Document) -> Iterator[Judged]:
     topologies = document["topologies"]
     tables = {name: tables_of(recorded) for name, recorded in topologies.items()}
@@ -40,22 +56,19 @@ def judge(document: Document) -> Iterator[Judged]:
 
 def judge_case(case: Case, tables: CPUTables, *, malformed: bool) -> Judged:
     available = CPUSet.parse(case["available"])
-    try:
-        ours = take_packed(
+    answer, is_sound = answer_of(
+        case,
+        available,
+        lambda: take_packed(
             tables,
             available,
             case["n"],
             prefer_uncore_cache=case["prefer_align_by_uncore_cache"],
             spread=case["cpu_sorting"] == "spread",
-        )
-    except InsufficientCPUsError as error:
-        sound = case["n"] > len(available)
-        answer: tuple[str | None, str | None] = (None, str(error.refusal.detail))
-    else:
-        sound = ours <= available and len(ours) == max(0, case["n"])
-        answer = (str(ours), None)
-    if not sound:
-        return Judged(case["id"], Verdict.FAILED, f"ours {answer} is not {case['n']} CPUs of {available}")
+        ),
+    )
+    if not is_sound:
+        return unsound(case, answer)
     if case.get("result_outside_available") or case.get("result_size"):
         return Judged(case["id"], Verdict.REPAIRED, f"ours {answer[0]} recorded {case['result']}")
     recorded = (case["result"] if not case["error"] else None, case["error"] or None)

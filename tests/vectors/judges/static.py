@@ -4,11 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.model.errors import AdmissionError, ConfigError
-from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
-from nri_plugin.policy.merge import MergedHint, admit, admits, merge
 from tests.vectors.judges.managers import (
     CPUManager,
     Pod,
@@ -17,7 +15,7 @@ from tests.vectors.judges.managers import (
     same_refusal,
     shown_hint_sets,
 )
-from tests.vectors.judges.merging import as_pair
+from tests.vectors.judges.merging import replayed_merge
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.restarting import cpu_refusal, loses_something
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
@@ -137,6 +135,7 @@ def other_names(pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequence[Mapping[str, Any]]) -> str:
+    nodes = NodeMask.from_ids(node for node, _ in manager.tables.nodes)
     for container, expect in zip(pod.containers, expected, strict=False):
         hint_sets = manager.hint_sets(pod, container)
         recorded = None if expect["no_preference"] else {"cpu": expect["hints"]}
@@ -144,19 +143,9 @@ def _add(manager: CPUManager, case: Case, step: Case, pod: Pod, expected: Sequen
             return f"{container.name} hints ours {shown_hint_sets(hint_sets)} recorded {recorded}"
         error: AdmissionError | None = None
         try:
-            if step["affinity"] == "merge":
-                policy = TopologyManagerPolicy(case["tm_policy"])
-                nodes = NodeMask.from_ids(node for node, _ in manager.tables.nodes)
-                merged = merge(policy, nodes, [hint_sets])
-                ours = [*as_pair(merged), admits(policy, merged)]
-                if ours != [*expect["merged"], expect["admit"]]:
-                    return (
-                        f"{container.name} merged ours {ours} recorded {expect['merged']} {expect['admit']}"
-                    )
-                admit(policy, nodes, [hint_sets])
-            else:
-                mask = step["affinity"]
-                merged = MergedHint(None if mask is None else NodeMask(mask), bool(step.get("preferred")))
+            merged, wrong = replayed_merge(case, step, expect, nodes, hint_sets)
+            if wrong:
+                return f"{container.name} {wrong}"
             manager.allocate(pod, container, merged)
         except AdmissionError as refusal:
             error = refusal
