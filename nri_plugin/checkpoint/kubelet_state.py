@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from nri_plugin.checkpoint.kubelet_files import (
     DataError,
     Record,
+    StoredMemory,
     StoredNode,
     UnreadableError,
     checksum,
@@ -224,6 +225,68 @@ def kubelet_refusals(node: Node, state: State) -> list[str]:
         _of_pods(blocks),
     )
     return [*found, f"the kubelet's Memory Manager would say: {refusal}"] if refusal else found
+
+
+def restart_refusals(node: Node, folder: str, cpu_policy: str, memory_policy: str) -> list[str]:
+    """Why a kubelet that is restarted would not start on its own files as they are now; empty when it would.
+
+    Args:
+        node: the machine as it is now, with the kubelet's options.
+        folder: the kubelet's root directory.
+        cpu_policy: of its CPU Manager.
+        memory_policy: of its Memory Manager.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    managers = (
+        (CPU_FILE, "cpu", cpu_policy, _cpu_refusal),
+        (MEMORY_FILE, "memory", memory_policy, _memory_refusal),
+    )
+    found = []
+    for name, manager, policy, judge in managers:
+        file = _read(os.path.join(folder, name))
+        if file is None:
+            continue
+        try:
+            record = data_of(parse(file.data))
+            if record is None:
+                record = verified(parse(file.data), manager, pod_level=node.options.pod_level_managers)
+            refusal = policy_refusal(record, policy)
+            if not refusal and policy.lower() == "static":
+                refusal = judge(node, record)
+        except UnreadableError as error:
+            refusal = str(error)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            refusal = f"it holds what no kubelet writes: {error}"
+        if refusal:
+            found.append(f"{file.name}: the kubelet would say: {refusal}")
+    return found
+
+
+def _cpu_refusal(node: Node, record: Record) -> str:
+    cpus, _ = _cpus(record)
+    return cpu_state_refusal(
+        CPUSet.parse(record.get("defaultCpuSet") or ""),
+        _nested(_of_containers(cpus)),
+        online=node.topology.online,
+        reserved=node.reserved,
+        strict=node.options.strict_cpu_reservation,
+        pods=_of_pods(cpus),
+    )
+
+
+def _memory_refusal(node: Node, record: Record) -> str:
+    machine = memory_machine(node.topology, node.options.reserved_memory)
+    stored, blocks = _stored_nodes(record), _memory(record)
+    refusal = memory_state_refusal(stored, _nested(_of_containers(blocks)), machine, _of_pods(blocks))
+    changed = [
+        f"NUMA node {number} had {memory.total} bytes of {name} and has {now}"
+        for number, one in sorted(stored.items())
+        for name, memory in one.memory.items()
+        if (now := machine.total.get(name, {}).get(number, 0)) != memory.total
+    ]
+    return "; ".join([refusal, *changed]) if refusal else ""
 
 
 def kubelet_doubts(node: Node, state: State) -> list[str]:
@@ -513,6 +576,25 @@ def _nested(by_key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _block(block: MemoryBlock) -> dict[str, Any]:
     return {"numaAffinity": list(block.nodes), "type": block.resource, "size": block.size_bytes}
+
+
+def _stored_nodes(record: Record) -> dict[int, StoredNode]:
+    return {
+        int(number): StoredNode(
+            one.get("numberOfAssignments", 0),
+            sum(1 << cell for cell in one["cells"]),
+            {
+                name: StoredMemory(
+                    *(
+                        amounts.get(key, 0)
+                        for key in ("total", "systemReserved", "allocatable", "reserved", "free")
+                    )
+                )
+                for name, amounts in one["memoryMap"].items()
+            },
+        )
+        for number, one in (record.get("machineState") or {}).items()
+    }
 
 
 def _stored(node: StoredNode) -> dict[str, Any]:

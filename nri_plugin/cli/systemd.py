@@ -75,21 +75,28 @@ UMask=0077
 whole: the agent reads the memory size, locks and cgroups of processes."""
 
 
-def _word(text: str) -> str:
-    """One word of a command line, as systemd reads it."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+def _path(text: str) -> str:
+    """A path or program as systemd reads it in a unit: quoted where needed, `%` doubled."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     is_plain = escaped == text and "'" not in text and not any(map(str.isspace, text))
     return text if is_plain else f'"{escaped}"'
+
+
+def _word(text: str) -> str:
+    """An argument of a command line, where `$` begins a variable."""
+    return _path(text).replace("$", "$$")
 
 
 def _directory(path: str) -> Iterator[str]:
     """Lines that let a unit write a directory; one below /run is made at each start and kept at each stop."""
     if path.startswith(RUN):
-        yield f"RuntimeDirectory={path.removeprefix(RUN)}"
+        # A colon would separate the name of a link. Source: systemd.exec(5), RuntimeDirectory=.
+        name = _path(path.removeprefix(RUN)).replace(":", "\\:")
+        yield f"RuntimeDirectory={name}"
         yield "RuntimeDirectoryMode=0700"
         yield "RuntimeDirectoryPreserve=yes"
     else:
-        yield f"ReadWritePaths={path}"
+        yield f"ReadWritePaths={_path(path)}"
 
 
 def _network(*, ports: bool, netlink: bool = False, devices: bool = False) -> Iterator[str]:
@@ -129,7 +136,7 @@ def agent_unit(config: Config, interpreter: str) -> str:
             "",
             "[Service]",
             "Type=exec",
-            f"ExecStart={_word(interpreter)} -I -m nri_plugin run --config {DEFAULT_PATH}",
+            f"ExecStart={_path(interpreter)} -I -m nri_plugin run --config {DEFAULT_PATH}",
             "ExecReload=/bin/kill -HUP $MAINPID",
             "Restart=always",
             "RestartSec=1",
@@ -138,7 +145,7 @@ def agent_unit(config: Config, interpreter: str) -> str:
             "# As a pod of the class system-node-critical.",
             "OOMScoreAdjust=-997",
             *_directory(config.state_dir),
-            *(f"ReadWritePaths={path}" for path in written),
+            *(f"ReadWritePaths={_path(path)}" for path in written),
             f"CapabilityBoundingSet={' '.join(capabilities)}",
             "AmbientCapabilities=",
             *_network(ports=ports, netlink=config.nic_locality == "netlink", devices=steers),
@@ -164,7 +171,7 @@ def exporter_unit(config: Config, interpreter: str, kubeconfig: Path) -> str:
             "",
             "[Service]",
             "Type=exec",
-            f"ExecStart={_word(interpreter)} -I -m nri_plugin {' '.join(map(_word, words))}",
+            f"ExecStart={_path(interpreter)} -I -m nri_plugin {' '.join(map(_word, words))}",
             "Restart=always",
             "RestartSec=5",
             *_directory(f"{config.state_dir}/exporter"),

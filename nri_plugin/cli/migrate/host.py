@@ -79,25 +79,47 @@ class Host:
 
     # ---- files
 
-    def edit(self, edit: FileEdit) -> None:
-        """Give a file its new text; the present one is kept beside it."""
+    def check(self, edit: FileEdit) -> None:
+        """Check that a file is as it was when the migration was planned, or has its new text already.
+
+        Raises:
+            HostError: another program has changed it since.
+        """
         path = self.place(edit.path)
-        if edit.before is not None and not self._is(path, edit.after):
+        if not self._is(path, edit.before) and not self._is(path, edit.after):
+            raise HostError(
+                path, "was changed since the plan was made; run the command again, for a new plan"
+            )
+
+    def edit(self, edit: FileEdit) -> None:
+        """Give a file its new text; the present one is kept beside it.
+
+        Raises:
+            HostError: another program has changed the file since the plan was made; it keeps that text.
+        """
+        self.check(edit)
+        path = self.place(edit.path)
+        if self._is(path, edit.after):
+            return
+        if edit.before is not None:
             _replace(f"{path}.{ASIDE}", edit.before, path)
         self._write(path, edit.after)
 
     def restore(self, edit: FileEdit) -> None:
         """Give a file its former text again, unless another program has changed it since.
 
+        A file that was changed before `edit` came to it has no copy of its former text beside it, and stays.
+
         Raises:
-            HostError: it has neither text.
+            HostError: it was changed after `edit`.
         """
         path = self.place(edit.path)
         if self._is(path, edit.before):
             return
-        if not self._is(path, edit.after):
+        if self._is(path, edit.after):
+            self._write(path, edit.before)
+        elif self._is(f"{path}.{ASIDE}", edit.before):
             raise HostError(path, f"was changed meanwhile; {path}.{ASIDE} has the former text")
-        self._write(path, edit.before)
 
     def _is(self, path: str, text: str | None) -> bool:
         try:

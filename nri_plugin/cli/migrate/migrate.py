@@ -186,6 +186,8 @@ def migrate(
         if decided is None:
             _say_done(output_format, direction, "nothing to do")
             return
+        for note in decided.notes:
+            say(f"note: {note}")
         steps = steps_of(decided.plan, host, say)
         _run(file, MigrationRecord(decided.plan), steps, say)
         _report(decided, output_format)

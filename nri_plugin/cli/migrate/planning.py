@@ -1,17 +1,18 @@
 """Looks at a node and decides a migration: nothing is changed, and whatever can be checked before a service stops is checked."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import yaml
 
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.checkpoint.kubelet_state import kubelet_doubts, needs_pod_level
+from nri_plugin.checkpoint.kubelet_state import kubelet_doubts, needs_pod_level, restart_refusals
 from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
     CPU_POLICY,
+    MEMORY_POLICY,
     RESERVED_CPUS,
     STATE_FILES,
     find_kubelet,
@@ -40,7 +41,7 @@ from nri_plugin.cli.state.import_export import NEEDS_GATES, exportable, importab
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent
 from nri_plugin.cli.systemd import AGENT
 from nri_plugin.config.loading import DEFAULT_PATH, KIND, Config, load_text
-from nri_plugin.model.errors import ConfigError, HostError
+from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.state import State
 
@@ -193,7 +194,7 @@ def decide_to_plugin(host: Host, wishes: Wishes) -> Decided | None:
         agent_runs=agent_runs,
         exclusive=str(state.exclusive),
     )
-    notes = [] if plan.kubelet_was_up else ["the kubelet does not run now"]
+    notes = [*([] if plan.kubelet_was_up else ["the kubelet does not run now"]), *_restart_doubts(site)]
     if any(key in changes for key in OFF):
         notes.append(
             "topologyManagerPolicyOptions, topologyManagerScope, reservedMemory and feature gates stay: without managers they have no effect"
@@ -258,8 +259,25 @@ def decide_to_kubelet(host: Host, wishes: Wishes) -> Decided | None:
         kubelet_edits=edits_of(site.kubelet, changes),
         exclusive=str(state.exclusive),
     )
-    notes = list(kubelet_doubts(node, state)) + ([NEEDS_GATES] if needs_pod_level(node, state) else [])
-    return Decided(plan, state, tuple(notes), *_kubectl(plan))
+    gates = [NEEDS_GATES] if needs_pod_level(node, state) else []
+    notes = (*kubelet_doubts(node, state), *gates, *_restart_doubts(site))
+    return Decided(plan, state, notes, *_kubectl(plan))
+
+
+def _restart_doubts(site: _Site) -> list[str]:
+    """Why the kubelet may not start again as it is now: a migration that is undone starts it so."""
+    now, source = site.now, "the kubelet's configuration"
+    policies = str(now.get(CPU_POLICY) or "none"), str(now.get(MEMORY_POLICY) or "None")
+    try:
+        config = load_text(yaml.safe_dump({CPU_POLICY: "none", **agent_part(now)}, sort_keys=False), source)
+        node = build_node(replace(config, sysfs_root=site.host.view.root), None)
+        found = restart_refusals(node, site.host.place(site.kubelet.folder), *policies)
+    except NriPinError as error:
+        return [f"not checked whether the kubelet could start again as it is now: {error}"]
+    return [
+        f"{one}; a migration that is undone would leave the kubelet stopped, so correct this first"
+        for one in found
+    ]
 
 
 def _check_next(files: KubeletFiles, changes: dict[str, Any], node: Node) -> None:
@@ -333,8 +351,9 @@ def _require_installed(host: Host, way: Way, plugin: tuple[str, str, str] | None
 
 
 def _allocates(host: Host, path: str) -> bool:
+    """Whether a state file may hold allocations; one that cannot be read may, and is refused where it is read as a whole."""
     policy = read_state_policy(host.view, path)
-    return isinstance(policy, str) and policy.lower() not in ("", "none")
+    return isinstance(policy, str) and policy.lower() != "none"
 
 
 def _amount(now: dict[str, Any]) -> int:

@@ -220,9 +220,14 @@ class _Work:
         return Step(
             STOP_KUBELET,
             f"stop {plan.kubelet_unit}; containers keep running, and no pod starts or ends until it starts again",
-            lambda: self.services.stop(plan.kubelet_unit),
+            self._stop_unless_changed,
             lambda: self.host.start_kubelet(plan, is_expected=plan.kubelet_was_up),
         )
+
+    def _stop_unless_changed(self) -> None:
+        for edit in (*self.plan.agent_edits, *self.plan.kubelet_edits):
+            self.host.check(edit)
+        self.services.stop(self.plan.kubelet_unit)
 
     def _start_kubelet(self) -> Step:
         unit = self.plan.kubelet_unit

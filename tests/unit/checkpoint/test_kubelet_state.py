@@ -1,6 +1,7 @@
 """Promises of the kubelet's static managers, taken over and given back; its own files are the examples."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,12 @@ from nri_plugin.checkpoint.kubelet_state import (
     needs_pod_level,
     pod_shared,
     read_allocations,
+    restart_refusals,
     shared_within_pods,
 )
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import CheckpointError
-from nri_plugin.model.options import MemoryManagerPolicy, ReservedMemory
+from nri_plugin.model.options import MemoryManagerPolicy, Node, ReservedMemory
 from nri_plugin.model.records import (
     Allocation,
     Amounts,
@@ -448,3 +450,30 @@ def test_pods_as_wholes_may_be_refused_by_a_kubelet_that_admits_them_anew() -> N
     (doubt,) = kubelet_doubts(node(), LEVEL.with_pod(PodRecord("p", "sb", "db-0", "shop")))
     assert "admits running pods anew when it starts, and refuses or moves those" in doubt
     assert "(shop/db-0)" in doubt
+
+
+def test_a_kubelet_starts_again_on_its_files_unless_machine_policy_or_text_have_changed(
+    tmp_path: Path,
+) -> None:
+    ours = node(**STATIC)
+
+    def said(on: Node = ours, cpu: str = "static", memory: str = "Static") -> str:
+        return "; ".join(restart_refusals(on, str(tmp_path), cpu, memory))
+
+    assert said() == ""  # no files: a first start
+    files = {"cpu_manager_state": cpu_file(ours, STATE), "memory_manager_state": memory_file(ours, STATE)}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    assert said() == ""
+    assert 'configured policy "none" differs from state checkpoint policy "static"' in said(cpu="none")
+    assert 'configured policy "None" differs from state checkpoint policy "Static"' in said(memory="None")
+    grown = replace(ours, topology=machine(memory=17 * GIB))
+    assert f"NUMA node 0 had {16 * GIB} bytes of memory and has {17 * GIB}" in said(grown)
+    assert "not all reserved cpus" in said(replace(ours, reserved=CPUSet.parse("8")))
+    (tmp_path / "memory_manager_state").write_bytes(
+        files["memory_manager_state"].replace(b"Static", b"statiC")
+    )
+    assert "checkpoint is corrupted" in said()
+    record = {"policyName": "Static", "machineState": {"0": {}}}
+    (tmp_path / "memory_manager_state").write_text(json.dumps(record))
+    assert "it holds what no kubelet writes" in said()

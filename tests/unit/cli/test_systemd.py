@@ -214,7 +214,7 @@ def test_a_state_directory_on_a_disk_is_made(call: Call, good: Path, tmp_path: P
     ("path", "word"),
     [
         ("/opt/a b/python", '"/opt/a b/python"'),
-        ("/opt/100%/$x", '"/opt/100%%/$$x"'),
+        ("/opt/100%/$x", '"/opt/100%%/$x"'),  # systemd replaces no variable in the name of the program
         ("/opt/o'neil/python", '"/opt/o\'neil/python"'),
         ("/p", "/p"),
     ],
@@ -222,6 +222,28 @@ def test_a_state_directory_on_a_disk_is_made(call: Call, good: Path, tmp_path: P
 def test_odd_paths_reach_systemd_as_one_word(path: str, word: str) -> None:
     text = systemd.agent_unit(load_text(GOOD, "here"), path)
     assert f"ExecStart={word} -I -m nri_plugin run --config /etc/nri-pin/config.yaml" in text
+
+
+@pytest.mark.parametrize(
+    ("key", "path", "line"),
+    [
+        ("stateDir", "/var/lib/nri pin", 'ReadWritePaths="/var/lib/nri pin"'),
+        ("stateDir", "/run/nri pin/100%", 'RuntimeDirectory="nri pin/100%%"'),
+        ("stateDir", "/run/nri:pin", r"RuntimeDirectory=nri\:pin"),
+        ("stateDir", '/var/lib/"nri"', r'ReadWritePaths="/var/lib/\"nri\""'),
+        ("cgroupRoot", "/sys/fs/cgroup/a%b", 'ReadWritePaths="/sys/fs/cgroup/a%%b"'),
+    ],
+)
+def test_odd_directories_reach_systemd_as_one_path(key: str, path: str, line: str) -> None:
+    assert line in unit(f"{key}: {json.dumps(path)}\n")
+
+
+def test_the_exporter_gets_odd_paths_whole() -> None:
+    config = load_text(GOOD + "stateDir: /var/lib/$HOME 5%\n", "here")
+    lines = systemd.exporter_unit(config, "/p", Path("/etc/kube config")).splitlines()
+    words = '--kubeconfig "/etc/kube config" --state-dir "/var/lib/$$HOME 5%%"'
+    assert f"ExecStart=/p -I -m nri_plugin export {words}" in lines
+    assert 'ReadWritePaths="/var/lib/$HOME 5%%/exporter"' in lines
 
 
 class Host:

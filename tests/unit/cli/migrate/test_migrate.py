@@ -253,6 +253,54 @@ def test_an_undo_brings_newer_cpus_and_keeps_memory_that_was_left_out(
     assert node.read(f"{FOLDER}/memory_manager_state") == memory
 
 
+@pytest.mark.parametrize(
+    ("step", "error", "stops"),
+    [
+        ("stop-kubelet", "was changed since the plan was made; run the command again, for a new plan", False),
+        ("configure-kubelet", "was changed since the plan was made; run the command again", True),
+        ("verify", "was changed meanwhile", True),
+    ],
+)
+def test_a_file_that_another_program_edits_meanwhile_keeps_that_text(
+    node: PlayedNode, monkeypatch: pytest.MonkeyPatch, step: str, error: str, stops: bool
+) -> None:
+    theirs = CONFIG.replace("maxPods: 110", "maxPods: 111")
+    real = module.steps_of
+
+    def edited(*args: object) -> tuple[Step, ...]:
+        steps = list(real(*args))  # type: ignore[arg-type]
+        (number,) = (at for at, one in enumerate(steps) if one.name == step)
+        done = steps[number].apply
+
+        def apply() -> None:
+            node.write(f"{FOLDER}/config.yaml", theirs)
+            done()
+            raise HostError("x", "no")
+
+        steps[number] = replace(steps[number], apply=apply)
+        return tuple(steps)
+
+    monkeypatch.setattr(module, "steps_of", edited)
+    said = node.migrate("to-plugin")
+    assert error in said
+    assert config(node) == theirs
+    assert (f"stop {KUBELET}" in node.calls) == stops
+    if step == "verify":
+        assert f"not undone: configure-kubelet: {node.path(FOLDER)}/config.yaml" in said
+        assert node.read(f"{FOLDER}/config.yaml.before-nri-pin") == CONFIG
+    else:
+        assert "everything is as it was before, and the kubelet runs" in said
+        assert node.units[KUBELET].active
+
+
+def test_a_state_file_that_cannot_be_read_is_not_taken_for_an_empty_one(node: PlayedNode) -> None:
+    whole = node.read(f"{FOLDER}/cpu_manager_state")
+    node.write(f"{FOLDER}/cpu_manager_state", whole[:40])
+    node.calls.clear()
+    assert "unexpected end of JSON input" in node.migrate("to-plugin")
+    assert node.calls == []
+
+
 PARTS = 4
 
 
@@ -300,3 +348,39 @@ def test_a_migration_whose_kubelet_has_started_is_finished(
     assert json.loads(capsys.readouterr().out)["direction"] == direction
     assert judge(node, before) == AFTER[direction]
     assert node.migrate(direction) == ""
+
+
+def notes(node: PlayedNode, capsys: pytest.CaptureFixture[str], direction: str = "to-plugin") -> str:
+    """The notes of a plan."""
+    capsys.readouterr()
+    assert node.migrate(direction, yes=False, output_format="json") == ""
+    return "; ".join(json.loads(capsys.readouterr().out)["notes"])
+
+
+LEFT_STOPPED = "a migration that is undone would leave the kubelet stopped"
+
+
+def test_a_plan_says_where_an_undone_one_would_leave_the_kubelet_stopped(
+    node: PlayedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert LEFT_STOPPED not in notes(node, capsys)
+    more = CONFIG.replace("memory: 612Mi", "memory: 712Mi").replace("memory: 512Mi", "memory: 612Mi")
+    node.write(f"{FOLDER}/config.yaml", more)
+    said = notes(node, capsys)
+    assert "the expected machine state is different from the real one" in said
+    assert LEFT_STOPPED in said
+    node.write(
+        "etc/nri-pin/config.yaml", "\n".join(line for line in CONFIG.splitlines() if "110" not in line)
+    )
+    node.write(f"{FOLDER}/config.yaml", CONFIG.replace("memory: 612Mi", "memory: 712Mi"))
+    assert "not checked whether the kubelet could start again" in notes(node, capsys)
+
+
+def test_the_way_back_says_it_too(node: PlayedNode, capsys: pytest.CaptureFixture[str]) -> None:
+    assert node.migrate("to-plugin") == ""
+    assert LEFT_STOPPED not in notes(node, capsys, "to-kubelet")
+    text = node.read(f"{FOLDER}/cpu_manager_state")
+    node.write(f"{FOLDER}/cpu_manager_state", text.replace('"checksum": 0', '"checksum": 7'))
+    assert "checkpoint is corrupted" in notes(node, capsys, "to-kubelet")
+    assert node.migrate("to-kubelet") == ""
+    assert any("checkpoint is corrupted" in line for line in capsys.readouterr().out.splitlines())
