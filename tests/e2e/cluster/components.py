@@ -34,6 +34,9 @@ PLUGINS_VERSION = "0.34.7"
 """Of scheduler-plugins: the newest that the module proxy has."""
 
 _PLUGINS = "sigs.k8s.io/scheduler-plugins"
+_INSTEAD = {"k8s.io/csi-translation-lib": "v0.34.5"}
+"""Modules whose release of that number the proxy does not give, and the nearest that it gives; it is about volumes only."""
+
 _REPLACED = re.compile(r"^(?:replace|\t)\s*(k8s\.io/\S+ => \S+ v\S+)$", re.MULTILINE)
 
 _OLDEST_GO = (1, 21)
@@ -93,7 +96,7 @@ def topology_scheduler(work: Path) -> Path:
             told = _downloaded(source, f"{_PLUGINS}@v{PLUGINS_VERSION}")
             theirs = Path(told["GoMod"]).read_text()
             go = _GO_LINE.search(theirs)
-            replaced = [f"replace {words}" for words in _REPLACED.findall(theirs)]
+            replaced = [f"replace {_instead(words)}" for words in _REPLACED.findall(theirs)]
             lines = [
                 "module cluster",
                 go[0] if go else "",
@@ -104,6 +107,12 @@ def topology_scheduler(work: Path) -> Path:
             _go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{_PLUGINS}/cmd/scheduler")
         program.with_name("scheduler.new").replace(program)
     return program
+
+
+def _instead(words: str) -> str:
+    """A line of replacement with a version that the proxy gives."""
+    name, rest = words.split(" => ")
+    return f"{name} => {name} {_INSTEAD[name]}" if name in _INSTEAD else f"{name} => {rest}"
 
 
 def check_tools() -> None:

@@ -22,7 +22,7 @@ WHY_REFUSED = {
     "409": "the exporter's first apply is without force: it found fields of another writer, or an object that was being deleted",
     "500": "an API server that had just started had not read everything yet",
     "503": "an API server that had just started was not ready",
-    "422": "the admission policy refused the object of another node, as it should",
+    "422": "an admission policy refused what is not of the exporter's own node, or more of it than one taint, as it should",
     "429": "an API server that had just started asked to come again",
 }
 """By status: scenarios name each kind of request that may be refused, and any other is a failure."""

@@ -41,6 +41,7 @@ Scenario = Callable[[Stage], None]
 SCENARIOS: dict[str, Scenario] = {}
 
 ALIGNED = {"topologyManagerPolicy": "single-numa-node"}
+STARTUP_TAINT = "nri-pin/agent-not-ready"
 _EDITOR = """#!/bin/sh
 sed -i 's/^    available: .*/    available: "1"/' "$1"
 """
@@ -281,6 +282,59 @@ def an_exporter_writes_its_own_node_only(stage: Stage) -> None:
     said = stage.log(f"export-{other.name}")
     stage.hold("may not write the topology of" in said, "the exporter's log says why", said[-800:])
     stage.expected = {"patch noderesourcetopologies 422"}
+
+
+@scenario
+def an_exporter_writes_one_taint_only(stage: Stage) -> None:
+    """The startup taint goes once the agent is ready and comes back while it is away; of Nodes the exporter may write nothing else."""
+    install(stage)
+    values = {"exporter": {"enabled": True, "startupTaint": True}, "crd": {"install": False}}
+    stage.apply([one for one in rendered_chart(stage, **values) if one["kind"] != "DaemonSet"])
+    policy = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/nri-pin-export-taint"
+    status = stage.until(
+        lambda: (found := stage.cluster.get(policy)).get("status", {}).get("observedGeneration") == found["metadata"]["generation"] and found["status"],
+        "the admission policy is compiled",
+    )  # fmt: skip
+    stage.hold(not status["typeChecking"].get("expressionWarnings"), "its types are right", status)
+    node, other = stage.played_node("tainted"), stage.played_node("beside")
+    account = stage.account(node.name, "nri-pin")
+    kubectl, own = stage.cluster.kubectl, ("--kubeconfig", str(account))
+    kubectl("taint", "node", node.name, f"{STARTUP_TAINT}=:NoSchedule")
+    create(stage, pod_object("waits", cpu=2, nodeSelector={"kubernetes.io/hostname": node.name}))
+    stage.until(
+        lambda: [one for one in events(stage, "waits") if "untolerated taint" in str(one.get("note"))],
+        "kube-scheduler tells that the pod does not tolerate the taint",
+    )
+    node.export(account, "--startup-taint")
+    stage.until(lambda: node_of(stage, "waits") == node.name, "the agent is ready: the pod is scheduled")
+    foreign = {"spec": {"taints": [{"key": STARTUP_TAINT, "effect": "NoSchedule"}]}}
+    refused = {
+        "another taint": ("taint", "node", node.name, "other=:NoSchedule"),
+        "a label": ("label", "node", node.name, "other=a"),
+        "an annotation": ("annotate", "node", node.name, "other=a"),
+        "cordoning": ("patch", "node", node.name, "-p", '{"spec": {"unschedulable": true}}'),
+        "another Node's taint": ("patch", "node", other.name, "-p", json.dumps(foreign)),
+    }
+    for what, words in refused.items():
+        told = kubectl(*words, *own, fails=True)
+        is_ours = "may only add and remove the taint" in told or "may not write node" in told
+        stage.hold(is_ours, f"the admission policy refuses {what}", told)
+    stage.end(f"agent-{node.name}")
+    stage.until(lambda: STARTUP_TAINT in taints_of(stage, node.name), "the agent is away: the taint is back")
+    user = "system:serviceaccount:nri-pin:nri-pin"
+    wrote = [
+        str(one)
+        for one in stage.asked()
+        if (one.user, one.verb, one.what, one.status) == (user, "patch", "nodes", 200)
+    ]
+    stage.hold(len(wrote) == 2, "the exporter wrote the Node twice", wrote)
+    stage.hold(STARTUP_TAINT not in taints_of(stage, other.name), "the other Node has none")
+    stage.expected = {"patch nodes 422"}
+
+
+def taints_of(stage: Stage, node: str) -> list[str]:
+    """The keys of a Node's taints."""
+    return [one["key"] for one in stage.cluster.get(f"/api/v1/nodes/{node}")["spec"].get("taints", ())]
 
 
 @scenario
