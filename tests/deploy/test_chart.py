@@ -324,7 +324,11 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
             option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)
         }
         assert {option.partition("=")[0] for option in options} <= known
-    assert extender["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "healthz"}
+    for kind in (
+        "startupProbe",
+        "livenessProbe",
+    ):  # without the first, a slow node would kill it before it listens
+        assert extender[kind]["httpGet"] == {"path": "/healthz", "port": "healthz"}
     assert {"name": "healthz", "containerPort": 8889} in extender["ports"]
     assert "--health-probe-bind-address=:8889" in extender["args"]
     mounts = {one["mountPath"] for one in extender["volumeMounts"]}

@@ -18,7 +18,7 @@ from tests.e2e.lab.shell import CannotRun, LabError
 
 from .components import CONTROL_PLANE, DEFAULT_VERSION, LEAN, programs
 from .control_plane import ControlPlane
-from .node_scenarios import NODE_SCENARIOS
+from .node_life_scenarios import NODE_SCENARIOS
 from .report import REPORTS, write_report
 from .running import ALL_SCENARIOS, LEAN_SCENARIOS, Result, kept, run_scenarios
 from .scenarios import SCENARIOS

@@ -112,11 +112,20 @@ class GuestNode:
         parts: what the guest is made of.
         name: of the Node.
         folder: for its disk and logs.
+        settings: further ones of the kubelet's configuration, for its first start.
     """
 
-    def __init__(self, cluster: ControlPlane, parts: NodeParts, name: str, folder: Path) -> None:
+    def __init__(
+        self,
+        cluster: ControlPlane,
+        parts: NodeParts,
+        name: str,
+        folder: Path,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
         self.cluster, self.name, self.folder = cluster, name, folder
-        self._parts = parts
+        self.parts = parts
+        self._settings: Mapping[str, Any] = settings or {}
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         with step(f"making the disk of {name}"):
@@ -164,7 +173,7 @@ class GuestNode:
         self.background(
             "forwarder", f"python3 -S {_PLACE}/api_forwarder.py {_SERVICE} 443 {HOST} {self.cluster.port}"
         )
-        self.start_kubelet()
+        self.start_kubelet(**self._settings)
         self.until_ready()
 
     def until_ready(self) -> None:
@@ -218,7 +227,7 @@ class GuestNode:
     @property
     def images(self) -> Sequence[BuiltImage]:
         """What its containerd has beside the lab's images."""
-        return self._parts.images
+        return self.parts.images
 
     def numa_nodes(self) -> list[str]:
         """The CPUs of each NUMA node."""
@@ -235,9 +244,9 @@ class GuestNode:
     def _make_disk(self) -> Path:
         stage, disk = self.folder / "disk", self.folder / "node.img"
         (stage / "net.d").mkdir(parents=True)
-        shutil.copytree(cni_plugins(self._parts.lab.work), stage / "cni")
-        shutil.copy(self._parts.programs / "kubelet", stage / "kubelet")
-        shutil.copytree(store_with(self._parts.lab, self._parts.images), stage / "store", symlinks=True)
+        shutil.copytree(cni_plugins(self.parts.lab.work), stage / "cni")
+        shutil.copy(self.parts.programs / "kubelet", stage / "kubelet")
+        shutil.copytree(store_with(self.parts.lab, self.parts.images), stage / "store", symlinks=True)
         programs = CHECKOUT / "tests" / "e2e" / "inside"
         for name in ("api_forwarder.py", "device_plugin.py", "pod_processes.py"):
             shutil.copy(programs / name, stage / name)
@@ -312,11 +321,15 @@ class Guests:
             self._node.__enter__()
         return self._node
 
-    def reboot(self) -> GuestNode:
-        """The same node after its power was cut: nothing that ran is left, and nothing that was written."""
+    def reboot(self, **settings: Any) -> GuestNode:
+        """The same node after its power was cut: nothing that ran is left, and nothing that was written.
+
+        Args:
+            settings: further ones of the kubelet's configuration.
+        """
         assert self._node is not None
         self._node.guest.close()
-        self._node = GuestNode(self._cluster, self._parts(), NODE, self._work / "nodes" / NODE)
+        self._node = GuestNode(self._cluster, self._node.parts, NODE, self._work / "nodes" / NODE, settings)
         self._node.__enter__()
         return self._node
 

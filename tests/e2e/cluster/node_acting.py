@@ -188,3 +188,14 @@ def _whole_cpus(container: Object) -> int:
 def describe(stage: Stage, pod: str) -> str:
     """What kubectl describe says about a pod."""
     return stage.cluster.kubectl("describe", "pod", pod)
+
+
+def available(stage: Stage, node: GuestNode) -> int:
+    """Available CPUs of the node, by its object."""
+    return sum(map(int, stage.available(node.name)))
+
+
+def restarts_of(stage: Stage, pod: str) -> int:
+    """How often the pod's containers were restarted."""
+    status = stage.cluster.get(f"/api/v1/namespaces/default/pods/{pod}")["status"]
+    return sum(row["restartCount"] for row in status["containerStatuses"])

@@ -1,43 +1,43 @@
-"""Scenarios on a real node: a guest with containerd and the kubelet, where agent and exporter are pods of the real image.
+"""Scenarios on a real node about pods and their CPUs: a guest with containerd and the kubelet, where agent and exporter are pods of the real image.
 
 What is judged comes from kubectl, from cgroup files and from /proc of the guest, never from the agent.
 """
 
 import json
-import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from nri_plugin.model import bits
-from tests.agent_process import REPOSITORY
-from tests.e2e.lab.shell import run
+from tests.e2e.lab.shell import LabError
 
-from .acting import create, events, pods, refused_by_a_server_that_starts
-from .guest_node import PREVIOUS, GuestNode
+from .acting import create, events, pods
+from .guest_node import GuestNode
 from .node_acting import (
     MEMORY,
-    NAMESPACE,
     PATIENCE_S,
     agent_by_chart,
-    agent_is_ready,
     agents,
+    available,
     cpus_of,
     describe,
     end,
     guaranteed,
     is_running,
     judge_exclusive,
+    restarts_of,
     shared,
     start,
 )
-from .stage import DEPLOY, NRT_GROUP, Stage
+from .stage import Stage
 
 Scenario = Callable[[Stage], None]
 NODE_SCENARIOS: dict[str, Scenario] = {}
 
 _FILLERS = ("fill-1", "fill-2", "fill-3")
 """Pods of three CPUs on the three NUMA nodes that have four: two, one, one and one CPUs are left."""
+
+_TRIES = 8
+_METRICS_PORT = 9465
 
 
 def node_scenario(function: Scenario) -> Scenario:
@@ -94,66 +94,6 @@ def pods_are_pinned_by_the_agent_alone(stage: Stage) -> None:
     placed = judge_exclusive(stage, node, "with four pods")
     stage.figure("CPUs", json.dumps(placed))
     end(stage, *names)
-
-
-def available(stage: Stage, node: GuestNode) -> int:
-    """Available CPUs of the node, by its object."""
-    return sum(map(int, stage.available(node.name)))
-
-
-@node_scenario
-def the_daemonset_is_installed_in_three_ways(stage: Stage) -> None:
-    """Plain, by kustomize over it, and by helm: each time the real image runs, and a pod keeps its CPUs throughout."""
-    node = stage.guests.node()
-    kubectl = stage.cluster.kubectl
-    remove_agent(stage)
-    kubectl("apply", "-f", str(DEPLOY / "daemonset.yaml"))
-    kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
-    agent_is_ready(stage)
-    start(stage, guaranteed("kept", 3), shared("beside"))
-    before = judge_exclusive(stage, node, "under the plain DaemonSet")
-    kubectl("apply", "-k", str(DEPLOY / "kustomize" / "cluster"))
-    agent_is_ready(stage)
-    stage.hold(len(agents(stage)[0]["spec"]["containers"]) == 2, "kustomize adds the exporter")
-    stage.until(lambda: stage.topology(node.name), "the exporter publishes", 120)
-    after = judge_exclusive(stage, node, "after kustomize was applied over it")
-    stage.hold(after == before, "the pod keeps its CPUs", (before, after))
-    remove_agent(stage)
-    values = stage.folder / "helm.json"
-    values.write_text(json.dumps({"exporter": {"enabled": True}}))
-    words: list[str | Path] = [
-        "install",
-        "nri-pin",
-        DEPLOY / "chart",
-        "-n",
-        NAMESPACE,
-        "-f",
-        values,
-        "--create-namespace",
-    ]
-    own: list[str | Path] = ["--kubeconfig", stage.cluster.admin]
-    told = run([REPOSITORY / "hack" / "helm", *words, *own])
-    stage.hold("STATUS: deployed" in told, "helm installs the chart", told[-500:])
-    kubectl("label", "namespace", NAMESPACE, "pod-security.kubernetes.io/enforce=privileged")
-    agent_is_ready(stage)
-    after = judge_exclusive(stage, node, "after helm has installed the chart")
-    stage.hold(after == before, "the pod keeps its CPUs", (before, after))
-    start(stage, guaranteed("new", 2))
-    judge_exclusive(stage, node, "with a new pod")
-    run([REPOSITORY / "hack" / "helm", "uninstall", "nri-pin", "-n", NAMESPACE, *own])
-    end(stage, "kept", "beside", "new")
-    remove_agent(stage)
-
-
-def remove_agent(stage: Stage) -> None:
-    """Take away whatever was installed, and wait until its pods are gone."""
-    kubectl = stage.cluster.kubectl
-    for manifest in (("-k", DEPLOY / "kustomize" / "cluster"), ("-f", DEPLOY / "daemonset.yaml")):
-        kubectl("delete", manifest[0], str(manifest[1]), "--ignore-not-found", "--wait=false")
-    stage.until(
-        lambda: not stage.cluster.found(f"/api/v1/namespaces/{NAMESPACE}"), "nothing is installed", PATIENCE_S
-    )
-    stage.until(lambda: not stage.cluster.found(NRT_GROUP), "nor is the kind", 120)
 
 
 @node_scenario
@@ -243,7 +183,7 @@ def pods_with_resources_of_their_own(stage: Stage) -> None:
     obj["spec"]["resources"] = {"requests": amounts, "limits": amounts}
     other = shared("x")["spec"]["containers"][0]
     obj["spec"]["containers"].append({**other, "name": "rest"})
-    (uid, outside) = start(stage, obj, shared("outside"))
+    uid, outside = started_with_facts(stage, node, obj, shared("outside"))
     ids = {
         row["name"]: row["containerID"].rpartition("/")[2]
         for row in stage.cluster.get("/api/v1/namespaces/default/pods/whole")["status"]["containerStatuses"]
@@ -259,6 +199,38 @@ def pods_with_resources_of_their_own(stage: Stage) -> None:
     stage.hold(not any(mask & (own | rest) for mask in others), "nobody else runs on them", others)
     stage.hold(any(pod == outside for pod, _ in seen), "another pod was looked at")
     end(stage, "whole", "outside")
+
+
+def started_with_facts(stage: Stage, node: GuestNode, *objects: dict[str, object]) -> list[str]:
+    """Start pods until the exporter has answered each question about them in time; returns their uids.
+
+    The agent waits a tenth of a second for an answer, and then decides without. An emulated node may need longer.
+    """
+    names = [str(obj["metadata"]["name"]) for obj in objects]  # type: ignore[index]
+    for tried in range(1, _TRIES + 1):
+        before = unanswered(stage, node)
+        uids = start(stage, *objects)
+        judge_exclusive(stage, node, f"whether the facts came in time or not, try {tried}")
+        if unanswered(stage, node) == before:
+            stage.figure("tries until the facts came in time", str(tried))
+            return uids
+        end(stage, *names)
+        stage.until(
+            lambda uids=uids: not {row["pod"] for row in node.processes()} & set(uids),
+            "they have ended",
+            PATIENCE_S,
+        )
+    raise LabError(f"the exporter was late in each of {_TRIES} tries")
+
+
+def unanswered(stage: Stage, node: GuestNode) -> int:
+    """How often the agent has decided without an answer of the exporter, by its metrics."""
+    address = agents(stage)[0]["status"]["podIP"]
+    lines = node.run(
+        f"python3 -S -c 'import urllib.request as r; print(r.urlopen(\"http://{address}:{_METRICS_PORT}/metrics\").read().decode())'"
+    )
+    rows = [line for line in lines if line.startswith("nri_pin_exporter_answers_total{")]
+    return sum(int(float(row.split()[-1])) for row in rows if 'result="answered"' not in row)
 
 
 @node_scenario
@@ -320,12 +292,6 @@ def sized(stage: Stage, node: GuestNode, cpus: int) -> str:
     return found[0] if is_so else ""
 
 
-def restarts_of(stage: Stage, pod: str) -> int:
-    """How often the pod's containers were restarted."""
-    status = stage.cluster.get(f"/api/v1/namespaces/default/pods/{pod}")["status"]
-    return sum(row["restartCount"] for row in status["containerStatuses"])
-
-
 @node_scenario
 def devices_of_a_device_plugin(stage: Stage) -> None:
     """CPUs are of the NUMA node of the device that the kubelet gave the container, told by a real device plugin."""
@@ -358,193 +324,3 @@ def devices_of_a_device_plugin(stage: Stage) -> None:
         stage.hold(device in homes and not cpus & ~numa[homes[device]], f"the CPUs are near {device}", placed)
     end(stage, "device-0", "device-1")
     node.kill("devices")
-
-
-@node_scenario
-def the_agent_is_upgraded_and_rolled_back(stage: Stage) -> None:
-    """The image of the product before its last change takes over from this one and gives back, while pods run and are made."""
-    node = agent_by_chart(stage)
-    start(stage, guaranteed("first", 3), shared("beside"))
-    before = judge_exclusive(stage, node, "before")
-    kubectl = stage.cluster.kubectl
-    for step, tag in (("back", PREVIOUS), ("forth", "0.1.0")):
-        kubectl("-n", NAMESPACE, "set", "image", "ds/nri-pin", f"agent=nri-pin:{tag}")
-        agent_is_ready(stage)
-        found = {row["name"]: row["image"] for row in agents(stage)[0]["spec"]["containers"]}
-        stage.hold(found["agent"] == f"nri-pin:{tag}", f"the image {tag} runs", found)
-        start(stage, guaranteed(f"after-{step}", 2))
-        after = judge_exclusive(stage, node, f"after the step {step}")
-        stage.hold(before.items() <= after.items(), "what ran keeps its CPUs", (before, after))
-        before = after
-    stage.hold(restarts_of(stage, "first") == 0, "nothing was restarted")
-    end(stage, "first", "beside", "after-back", "after-forth")
-
-
-@node_scenario
-def every_program_is_killed_under_churn(stage: Stage) -> None:
-    """kubelet, containerd, agent, exporter and API server are killed in turn while pods come and go; nobody is moved."""
-    node = agent_by_chart(stage)
-    start(stage, guaranteed("steady", 3), shared("beside"))
-    steady = judge_exclusive(stage, node, "before")["steady/c0"]
-    kills: dict[str, Callable[[], None]] = {
-        "kubelet": lambda: restart_kubelet(node),
-        "containerd": lambda: restart_containerd(node),
-        "agent": lambda: node.kill_process("nri-pin run"),
-        "exporter": lambda: node.kill_process("nri-pin export"),
-        "API server": lambda: restart_api_server(stage),
-    }
-    for number, (name, kill) in enumerate(kills.items()):
-        obj = guaranteed(f"churn-{number}", 2)
-        create(stage, obj)
-        kill()
-        stage.until(
-            lambda number=number: is_running(stage, f"churn-{number}"),
-            f"a pod runs that was made as the {name} was killed",
-            PATIENCE_S,
-        )
-        agent_is_ready(stage)
-        found = judge_exclusive(stage, node, f"after the {name} was killed")
-        stage.hold(found.get("steady/c0") == steady, f"who ran stays where it was: {name}", (steady, found))
-        end(stage, f"churn-{number}")
-    stage.hold(restarts_of(stage, "steady") == 0, "its container was not restarted")
-    end(stage, "steady", "beside")
-    stage.expected |= refused_by_a_server_that_starts()
-
-
-def restart_kubelet(node: GuestNode) -> None:
-    """Kill it, and start it again."""
-    node.kill("kubelet")
-    node.start_kubelet()
-
-
-def restart_containerd(node: GuestNode) -> None:
-    """Kill it, and start it again."""
-    node.kill("containerd")
-    node.start_containerd()
-
-
-def restart_api_server(stage: Stage) -> None:
-    """Kill it, and start it again."""
-    stage.cluster.processes.end("kube-apiserver", signal.SIGKILL)
-    stage.cluster.start_api_server()
-
-
-@node_scenario
-def a_node_is_drained_deleted_and_registered_again(stage: Stage) -> None:
-    """kubectl drain empties the node, its object goes with it, and the Node that comes back works and owns a new one."""
-    node = agent_by_chart(stage)
-    start(stage, guaranteed("drained", 3))
-    kubectl = stage.cluster.kubectl
-    kubectl("drain", node.name, "--ignore-daemonsets", "--force", "--grace-period=0", "--timeout=110s")
-    stage.until(lambda: available(stage, node) == 14, "all CPUs are available after the drain", 120)
-    stage.hold(len(agents(stage)) == 1, "the agent stays")
-    uid = stage.cluster.get(f"/api/v1/nodes/{node.name}")["metadata"]["uid"]
-    kubectl("delete", "node", node.name)
-    restart_kubelet(node)
-    stage.until(node.is_ready, "the kubelet registers again", PATIENCE_S)
-    kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
-    agent_is_ready(stage)
-    again = stage.cluster.get(f"/api/v1/nodes/{node.name}")["metadata"]["uid"]
-    stage.hold(again != uid, "it is another Node")
-    stage.until(
-        lambda: [one["uid"] for one in (stage.topology(node.name) or {}).get("metadata", {}).get("ownerReferences", ())] == [again],
-        "the new Node owns the object", PATIENCE_S,
-    )  # fmt: skip
-    start(stage, guaranteed("later", 4))
-    judge_exclusive(stage, node, "on the node that came back")
-    end(stage, "later")
-    stage.expected |= {"get nodes 404", "patch noderesourcetopologies 409", "get nodes 403", "get nodes 401"}
-    stage.expected |= {f"{verb} pods {status}" for verb in ("list", "watch") for status in (401, 403)}
-
-
-@node_scenario
-def a_node_reboots_with_pods_that_wait(stage: Stage) -> None:
-    """After the power was cut the node starts its pods again: shared ones may come before the agent, and nobody overlaps in the end."""
-    node = agent_by_chart(stage)
-    start(stage, guaranteed("one", 4, restartPolicy="Always"), guaranteed("other", 3), shared("beside"))
-    judge_exclusive(stage, node, "before the reboot")
-    node = stage.guests.reboot()
-    for name in ("one", "other", "beside"):
-        stage.until(lambda name=name: is_running(stage, name), f"{name} runs again", PATIENCE_S)
-    agent_is_ready(stage)
-    placed = judge_exclusive(stage, node, "after the reboot")
-    stage.figure("CPUs after the reboot", json.dumps(placed))
-    end(stage, "one", "other", "beside")
-    stage.expected |= {"get nodes 404"}
-
-
-@node_scenario
-def the_kubelets_static_policy_is_left_and_taken_up_again(stage: Stage) -> None:
-    """By the guide's steps pods that the kubelet pinned keep their CPUs under nri-pin, and again under the kubelet."""
-    node = agent_by_chart(stage)
-    kubectl = stage.cluster.kubectl
-    leave_label(stage, node)
-    static = {"cpuManagerPolicy": "static", "topologyManagerPolicy": "single-numa-node"}
-    node.kill("kubelet", "TERM")
-    node.run("rm -rf /run/nri-pin /var/lib/kubelet/cpu_manager_state")
-    node.start_kubelet(**static)
-    node.until_ready()
-    start(stage, guaranteed("moved", 3), shared("beside"))
-    before = judge_exclusive(stage, node, "under the kubelet's static policy")
-    kubectl("cordon", node.name)
-    host_command(stage, node, "state", "import", "/host/var/lib/kubelet", "--state-dir", "/host/run/nri-pin")
-    node.kill("kubelet", "TERM")
-    node.run("mkdir -p /root/kept && mv /var/lib/kubelet/cpu_manager_state /root/kept/")
-    node.start_kubelet()
-    node.until_ready()
-    kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
-    agent_is_ready(stage)
-    kubectl("uncordon", node.name)
-    start(stage, guaranteed("ours", 2))
-    after = judge_exclusive(stage, node, "under nri-pin")
-    stage.hold(before.items() <= after.items(), "the kubelet's pod keeps its CPUs", (before, after))
-    kubectl("cordon", node.name)
-    leave_label(stage, node)
-    next_file = json.dumps(
-        {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
-            "kubeReserved": {"cpu": "2"},
-            **static,
-        }
-    )
-    node.run(f"echo '{next_file}' >/root/next.json")
-    host_command(
-        stage, node, "state", "export", "/host/var/lib/kubelet", "--config", "/host/root/next.json", "--force",
-        "--state-dir", "/host/run/nri-pin",
-    )  # fmt: skip
-    node.kill("kubelet", "TERM")
-    node.run("mv /run/nri-pin /run/nri-pin.left")
-    node.start_kubelet(**static)
-    node.until_ready()
-    kubectl("uncordon", node.name)
-    start(stage, guaranteed("theirs", 2))
-    again = judge_exclusive(stage, node, "under the kubelet again")
-    stage.hold(after.items() <= again.items(), "nobody's CPUs have changed", (after, again))
-    stage.hold(restarts_of(stage, "moved") == 0, "nothing was restarted")
-    end(stage, "moved", "ours", "theirs", "beside")
-    node.kill("kubelet", "TERM")
-    node.run("rm -f /var/lib/kubelet/cpu_manager_state")
-    node.start_kubelet()
-    node.until_ready()
-
-
-def leave_label(stage: Stage, node: GuestNode) -> None:
-    """Take the agent from the node, and wait for its end."""
-    stage.cluster.kubectl("label", "node", node.name, "nri-pin/enabled-", "--overwrite")
-    stage.until(lambda: not agents(stage), "the agent has ended", PATIENCE_S)
-
-
-def host_command(stage: Stage, node: GuestNode, *words: str) -> None:
-    """Run nri-pin in a pod that sees the node's files, as the guide says."""
-    told = stage.cluster.kubectl(
-        "debug", f"node/{node.name}", "--profile=sysadmin", "--image=nri-pin:0.1.0", "--image-pull-policy=IfNotPresent", "--", "/opt/nri-pin/bin/nri-pin", *words
-    )  # fmt: skip
-    pod = next(word for word in told.split() if word.startswith("node-debugger-"))
-    path = f"/api/v1/namespaces/default/pods/{pod}"
-    status = stage.until(
-        lambda: (found := (stage.cluster.found(path) or {}).get("status", {})).get("phase") in ("Succeeded", "Failed") and found,
-        f"nri-pin {words[0]} {words[1]} has ended", PATIENCE_S,
-    )  # fmt: skip
-    stage.hold(status["phase"] == "Succeeded", f"nri-pin {words[0]} {words[1]} succeeds", status)
-    end(stage, pod)
