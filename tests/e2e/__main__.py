@@ -7,25 +7,31 @@ import argparse
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from .lab.lab_files import REPORTS
 from .lab.outcome import Outcome, table
 from .lab.progress import say
+from .lab.quiet_report import write_quiet_report
 from .lab.ready import KERNEL_FROM
-from .lab.runs import RUNS, Run, perform_all, place_of
+from .lab.results import kept
+from .lab.runs import RUNS, Run, perform_all, place_of, results_of
 from .lab.setting_up import CANNOT_RUN, MACHINE_LOCK, check_machine, default_work, prepare, take_lock
 from .lab.shell import CannotRun, LabError
 
 _INTERRUPTED = 130
-USUAL = "usual"
+USUAL, REPORT = "usual", "quiet-report"
 """Runs a to c. Run d plays quiet CPUs on three kernels and takes most of an hour."""
 
 
 def main() -> int:
     """Prepare, perform, print; return the exit status."""
     arguments = _arguments()
+    if arguments.runs == REPORT:
+        return _report(arguments.work)
     try:
-        runs = _possible([run for run in RUNS if _is_asked(run, arguments.runs)])
+        runs = _possible(_asked(arguments))
         mirror = check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
         lock, folder = take_lock(MACHINE_LOCK), take_lock(arguments.work / "lock")
@@ -55,6 +61,21 @@ def main() -> int:
     return status
 
 
+def _asked(arguments: argparse.Namespace) -> list[Run]:
+    """The runs of a command line, narrowed to its titles and scenarios.
+
+    Raises:
+        CannotRun: no run has such a title.
+    """
+    runs = [run for run in RUNS if _is_asked(run, arguments.runs)]
+    titles = arguments.title or [""]
+    found = [run for run in runs if any(not words or run.has_title(words) for words in titles)]
+    if not found:
+        raise CannotRun(f"no run has such a title; there are: {'; '.join(run.title for run in runs)}")
+    scenarios = tuple(words.replace("_", " ") for words in arguments.scenario or ())
+    return [replace(run, scenarios=scenarios) for run in found]
+
+
 def _is_asked(run: Run, asked: str) -> bool:
     return asked in {run.letter, "all"} or (asked == USUAL and run.letter in "abc")
 
@@ -64,13 +85,36 @@ def _arguments() -> argparse.Namespace:
         prog="hack/e2e", description="Real containerd around the agent of this checkout."
     )
     parser.add_argument(
-        "runs", nargs="?", default=USUAL, choices=["a", "b", "c", "d", "e", "f", USUAL, "all"]
+        "runs", nargs="?", default=USUAL, choices=["a", "b", "c", "d", "e", "f", USUAL, "all", REPORT]
     )
     parser.add_argument(
         "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports"
     )
+    parser.add_argument(
+        "--title",
+        action="append",
+        metavar="WORDS",
+        help="only runs with such a title, as 'Linux 6.1'; may be repeated",
+    )
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        metavar="WORDS",
+        help="only scenarios with these words in their name, as 'foreign write'; may be repeated",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the reports of a run that succeeded")
     return parser.parse_args()
+
+
+def _report(work: Path) -> int:
+    """Write the report of run d."""
+    try:
+        titles = [run.title for run in RUNS if run.letter == "d"]
+        print(write_quiet_report(kept(results_of(work)), titles, REPORTS))  # noqa: T201
+    except LabError as error:
+        print(f"hack/e2e: {error}", flush=True)  # noqa: T201
+        return 1
+    return 0
 
 
 def _possible(runs: list[Run]) -> list[Run]:

@@ -1,6 +1,8 @@
 """Run (d): a guest with devices that interrupt, movable ones and ones that only the kernel moves."""
 
+import os
 import sys
+from collections.abc import Callable, Iterable, Mapping
 
 from .agent import Agent
 from .containerd import Containerd, version
@@ -64,18 +66,24 @@ _STORY = (
     the_agent_had_nothing_to_complain_of,
 )
 
-if __name__ == "__main__":
-    tell("runtime", version=version())
+
+def play_story(story: Iterable[Callable[[Node], None]], config: Mapping[str, object] = CONFIG) -> None:
+    """Start a runtime and an agent, play scenarios, and stop both."""
+    tell("runtime", version=version(), linux=os.uname().release)
     with_systemd = "--systemd" in sys.argv
     if not with_systemd:
         make_kubepods()
     runtime = Containerd(systemd=with_systemd, nri=EMULATED, environment=FEW_THREADS)
     runtime.start()
-    agent = Agent(runtime, dict(CONFIG))
+    agent = Agent(runtime, dict(config))
     node = Node(runtime, agent)
     agent.start()
-    for scenario in _STORY:
+    for scenario in story:
         play(node, (scenario,), node)
         node.remove_all()  # one that broke off leaves its pods
     agent.stop()
     runtime.stop()
+
+
+if __name__ == "__main__":
+    play_story(_STORY)

@@ -17,7 +17,7 @@ from typing import Any
 from .guest_recipe import GuestRecipe, command_for
 from .progress import say
 from .running import RUNNING, end
-from .shell import Interrupted, LabError
+from .shell import Interrupted, LabError, run
 
 _START_LIMIT_S = 30  # until QEMU has read its options and opened the port
 _ANSWER_LIMIT_S = 600  # the longest silence between two lines of a running command
@@ -124,6 +124,18 @@ class Guest:
             answer = self._receive()
             if answer.get("rc"):
                 raise LabError(f"the guest could not write {target}: {answer.get('line', answer)}")
+
+    def put_directory(self, source: Path, target: str) -> None:
+        """Copy a directory into the guest, where it must not exist yet; its files keep their owners and modes.
+
+        Raises:
+            LabError: it cannot be packed, or the guest could not write it.
+        """
+        with tempfile.TemporaryDirectory() as directory:
+            packed = Path(directory, "packed")
+            run(["tar", "-C", source, "-cf", packed, "."])
+            self.put(packed, "/run/packed")
+        self.must_run(f"mkdir -p {target} && tar -C {target} -xf /run/packed", f"unpacking {target}")
 
     def get_directory(self, path: str, target: Path) -> None:
         """Copy a directory out of the guest.

@@ -3,8 +3,11 @@
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .cells import MARK, message_of
+from .cells import MARK, Cell, message_of
 from .progress import say
+
+ABOUT, LINUX = "what it shows", "Linux"
+"""Two figures of each scenario's cell: what the inner half says of the scenario, and of the kernel."""
 
 
 @dataclass
@@ -12,6 +15,7 @@ class Outcome:
     """One run: which containerd it was, what held and what did not; `broken` is why it ended too early.
 
     Where `too_slow` says how the host showed to be too slow, what did not hold says nothing about the product.
+    `cells` are the scenarios that ended.
     """
 
     run: str
@@ -22,6 +26,9 @@ class Outcome:
     broken: str = ""
     seconds: float = 0.0
     too_slow: str = ""
+    cells: dict[str, Cell] = field(default_factory=dict)
+    _linux: str = ""
+    _playing: Cell = field(default_factory=lambda: Cell("", "", ""))
 
     @property
     def failed(self) -> int:
@@ -37,23 +44,31 @@ class Outcome:
         message = message_of(line)
         kind = message["kind"]
         if kind == "runtime":
-            self.runtime = message["version"]
+            self.runtime, self._linux = message["version"], message.get("linux", "")
+        elif kind == "begin":
+            self._playing = Cell("", message["scenario"], self.run)
+            self._playing.figures |= {ABOUT: message.get("about", ""), LINUX: self._linux}
         elif kind == "fact":
             self._hear_fact(message)
         elif kind == "slow":
             self.too_slow = self.too_slow or message["what"]
             say(f"  {self.run}: the host is too slow: {message['what']}")
         elif kind == "figure":
+            self._playing.figures[message["what"]] = message["value"]
             say(f"  {self.run}: {message['what']}: {message['value']}")
         elif kind == "end":
+            self._playing.seconds, self._playing.too_slow = message["seconds"], self.too_slow
+            self.cells[self._playing.scenario] = self._playing
             say(f"  {self.run}: {message['scenario']}: {message['seconds']} s")
 
     def _hear_fact(self, message: dict[str, str]) -> None:
         if message["holds"]:
             self.passed += 1
+            self._playing.passed += 1
             return
         told = f"{message['scenario']}: NOT {message['fact']}: {message['detail']}"
         self.failures.append(told)
+        self._playing.failures.append(f"{message['fact']}: {message['detail']}")
         say(f"  {self.run}: {told}")
 
 

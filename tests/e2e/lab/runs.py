@@ -1,12 +1,16 @@
 """The runs: which scenarios are played where."""
 
 import os
+import re
+import shlex
 import shutil
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+from tests.e2e.inside.report import ONLY
 
 from .accelerator import accelerator
 from .built_runtimes import PROGRAMS, built_containerd
@@ -16,6 +20,7 @@ from .outcome import Outcome
 from .prepare import inside
 from .progress import say, step
 from .ready import KERNEL_FROM, Lab
+from .results import keep
 from .running import RUNNING
 from .session import booted, column_named
 from .shell import LabError
@@ -26,7 +31,9 @@ class Run:
     """One run: its letter on the command line, its row in the table, the root it needs and what is played.
 
     A guest has a machine of the lab, the kernel of a suite, and perhaps further devices in QEMU's words and drivers:
-    names of modules. `built` is a version of containerd that is built from source and takes the place of the root's.
+    names of modules. One that `reboots` is booted a second time, with `/out/state` of the first as
+    `/out/before`. `built` is a version of containerd that is built from source and takes the place of the root's.
+    `scenarios` are parts of names: others are left out; empty for all.
     """
 
     letter: str
@@ -42,6 +49,12 @@ class Run:
     drivers: tuple[str, ...] = ()
     kernel: str = KERNEL_FROM
     built: str = ""
+    reboots: bool = False
+    scenarios: tuple[str, ...] = ()
+
+    def has_title(self, words: str) -> bool:
+        """Whether these words are in the title: `Linux 6.1` is not in that of Linux 6.12."""
+        return re.search(rf"(?<!\w){re.escape(words)}(?![\w.])", self.title) is not None
 
 
 # shipped descriptions, by what is odd about them
@@ -125,6 +138,18 @@ RUNS = (
         devices=(*_REMAPPING, *_CROWD, *_INTERRUPTING),
         drivers=("virtio_rng",),
     ),
+    Run(
+        "d",
+        "d: quiet CPUs over a reboot",
+        "sid",
+        "run_rebooted",
+        in_guest=True,
+        column="containerd-2",
+        machine="quiet-cpus",
+        devices=_INTERRUPTING,
+        drivers=("virtio_rng",),
+        reboots=True,
+    ),
     *(
         Run("e", f"e: this machine, containerd {version} from source", "sid", "run_machine", built=version)
         for version in ("2.2.7", "2.3.4")
@@ -161,6 +186,11 @@ def place_of(run: Run, work: Path) -> Path:
     return work / "runs" / run.title.replace(":", "").replace(",", "").replace(" ", "-")
 
 
+def results_of(work: Path) -> Path:
+    """Where what scenarios in guests showed is kept, apart from what `hack/lab` keeps."""
+    return work / "e2e"
+
+
 def perform(run: Run, lab: Lab) -> Outcome:
     """Play one run; whatever breaks becomes its outcome."""
     place = place_of(run, lab.work)
@@ -178,12 +208,20 @@ def perform(run: Run, lab: Lab) -> Outcome:
     if outcome.broken:
         say(f"  {run.title}: {outcome.broken}")
     outcome.seconds = time.monotonic() - began
+    if run.in_guest and outcome.cells:
+        keep(
+            results_of(lab.work),
+            run.machine,
+            run.title,
+            [*outcome.cells.values()],
+            accelerator(lab, run.root),
+        )
     return outcome
 
 
 def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     prepared = lab.roots[run.root]
-    command = inside(run.module, *run.arguments)
+    command = _command(run, *run.arguments)
     if run.built:
         programs = built_containerd(run.built, lab.work)
         for name in PROGRAMS:
@@ -194,13 +232,26 @@ def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
 
 
 def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
+    status = _in_a_boot(run, lab, place, outcome)
+    if status or not run.reboots:
+        return status
+    return _in_a_boot(run, lab, place / "after-the-reboot", outcome, place / "out/state")
+
+
+def _in_a_boot(run: Run, lab: Lab, place: Path, outcome: Outcome, before: Path | None = None) -> int:
     words = ["--systemd"] if run.with_systemd else []
     machine = machine_named(run.machine)
     machine = replace(machine, arguments=(*machine.arguments, *run.devices))
     with booted(machine, column_named(run.column), lab, place, kernel=run.kernel) as guest:
+        if before is not None:
+            guest.put_directory(before, "/out/before")
         if run.drivers:
             guest.must_run(f"modprobe -a {' '.join(run.drivers)}", "loading drivers")
-        return guest.run(" ".join(inside(run.module, *words)), outcome.hear)
+        return guest.run(shlex.join(_command(run, *words)), outcome.hear)
+
+
+def _command(run: Run, *words: str) -> list[str]:
+    return ["env", f"{ONLY}={';'.join(run.scenarios)}", *inside(run.module, *words)]
 
 
 def _tail(log: Path) -> str:

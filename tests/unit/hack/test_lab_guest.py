@@ -6,6 +6,7 @@ import select
 import socket
 import subprocess
 import sys
+import tarfile
 import threading
 from pathlib import Path
 
@@ -148,6 +149,25 @@ def test_a_guest_that_cannot_write_or_run_is_believed(
             guest.put(tmp_path / "file", "/run/x")
         with pytest.raises(LabError, match="packing /out ended with status 2 in the guest: tar: not found"):
             guest.get_directory("/out", tmp_path / "out")
+
+
+def test_a_directory_goes_into_a_guest_packed(
+    recipe: GuestRecipe, fake: type[FakeQemu], tmp_path: Path
+) -> None:
+    fake.does(
+        "import base64, json\nport = up()\nfile = open(console + '.packed', 'wb')\n"
+        "file.write(base64.b64decode(json.loads(port.readline())['data'])); file.close()\n"
+        "port.write(b'{\"rc\": 0}\\n')\nopen(console + '.run', 'wb').write(port.readline())\n"
+        "port.write(b'{\"rc\": 0}\\n')\nport.readline()"
+    )
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state/file").write_text("x")
+    console = tmp_path / "console.log"
+    with Guest(recipe, console) as guest:
+        guest.put_directory(tmp_path / "state", "/out/before")
+    with tarfile.open(f"{console}.packed") as packed:
+        assert "./file" in packed.getnames()
+    assert "tar -C /out/before -xf /run/packed" in Path(f"{console}.run").read_text()
 
 
 def test_an_interruption_ends_guests_and_lets_none_start(

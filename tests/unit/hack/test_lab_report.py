@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.lab import code_state, results
+from tests.e2e.lab import code_state, quiet_report, results
 from tests.e2e.lab.boots import Boot, boots, perform_boots
-from tests.e2e.lab.cells import Cell
+from tests.e2e.lab.cells import MARK, Cell
 from tests.e2e.lab.lab_files import scenario_named
+from tests.e2e.lab.outcome import Outcome
 from tests.e2e.lab.ready import Lab
 from tests.e2e.lab.report import as_html, as_markdown, write_report
 from tests.e2e.lab.report_page import gather
 from tests.e2e.lab.results import Result, keep, kept
 from tests.e2e.lab.running import Running
+from tests.e2e.lab.runs import RUNS
 from tests.e2e.lab.session import column_named, limitation
 from tests.e2e.lab.shell import Interrupted, LabError
 
@@ -192,3 +194,41 @@ def test_what_is_left_out_by_design_is_no_gap_and_has_its_reason() -> None:
     assert rows["pod-scope"] == ("not played", "not played", "-", "-", "not played", "-")
     assert "-" not in rows["isolation-none"]
     assert sum(remark.startswith("left out by design: ") for remark in page.remarks) == 2
+
+
+# --------------------------------------------------------------------- run d of hack/e2e
+
+TITLES = ("d: quiet CPUs in a guest, Linux 6.1", "d: quiet CPUs in a guest, Linux 6.12")
+
+
+def _hear(outcome: Outcome, kind: str, **values: object) -> None:
+    outcome.hear(MARK + json.dumps({"kind": kind, **values}))
+
+
+def test_a_run_keeps_scenarios_that_ended_and_its_report_shows_them(tmp_path: Path) -> None:
+    outcome = Outcome(TITLES[0], tmp_path / "output.log")
+    _hear(outcome, "runtime", version="2.1.9", linux="6.1.0-test")
+    for scenario in ("a write is undone", "another | one"):
+        _hear(outcome, "begin", scenario=scenario, about="Line 10: a foreign writer.")
+        _hear(outcome, "fact", scenario=scenario, fact="it is", holds=scenario[0:2] == "a ", detail="seen 1")
+        _hear(outcome, "figure", scenario=scenario, what="seconds", value=1.5)
+        _hear(outcome, "end", scenario=scenario, seconds=12)
+    _hear(outcome, "begin", scenario="broken off", about="")
+    keep(tmp_path, "quiet-cpus", outcome.run, [*outcome.cells.values()], "tcg")
+    text = quiet_report.as_markdown(kept(tmp_path), TITLES)
+    assert f"* {TITLES[0]}: 6.1.0-test\n* {TITLES[1]}: not played" in text
+    assert "| a write is undone | Line 10: a foreign writer. | ok 1 / 12 s | - |" in text
+    assert r"| another \| one | Line 10: a foreign writer. | FAILED 1 | - |" in text
+    assert rf"* another \| one, {TITLES[0]}: it is: seen 1" in text
+    assert "| a write is undone | quiet CPUs in a guest, Linux 6.1 | seconds | 1.5 |" in text
+    assert "broken off" not in text
+
+
+def test_a_run_without_results_has_a_report(tmp_path: Path) -> None:
+    text = quiet_report.write_quiet_report([], TITLES, tmp_path).read_text()
+    assert "## Failures\n\nNone." in text
+
+
+def test_a_title_is_chosen_by_whole_words() -> None:
+    found = [run.title for run in RUNS if run.has_title("Linux 6.1")]
+    assert found == [TITLES[0]]
