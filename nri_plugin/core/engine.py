@@ -31,7 +31,7 @@ from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
 from nri_plugin.core.placement import Placement
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, facts_told, has_ended
-from nri_plugin.core.pods import Unfit, admit
+from nri_plugin.core.pods import Unfit, admit, within_total
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.core.quiet import housekeeping_variables
 from nri_plugin.core.requests import (
@@ -187,7 +187,7 @@ def creation_context(
         pod = state.pods[pod.uid]
     request = container_request(node.options, pod, event.container)
     if request.key not in state.allocations:
-        request = with_late_facts(pod, request)
+        request = within_total(state, pod, with_late_facts(pod, request))
     if not (known.devices or known.pod_devices) or has_uncounted_devices(known):
         return state, pod, request
     return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)

@@ -16,6 +16,11 @@ Differs: the kubelet may refuse a pod of any namespace as a whole; here: a pod i
 Differs: the kubelet knows the object of every pod; here: a pod whose object is not known is admitted
     container by container, after a check of the total that the runtime reports, so it may run in part. Why:
     the runtime reports one container at a time. Option: `exporterSocket`, with the exporter running.
+Differs: the kubelet knows which containers of a pod have limits of their own; here: where the pod's object is
+    not known, a container that asks for more than its live siblings leave of the total that the runtime reports
+    counts as one without limits, and runs in the shared pool. Why: the kubelet gives a container without limits
+    those of its pod (`spec.resources`), and the runtime reports both alike. Option: `exporterSocket`, with the
+    exporter running.
 """
 
 from collections.abc import Mapping, Sequence
@@ -58,7 +63,17 @@ from nri_plugin.model.errors import (
     InsufficientMemoryError,
 )
 from nri_plugin.model.options import Node, TopologyManagerScope
-from nri_plugin.model.records import Allocation, Kind, PodFacts, PodRecord, Regime, allocation_key
+from nri_plugin.model.records import (
+    Allocation,
+    Kind,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+    Regime,
+    allocation_key,
+    is_whole_pod,
+)
 from nri_plugin.model.refusals import AdmissionRefusal, HintNotAdmitted, PodMemoryShortage
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import State
@@ -329,6 +344,37 @@ def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRe
         free = sum(memory_state_of(node, state).free(resource).values())
         if size > max(free, own.get(resource, 0)):
             raise InsufficientMemoryError(PodMemoryShortage(pod.name, resource, size, free))
+
+
+def within_total(state: State, pod: PodRecord, request: ContainerRequest) -> ContainerRequest:
+    """The request of a container that holds nothing, within what its pod asks for, where only the runtime tells that.
+
+    In a pod without resources of its own, live containers never ask for more than the pod does. So one with which they
+    would has no limits of its own and was given those of its pod: it owns nothing.
+    """
+    if pod.facts is not None or request.qos is not QOSClass.GUARANTEED:
+        return request
+    # Containers that have ended may be init containers, which are not part of the sum. One that shared before it ended
+    # shares again, also where a sibling has ended with it and waits for its own CPUs.
+    of_pod, live = state.containers_of(pod.uid), live_keys(state, pod.uid)
+    comes_again = any(one.name == request.name and one.phase is Phase.STOPPED for one in of_pod)
+    own = [
+        one
+        for key, one in state.allocations_of(pod.uid).items()
+        if (comes_again or key in live) and not (is_whole_pod(key) or one.is_pod_shared)
+    ]
+    cpu_milli = sum(one.cpu_milli for one in own)
+    memory = sum(block.size_bytes for one in own for block in one.memory if block.resource == MEMORY)
+    is_more = _exceeds(cpu_milli, request.cpu_milli, pod.cpu_milli)
+    is_more = is_more or _exceeds(memory, request.memory_bytes, pod.memory_bytes)
+    return replace(request, pod_level=True) if is_more else request
+
+
+def _exceeds(held: int, asked: int | None, total: int | None) -> bool:
+    """Whether both together are more than the total; not where one of the three is unknown or nothing."""
+    if not (held and asked and total):
+        return False
+    return held + asked > total
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.found_pods import with_pools
 from nri_plugin.core.placement import adopted, place
-from nri_plugin.core.pods import with_parts_inside
+from nri_plugin.core.pods import with_parts_inside, within_total
 from nri_plugin.core.pool import all_writes, pending_updates
 from nri_plugin.core.requests import (
     ContainerRequest,
@@ -25,6 +25,7 @@ from nri_plugin.core.requests import (
     pod_record,
     pod_uid,
     regime_of,
+    with_late_facts,
 )
 from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
@@ -121,7 +122,7 @@ def adopt(
         as_it_is = adopted(node, state, request, record.stored_cpus, record.stored_mems)
         if as_it_is is not None:
             return with_parts_inside(as_it_is, pod.uid), ("adopted",)
-        placed = place(node, state, pod, request)
+        placed = place(node, state, pod, within_total(state, pod, with_late_facts(pod, request)))
     except AdmissionError as error:
         return state.with_container(replace(record, unplaced=bounds.reason(str(error)))), (
             "unplaced",

@@ -107,6 +107,8 @@ class WhyKind(StrEnum):
     """Exclusive, from an ended container of its pod."""
     POLICY_NONE = "policy-none"
     POD_LEVEL = "pod-level"
+    BEYOND_POD_TOTAL = "beyond-pod-total"
+    """With it the live containers of its pod would ask for more than the pod does."""
     NOT_GUARANTEED = "not-guaranteed"
     NO_CPUS = "no-cpus"
     FRACTION = "fraction"
@@ -432,6 +434,8 @@ def _why_exclusive(request: ContainerRequest) -> WhyKind:
 def _why_shared(node: Node, pod: PodRecord, request: ContainerRequest) -> WhyKind:
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return WhyKind.POLICY_NONE
+    if request.pod_level and pod.facts is None:
+        return WhyKind.BEYOND_POD_TOTAL
     is_level = regime_of(node.options, pod) in {Regime.CLAIMS, Regime.WHOLE}
     # Whole CPUs of such a container are shared only because its pod gets no CPUs.
     if request.pod_level or (is_level and request.cpu_milli and not request.cpu_milli % 1000):

@@ -41,6 +41,10 @@ NAMED_PODS = 4
 _WHY = {
     WhyKind.POLICY_NONE: "shared: cpuManagerPolicy none gives no container exclusive CPUs",
     WhyKind.POD_LEVEL: "shared: its pod sets resources for the pod as a whole (spec.resources)",
+    WhyKind.BEYOND_POD_TOTAL: (
+        "shared: with it the containers of its pod would ask for more than the pod does, so it counts as one without limits, "
+        "to which the kubelet gives those of its pod (spec.resources); the exporter would tell"
+    ),
     WhyKind.POD_WITHOUT_BLOCK: (
         "shared: its pod sets resources for the pod as a whole (spec.resources), and neither the pod nor this container "
         "gets CPUs of its own by them"

@@ -72,7 +72,7 @@ def test_four_containers_run_and_the_fifth_is_refused(kubelet: Kubelet) -> None:
 
 
 def test_the_line_of_the_status_carries_it(kubelet: Kubelet) -> None:
-    of = kubelet.runs(pod("p", cpu=24))
+    of = kubelet.runs(pod("p", cpu=52))
     kubelet.creates(of, "a", 12)
     kubelet.creates(of, "b", 40)
     state = kubelet.bench.handler.state
@@ -127,7 +127,7 @@ def test_a_crash_loop_of_a_sibling_is_said_once(kubelet: Kubelet) -> None:
 
 @pytest.mark.parametrize("end", [nri.StopPodSandbox, nri.RemovePodSandbox])
 def test_the_record_ends_with_the_pod(kubelet: Kubelet, end: type[nri.StopPodSandbox]) -> None:
-    of = kubelet.runs(pod("p", cpu=40))
+    of = kubelet.runs(pod("p", cpu=42))
     kubelet.creates(of, "a", 2)
     kubelet.creates(of, "b", 40)
     kubelet.bench.ask(end(of))
@@ -135,7 +135,7 @@ def test_the_record_ends_with_the_pod(kubelet: Kubelet, end: type[nri.StopPodSan
 
 
 def test_a_pod_that_is_gone_at_the_next_synchronize_is_forgotten(kubelet: Kubelet) -> None:
-    kept, gone = kubelet.runs(pod("kept", cpu=40)), kubelet.runs(pod("gone", cpu=40))
+    kept, gone = kubelet.runs(pod("kept", cpu=42)), kubelet.runs(pod("gone", cpu=42))
     for of in (kept, gone):
         kubelet.creates(of, "a", 2)
         kubelet.creates(of, "b", 40)

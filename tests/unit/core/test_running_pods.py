@@ -51,13 +51,18 @@ def test_containers_that_were_placed_before_the_facts_came_keep_what_they_have()
     assert life.state.pods["p1"].regime is Regime.EACH
 
 
-def sharing_pod() -> PodLife:
-    """A pod of 4 CPUs with a container of 2 and one without limits, which the runtime reports with those of the pod."""
+OWN = {"app": "2-3"}
+
+
+def sharing_pod(first: str = "app") -> PodLife:
+    """A pod of 4 CPUs with a container of 2 and one without limits, which the runtime reports with those of the pod.
+
+    The facts come after the first container.
+    """
     rest = ContainerFacts("rest", Kind.APP, Amounts())
     life = PodLife(pod_scope(), part("app", 2), rest, resources=whole(4))
     life.is_informed = False
-    life.run("app")
-    assert life.held == {"app": "2-3"}
+    life.run(first)
     life.is_informed = True
     return life
 
@@ -78,14 +83,79 @@ def test_such_a_container_stays_shared_when_the_limits_of_its_pod_grow() -> None
 
 
 def test_one_that_was_given_cpus_before_the_facts_came_keeps_them() -> None:
+    life = sharing_pod(first="rest")
+    life.run("app")
+    before = life.held
+    assert len(cpus(before["rest"])) == 4, "without facts it looks like a container that asks for them"
+    life.restart("rest", "app")
+    assert life.held == before
+
+
+def test_without_facts_it_owns_nothing_either_beside_one_that_holds_a_part_of_the_total() -> None:
     life = sharing_pod()
     life.is_informed = False
     life.run("rest")
+    assert life.held == OWN
+    # Both have ended: what the other one holds is not for it.
+    for name in ("app", "rest"):
+        life.tell(nri.StopContainer(life.of, life.message(name)))
+    life.run("rest", "app")
+    assert life.held == OWN
+
+
+def test_the_pod_holds_no_more_than_its_total_whichever_container_comes_first() -> None:
+    life = sharing_pod(first="rest")
+    life.is_informed = False
     before = life.held
-    assert len(cpus(before["rest"])) == 4, "without facts it looks like a container that asks for them"
-    life.is_informed = True
-    life.restart("rest", "app")
+    life.run("app")
     assert life.held == before
+    life.restart("app", "rest")
+    assert life.held == before
+
+
+def test_memory_alone_tells_that_a_container_has_no_limits_of_its_own() -> None:
+    """It asks for one CPU, which would fit, and has the memory limit of its pod, which would not."""
+    amounts = Amounts(1000, 1000, 0, 0)
+    life = PodLife(
+        pod_scope(),
+        part("app", 2, memory=4 * GIB),
+        ContainerFacts("rest", Kind.APP, amounts),
+        resources=whole(4),
+    )
+    life.is_informed = False
+    life.run("app", "rest")
+    assert life.held == OWN
+
+
+def test_containers_that_have_ended_are_not_part_of_the_sum() -> None:
+    life = PodLife(pod_scope(), part("setup", 4, Kind.INIT), part("app", 4), resources=whole(4, 2 * GIB))
+    life.is_informed = False
+    life.run("setup")
+    life.tell(nri.StopContainer(life.of, life.message("setup")))
+    life.run("app")
+    assert len(cpus(life.held["app"])) == 4
+
+
+def test_containers_within_the_total_get_what_they_ask_for() -> None:
+    life = PodLife(pod_scope(), part("app", 2), part("log", 0.5), part("db", 2), resources=whole(4.5))
+    life.is_informed = False
+    life.run("app", "log", "db")
+    assert {name: len(cpus(text)) for name, text in life.held.items() if text} == {"app": 2, "db": 2}
+
+
+def test_such_a_container_is_found_running_and_owns_nothing() -> None:
+    life = sharing_pod()
+    life.is_informed = False
+    life.run("rest")
+    held, shared = life.held["app"], life.runs_on("rest")
+    life.state = State()
+    listed = [
+        replace(life.message(name), resources=replace(life.message(name).resources, cpus=own))
+        for name, own in (("rest", shared), ("app", held))
+    ]
+    life.tell(nri.Synchronize((life.of,), tuple(listed)))
+    assert life.held == OWN
+    assert life.runs_on("rest") == shared
 
 
 def test_a_pod_that_shares_the_pool_of_its_node_is_not_refused_when_the_facts_come() -> None:

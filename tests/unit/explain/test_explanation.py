@@ -26,6 +26,7 @@ from nri_plugin.wire.nri.messages import Pod
 from tests.builders import GIB, container, node, nodes, pod
 from tests.explained import after, creation
 from tests.level_pod import EXCLUSIVE_2, ROWS, level_node
+from tests.whole_pods import PodLife, part, whole
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 
@@ -85,6 +86,18 @@ def test_resources_of_the_whole_pod_are_why() -> None:
     facts = PodFacts("new", QOSClass.GUARANTEED, (ContainerFacts("c", amounts=Amounts(2000)),), Amounts(4000))
     told = explain(node(), State(), replace(event, facts=facts))
     assert whys(told)[0] == "shared: its pod sets resources for the pod as a whole (spec.resources)"
+
+
+def test_the_total_of_the_pod_is_why_where_its_object_is_not_known() -> None:
+    rest = ContainerFacts("rest", amounts=Amounts())
+    life = PodLife(node(), part("app", 2), rest, resources=whole(4))
+    life.is_informed = False
+    life.run("app")
+    told = explain(life.on, life.state, nri.CreateContainer(life.of, life.message("rest")))
+    assert told.outcome is ContainerOutcome.SHARED
+    assert whys(told)[0].startswith(
+        "shared: with it the containers of its pod would ask for more than the pod does"
+    )
 
 
 def of_pod(name: str, rows: tuple[ContainerFacts, ...], resources: Amounts) -> InformedCreate:
