@@ -12,6 +12,7 @@ from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.core.pod_news import PodFactsTold, could_be_completed
+from nri_plugin.core.requests import lacks_its_resources, peak
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
@@ -27,14 +28,17 @@ from nri_plugin.model.records import (
     Phase,
     PodFacts,
     QOSClass,
+    Regime,
     allocation_key,
+    is_whole_pod,
     pod_of,
 )
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
-from tests.builders import GIB, container, machine, node, pod
+from tests.builders import GIB, container, cpu_resources, machine, node, pod
 
 MACHINE = machine(nodes=4, cores=8, threads=2, memory=32 * GIB)
 THREADS = 2
@@ -133,6 +137,7 @@ class Kubelet:
 
     Attributes:
         is_never_refused: pods go container by container, and what does not fit shares the pool.
+        tells_totals: the runtime reports what each pod asks for in all.
     """
 
     def __init__(
@@ -146,6 +151,7 @@ class Kubelet:
         self.containers: dict[tuple[str, str], Container] = {}
         self.exporter_dies = True
         self.is_never_refused = bool(on.options.never_refuse)
+        self.tells_totals = False
         self.facts_away = 0
         self._serial = 0
 
@@ -179,8 +185,7 @@ class Kubelet:
 
     def created(self, facts: PodFacts) -> Iterator[str]:
         """The containers in the kubelet's order; a refused init container or sidecar ends the pod's creation."""
-        of = pod(facts.uid)
-        self.sandboxes[of.uid] = of
+        of = self.sandboxes[facts.uid] = self._sandbox(facts)
         self.tell(nri.RunPodSandbox(of))
         yield "sandbox"
         for one in facts.containers:
@@ -197,6 +202,16 @@ class Kubelet:
             if one.kind is Kind.INIT:
                 self.stop(of.uid, one.name)
                 yield f"ended {one.name}"
+
+    def _sandbox(self, facts: PodFacts) -> Pod:
+        """The pod as the runtime reports it, with its total where the runtime tells that."""
+        if not self.tells_totals:
+            return pod(facts.uid)
+        amounts = [one.amounts for one in facts.containers]
+        own = facts.pod_resources
+        cpu = own.cpu_limit_milli if own else peak(facts, [one.cpu_limit_milli for one in amounts])
+        memory = own.memory_limit_bytes if own else peak(facts, [one.memory_limit_bytes for one in amounts])
+        return replace(pod(facts.uid), resources=cpu_resources(cpu / 1000, memory))
 
     def create(self, facts: PodFacts, one: ContainerFacts) -> bool:
         """Create a container; returns whether it was refused."""
@@ -376,6 +391,10 @@ class Kubelet:
             self.expect(uid not in self.tale.informed or not held, f"{uid} was refused and holds {held}")
             return
         if known is None and uid not in self.tale.admitted:
+            # Every container has limits of its own here, so none asks for more than its pod.
+            count, rest = divmod(one.amounts.cpu_request_milli, 1000)
+            own = self.state.allocations.get(allocation_key(uid, one.name), NOTHING)
+            self.expect(bool(rest) or len(own.cpus) == count, f"{uid}/{one.name} has {own.cpus}, not {count}")
             return
         if uid in self.tale.admitted:
             later = {key: held.cpus for key, held in self.state.allocations.items() if pod_of(key) == uid}
@@ -404,6 +423,98 @@ class Kubelet:
                 self.expect(
                     len(own.cpus) == count and not own.is_pod_shared, f"{name} has {own.cpus}, not {count}"
                 )
+
+
+class ForgetfulKubelet(Kubelet):
+    """A life in which each new agent starts without a checkpoint: it has what the runtime lists, and what the exporter tells.
+
+    Attributes:
+        unfit: containers that were refused and have not been created since, by pod.
+        owning: pods that owned CPUs as a whole when the checkpoint was lost.
+        losses: how often the checkpoint was lost while somebody held CPUs.
+    """
+
+    def __init__(self, rng: Random, on: Node, pods: list[PodFacts], fates: dict[str, Fate]) -> None:
+        super().__init__(rng, on, pods, fates)
+        self.unfit: dict[str, set[str]] = {}
+        self.owning: set[str] = set()
+        self.losses = 0
+
+    def restart(self) -> None:
+        """A new agent on nothing. Whoever runs on CPUs of its own keeps them, and no CPU gets a second owner."""
+        before = self._alone()
+        self.owning |= {
+            pod_of(key) for key, one in self.state.allocations.items() if is_whole_pod(key) and one.cpus
+        }
+        # containerd does not list containers that have ended.
+        listed = [one for one in self.containers.values() if one.state is not ContainerState.STOPPED]
+        self.state = State()
+        self.tell(nri.Synchronize(tuple(self.sandboxes.values()), tuple(listed)))
+        after = self._alone()
+        self.expect(before.items() <= after.items(), f"of {before} a lost checkpoint left {after}")
+        self.losses += bool(before)
+        self.tale.restarts += 1
+        # A pod that is found running is no longer known to have been admitted as a whole.
+        self.tale.admitted.clear()
+        self.tale.informed.clear()
+
+    def create(self, facts: PodFacts, one: ContainerFacts) -> bool:
+        refused = super().create(facts, one)
+        unfit = self.unfit.setdefault(facts.uid, set())
+        (unfit.add if refused else unfit.discard)(one.name)
+        return refused
+
+    def end(self, uid: str) -> None:
+        super().end(uid)
+        self.unfit.pop(uid, None)
+        self.owning.discard(uid)
+
+    def tell(self, event: nri.NRIEvent | InformedCreate | PodFactsTold) -> Decision:
+        decision = super().tell(event)
+        for uid in self.owning & self.state.pods.keys():
+            known = self.state.pods[uid]
+            is_right = known.facts is None or known.regime in {None, Regime.WHOLE}
+            self.expect(
+                is_right or lacks_its_resources(self.on.options, known),
+                f"{uid} owned CPUs, and nobody says so",
+            )
+        return decision
+
+    def _alone(self) -> dict[str, CPUSet]:
+        """The CPUs of live containers that share them with no other."""
+        held = {
+            key: self.state.allocations.get(allocation_key(*key), NOTHING)
+            for key, one in self.containers.items()
+            if one.state is not ContainerState.STOPPED
+        }
+        return {
+            allocation_key(*key): one.cpus for key, one in held.items() if one.cpus and not one.is_pod_shared
+        }
+
+    def judge_whole_or_shown(self) -> None:
+        """Once its facts are told, a pod has all that it is owed, or is shown as one that lacks something."""
+        for uid in self.sandboxes:
+            if self._waits_for_facts(uid):
+                self.news(uid)
+            known = self.state.pods.get(uid)
+            if known is None or self.fates[uid] is Fate.LOST:
+                continue
+            records = self.state.containers_of(uid)
+            is_shown = (
+                bool(self.unfit.get(uid))
+                or lacks_its_resources(self.on.options, known)
+                or any(one.unplaced for one in records)
+            )
+            lacking = [one.name for one in self.facts_by_uid[uid].containers if self._lacks(uid, one)]
+            self.expect(
+                is_shown or not lacking, f"{uid} lacks what {lacking} should have, and nobody says so"
+            )
+
+    def _lacks(self, uid: str, one: ContainerFacts) -> bool:
+        """Whether a container that runs, or runs again, has other CPUs than its whole number of them."""
+        count, rest = divmod(one.amounts.cpu_request_milli, 1000)
+        own = self.state.allocations.get(allocation_key(uid, one.name), NOTHING)
+        return one.kind is not Kind.INIT and not rest and (len(own.cpus) != count or own.is_pod_shared)
 
 
 def in_turn(on: Node, pods: list[PodFacts], order: list[tuple[str, str]]) -> State:

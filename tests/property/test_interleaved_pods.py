@@ -1,7 +1,7 @@
 """Two threads create 200 pods container by container: no pod whose facts are known is ever half admitted.
 
 Facts come late, between two creations too, get lost and are repeated. The agent is killed and comes back with its checkpoint and Synchronize; the
-exporter is killed, and no facts come for a while. The seeds are fixed; `tests/interleaved_pods.py` plays.
+exporter is killed, and no facts come for a while. A third law is for agents that come back without their checkpoint. The seeds are fixed; `tests/interleaved_pods.py` plays.
 """
 
 from random import Random
@@ -10,9 +10,10 @@ import pytest
 
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.records import Regime
-from tests.interleaved_pods import Fate, Kubelet, drawn_node, drawn_pods, in_turn
+from tests.interleaved_pods import Fate, ForgetfulKubelet, Kubelet, drawn_node, drawn_pods, in_turn
 
 PODS = 200
+FORGOTTEN_PODS = 80
 NAMESPACE = "default"
 """Of every pod."""
 
@@ -68,6 +69,26 @@ def test_where_nothing_is_refused_the_runtime_knows_every_memory_node_that_is_al
     assert tale.wrong == []
     assert not tale.refused
     assert {one.regime for one in kubelet.state.pods.values()} >= {Regime.CLAIMS, Regime.EACH}
+    for uid in list(kubelet.sandboxes):
+        kubelet.end(uid)
+    assert kubelet.state.allocations == {}
+
+
+@pytest.mark.parametrize(("seed", "tells_totals"), [(4, False), (7, True), (8, True)])
+def test_without_a_checkpoint_a_pod_has_all_that_it_is_owed_or_is_shown_as_incomplete(
+    seed: int, tells_totals: bool
+) -> None:
+    """Each new agent knows what the runtime lists and what the exporter tells: nobody who runs is moved meanwhile."""
+    rng = Random(seed)
+    on, pods = drawn_node(rng), drawn_pods(rng, FORGOTTEN_PODS)
+    kubelet = ForgetfulKubelet(rng, on, pods, {one.uid: rng.choice(list(Fate)) for one in pods})
+    kubelet.tells_totals = tells_totals
+    tale = kubelet.live()
+    kubelet.judge_whole_or_shown()
+    assert tale.wrong == []
+    assert kubelet.losses
+    assert tale.completed
+    assert len(tale.refused) >= FORGOTTEN_PODS // 3
     for uid in list(kubelet.sandboxes):
         kubelet.end(uid)
     assert kubelet.state.allocations == {}
