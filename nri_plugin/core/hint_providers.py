@@ -20,15 +20,15 @@ Its hints are merged with ours, for every QoS class, and refusals quote its `why
 runtime waits, it must not block, and it must answer the same question alike: decisions are made again to explain them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
 from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
-from nri_plugin.model.persistent import CachedSum, persistent
-from nri_plugin.model.records import Allocation, PodRecord
+from nri_plugin.model.persistent import RunningSum, persistent
+from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
@@ -41,10 +41,10 @@ from nri_plugin.policy.memory_state import (
     MemoryState,
     Reuse,
     Totals,
-    added,
     memory_machine,
     memory_state,
     memory_state_of_totals,
+    moved,
     totals,
 )
 
@@ -173,6 +173,6 @@ def memory_state_of(node: Node, state: State) -> MemoryState:
     return memory_state(machine, blocks)
 
 
-_MEMORY: CachedSum[str, Allocation, Totals] = CachedSum(
-    lambda some: totals(one.memory for _, one in some), added
+_MEMORY: RunningSum[str, Allocation, Sequence[MemoryBlock], Totals] = RunningSum(
+    lambda _key, one: one.memory or None, totals, moved
 )

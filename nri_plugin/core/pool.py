@@ -25,7 +25,7 @@ from dataclasses import replace
 from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.requests import qos_slices, slice_pattern
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
-from nri_plugin.model.persistent import CachedSum, persistent
+from nri_plugin.model.persistent import Tally, persistent, tally
 from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord, pod_of, slice_above
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
@@ -162,10 +162,7 @@ def slices_of(state: State) -> list[CgroupRef]:
     return [ref for pattern in sorted(patterns) for ref in qos_slices(pattern)]
 
 
-_PATTERNS: CachedSum[str, PodRecord, frozenset[str]] = CachedSum(
-    lambda some: frozenset(slice_pattern(one.cgroup_parent) for _, one in some),
-    lambda parts: frozenset().union(*parts),
-)
+_PATTERNS: Tally[str, PodRecord, str] = tally(lambda _uid, pod: slice_pattern(pod.cgroup_parent))
 
 
 def _floor(node: Node, state: State, slices: Iterable[CgroupRef]) -> tuple[CpusetWrite, ...]:

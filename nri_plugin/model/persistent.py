@@ -5,16 +5,17 @@ differences of two versions and a sum over all entries that is asked for again a
 
 The structure is a trie over the hash of the keys:
 
-    branch   up to 8 children, chosen by 3 bits of the hash for each level
-    leaf     a dictionary of up to 24 entries; one that grows larger becomes a branch
+    branch   a tuple of 8 children, chosen by 3 bits of the hash for each level
+    leaf     a dictionary of up to 24 entries, (number, value) by key; one that grows larger becomes a branch
 
-Invariants: no branch or leaf changes after it was made, except for its remembered sums, which follow from its entries. Every
-entry has a number that counts insertions, so that iteration follows the order of insertion, as in a dictionary. A replaced
-value keeps its place. Iteration sorts, so it costs more than that of a dictionary; no request of the runtime iterates.
+Invariants: no branch or leaf changes after it was made. Every entry has a number that counts insertions, so that iteration
+follows the order of insertion, as in a dictionary. A replaced value keeps its place. Iteration sorts, so it costs more than
+that of a dictionary; no request of the runtime iterates.
 
-Source: P. Bagwell, Ideal Hash Trees, 2001; cached sums as in R. Hinze and R. Paterson, Finger Trees, 2006.
+Source: P. Bagwell, Ideal Hash Trees, 2001.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import compress
@@ -25,6 +26,7 @@ from nri_plugin.model.frozen import made_quickly
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Part = TypeVar("Part")
 Total = TypeVar("Total")
 
 _BITS = 3
@@ -36,16 +38,37 @@ _DEEPEST = 60 // _BITS
 
 
 @dataclass(frozen=True, eq=False)
-class CachedSum(Generic[Key, Value, Total]):
-    """A sum over all entries; branches remember theirs, so that only changed paths are added up again.
+class RunningSum(Generic[Key, Value, Part, Total]):
+    """A sum over all entries that a changed copy takes over from its original, less what left and plus what came.
 
     Attributes:
-        of: the sum of some entries, (key, value); goes over them once.
-        join: adds sums. Both take none to many, in any order.
+        part: what an entry adds; None for nothing.
+        of: the sum of some parts.
+        moved: a sum without one part and with another; None for no part.
     """
 
-    of: Callable[[Iterable[tuple[Key, Value]]], Total]
-    join: Callable[[list[Total]], Total]
+    part: Callable[[Key, Value], Part | None]
+    of: Callable[[Iterable[Part]], Total]
+    moved: Callable[[Total, Part | None, Part | None], Total]
+
+
+Tally = RunningSum[Key, Value, Part, Mapping[Part, int]]
+
+
+def tally(part: Callable[[Key, Value], Part | None]) -> Tally[Key, Value, Part]:
+    """How many entries have the same part, by part."""
+    return RunningSum(part, lambda parts: dict(Counter(parts)), _recounted)
+
+
+def _recounted(counts: Mapping[Part, int], left: Part | None, came: Part | None) -> Mapping[Part, int]:
+    changed = dict(counts)
+    if left is not None:
+        others = changed.pop(left) - 1
+        if others:
+            changed[left] = others
+    if came is not None:
+        changed[came] = changed.get(came, 0) + 1
+    return changed
 
 
 @made_quickly
@@ -58,33 +81,11 @@ class Change(Generic[Key, Value]):
     after: Value | None
 
 
-_NO_SUMS: Mapping[Any, Any] = {}
-_UNKNOWN = object()
-_VALUE = itemgetter(1)
-
-
-class _Leaf:
-    """Entries: (number, value) by key."""
-
-    __slots__ = ("entries", "sums")
-
-    def __init__(self, entries: dict[Any, tuple[int, Any]]) -> None:
-        self.entries = entries
-        self.sums = _NO_SUMS
-
-
-class _Branch:
-    """`_WIDTH` children; empty ones are `_EMPTY`."""
-
-    __slots__ = ("children", "sums")
-
-    def __init__(self, children: "tuple[_Branch | _Leaf, ...]") -> None:
-        self.children = children
-        self.sums = _NO_SUMS
-
-
-_Tree = _Branch | _Leaf
-_EMPTY = _Leaf({})
+_Entry = tuple[int, Any]
+_Leaf = dict[Any, _Entry]
+_Branch = tuple[Any, ...]
+_Tree = _Leaf | _Branch
+_EMPTY: _Leaf = {}
 
 
 class PersistentMap(Mapping[Key, Value]):
@@ -96,9 +97,11 @@ class PersistentMap(Mapping[Key, Value]):
         inserted: the number of the next entry.
         group: gives the group of an entry, for `keys_in`; None where nobody asks for groups.
         groups: the keys by group, once `keys_in` was called.
+        sums: the known ones.
+        wanted: the sums that this mapping, its originals or its copies were asked for; they share the list.
     """
 
-    __slots__ = ("_count", "_group", "_groups", "_inserted", "root")
+    __slots__ = ("_count", "_group", "_groups", "_inserted", "_sums", "_wanted", "root")
 
     def __init__(
         self,
@@ -106,10 +109,12 @@ class PersistentMap(Mapping[Key, Value]):
         count: int,
         inserted: int,
         group: Callable[[Key, Value], object] | None,
-        groups: "PersistentMap[object, tuple[Key, ...]] | None" = None,
+        groups: "PersistentMap[object, tuple[Key, ...]] | None",
+        sums: "dict[_AnySum, Any]",
+        wanted: "list[_AnySum]",
     ) -> None:
         self.root, self._count, self._inserted = root, count, inserted
-        self._group, self._groups = group, groups
+        self._group, self._groups, self._sums, self._wanted = group, groups, sums, wanted
 
     @classmethod
     def of(
@@ -117,20 +122,20 @@ class PersistentMap(Mapping[Key, Value]):
     ) -> "PersistentMap[Key, Value]":
         """The mapping with these entries, in their order."""
         numbered = [(hash(key), key, (number, value)) for number, (key, value) in enumerate(entries.items())]
-        return cls(_tree(numbered, 0), len(numbered), len(numbered), group)
+        return cls(_tree(numbered, 0), len(numbered), len(numbered), group, None, {}, [])
 
     # Reading
 
     def __getitem__(self, key: Key) -> Value:
-        return _leaf_of(self.root, key).entries[key][1]  # type: ignore[no-any-return]
+        return _leaf_of(self.root, key)[key][1]  # type: ignore[no-any-return]
 
     def get(self, key: Key, default: Any = None) -> Any:
         """The value of `key`, or else `default`."""
-        entry = _leaf_of(self.root, key).entries.get(key)
+        entry = _leaf_of(self.root, key).get(key)
         return default if entry is None else entry[1]
 
     def __contains__(self, key: object) -> bool:
-        return _leaf_of(self.root, key).entries.get(key) is not None
+        return _leaf_of(self.root, key).get(key) is not None
 
     def __len__(self) -> int:
         return self._count
@@ -176,7 +181,7 @@ class PersistentMap(Mapping[Key, Value]):
 
     def with_item(self, key: Key, value: Value) -> "PersistentMap[Key, Value]":
         """A copy in which `key` has `value`; a new key comes last."""
-        former = _leaf_of(self.root, key).entries.get(key)
+        former = _leaf_of(self.root, key).get(key)
         if former is not None and former[1] is value:
             return self
         is_new = former is None
@@ -186,7 +191,9 @@ class PersistentMap(Mapping[Key, Value]):
             before = None if former is None else self._group(key, former[1])
             groups = _moved(groups, key, before, self._group(key, value))
         root = _with(self.root, hash(key), 0, key, (number, value))
-        return PersistentMap(root, self._count + is_new, self._inserted + is_new, self._group, groups)
+        sums = self._moved_sums(key, former, value)
+        count, inserted = self._count + is_new, self._inserted + is_new
+        return PersistentMap(root, count, inserted, self._group, groups, sums, self._wanted)
 
     def with_items(self, entries: Mapping[Key, Value]) -> "PersistentMap[Key, Value]":
         """A copy with all of `entries`."""
@@ -200,15 +207,30 @@ class PersistentMap(Mapping[Key, Value]):
 
     def without(self, *keys: Key) -> "PersistentMap[Key, Value]":
         """A copy without `keys`, as far as they are there."""
-        root, groups, count = self.root, self._groups, self._count
+        made = self
         for key in keys:
-            former = _leaf_of(root, key).entries.get(key)
-            if former is None:
-                continue
-            root, count = _without(root, hash(key), key), count - 1
-            if groups is not None and self._group is not None:
-                groups = _moved(groups, key, self._group(key, former[1]), None)
-        return self if root is self.root else PersistentMap(root, count, self._inserted, self._group, groups)
+            made = made._without(key)
+        return made
+
+    def _without(self, key: Key) -> "PersistentMap[Key, Value]":
+        former, groups = _leaf_of(self.root, key).get(key), self._groups
+        if former is None:
+            return self
+        if groups is not None and self._group is not None:
+            groups = _moved(groups, key, self._group(key, former[1]), None)
+        root, sums = _without(self.root, hash(key), key), self._moved_sums(key, former, None)
+        return PersistentMap(root, self._count - 1, self._inserted, self._group, groups, sums, self._wanted)
+
+    def _moved_sums(self, key: Key, former: "_Entry | None", value: Value | None) -> "dict[_AnySum, Any]":
+        """The sums of a copy in which the entry of `key` is another one; None for none."""
+        sums = {}
+        for wanted in tuple(self._wanted):  # another thread may add one
+            total = self.total(wanted)
+            left = None if former is None else wanted.part(key, former[1])
+            came = None if value is None else wanted.part(key, value)
+            is_same = left is came or left == came
+            sums[wanted] = total if is_same else wanted.moved(total, left, came)
+        return sums
 
     # Whole mappings, at the cost of what has changed
 
@@ -240,12 +262,27 @@ class PersistentMap(Mapping[Key, Value]):
         return sorted(keys, key=self._rank)
 
     def _rank(self, key: Key) -> int:
-        entry = _leaf_of(self.root, key).entries.get(key)
+        entry = _leaf_of(self.root, key).get(key)
         return -1 if entry is None else entry[0]
 
-    def total(self, wanted: CachedSum[Key, Value, Total]) -> Total:
-        """The sum over all entries."""
-        return _total(self.root, wanted)
+    def total(self, wanted: RunningSum[Key, Value, Any, Total]) -> Total:
+        """The sum over all entries.
+
+        The first call looks at all of them. Copies keep the sum up to date, also those of a mapping that was not asked
+        itself: it looks once, too.
+        """
+        known = self._sums.get(wanted, _UNKNOWN)
+        if known is not _UNKNOWN:
+            return cast("Total", known)
+        parts = (wanted.part(key, entry[1]) for key, entry in _entries(self.root))
+        found = self._sums[wanted] = wanted.of(part for part in parts if part is not None)
+        if wanted not in self._wanted:
+            self._wanted.append(wanted)
+        return found
+
+
+_AnySum = RunningSum[Any, Any, Any, Any]
+_UNKNOWN = object()
 
 
 def persistent(mapping: Mapping[Key, Value]) -> PersistentMap[Key, Value]:
@@ -254,73 +291,73 @@ def persistent(mapping: Mapping[Key, Value]) -> PersistentMap[Key, Value]:
 
 
 def _leaf_of(tree: _Tree, key: object) -> _Leaf:
-    if type(tree) is _Branch:
+    if type(tree) is tuple:
         bits = hash(key)
-        while type(tree) is _Branch:
-            tree = tree.children[bits & _MASK]
+        while type(tree) is tuple:
+            tree = tree[bits & _MASK]
             bits >>= _BITS
     return tree  # type: ignore[return-value]
 
 
-def _entries(tree: _Tree) -> Iterator[tuple[Any, tuple[int, Any]]]:
+def _entries(tree: _Tree) -> Iterator[tuple[Any, _Entry]]:
     # Not a generator in a generator: an entry would pass through one for each level.
     waiting = [tree]
     while waiting:
         one = waiting.pop()
-        if isinstance(one, _Leaf):
-            yield from one.entries.items()
+        if isinstance(one, dict):
+            yield from one.items()
         else:
-            waiting.extend(reversed(one.children))
+            waiting.extend(reversed(one))
 
 
-def _tree(entries: Iterable[tuple[int, Any, tuple[int, Any]]], level: int) -> _Tree:
+def _tree(entries: Iterable[tuple[int, Any, _Entry]], level: int) -> _Tree:
     """The tree of (remaining bits of the hash, key, entry)."""
     some = list(entries)
     if not some:
         return _EMPTY
     if len(some) <= _LARGEST_LEAF or level >= _DEEPEST:
-        return _Leaf({key: entry for _, key, entry in some})
-    parts: list[list[tuple[int, Any, tuple[int, Any]]]] = [[] for _ in range(_WIDTH)]
+        return {key: entry for _, key, entry in some}
+    parts: list[list[tuple[int, Any, _Entry]]] = [[] for _ in range(_WIDTH)]
     for bits, key, entry in some:
         parts[bits & _MASK].append((bits >> _BITS, key, entry))
-    return _Branch(tuple(_tree(part, level + 1) for part in parts))
+    return tuple([_tree(part, level + 1) for part in parts])
 
 
-def _with(tree: _Tree, bits: int, level: int, key: Any, entry: tuple[int, Any]) -> _Tree:
-    if isinstance(tree, _Branch):
+def _with(tree: _Tree, bits: int, level: int, key: Any, entry: _Entry) -> _Tree:
+    if isinstance(tree, tuple):
         at = bits & _MASK
-        child = _with(tree.children[at], bits >> _BITS, level + 1, key, entry)
-        return _Branch((*tree.children[:at], child, *tree.children[at + 1 :]))
-    entries = {**tree.entries, key: entry}
+        child = _with(tree[at], bits >> _BITS, level + 1, key, entry)
+        return (*tree[:at], child, *tree[at + 1 :])
+    entries = {**tree, key: entry}
     if len(entries) <= _LARGEST_LEAF or level >= _DEEPEST:
-        return _Leaf(entries)
+        return entries
     # Some hashes are shorter than the trie is deep; a negative one stays negative, so every level has bits to choose by.
     shift = _BITS * level
     return _tree([(hash(one) >> shift, one, entries[one]) for one in entries], level)
 
 
 def _without(tree: _Tree, bits: int, key: Any) -> _Tree:
-    if isinstance(tree, _Branch):
+    if isinstance(tree, tuple):
         at = bits & _MASK
-        child = _without(tree.children[at], bits >> _BITS, key)
-        children = (*tree.children[:at], child, *tree.children[at + 1 :])
-        return _EMPTY if all(one is _EMPTY for one in children) else _Branch(children)
-    entries = {one: entry for one, entry in tree.entries.items() if one != key}
-    return _Leaf(entries) if entries else _EMPTY
+        child = _without(tree[at], bits >> _BITS, key)
+        children = (*tree[:at], child, *tree[at + 1 :])
+        return _EMPTY if all(one is _EMPTY for one in children) else children
+    entries = dict(tree)
+    del entries[key]
+    return entries or _EMPTY
 
 
 def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
     """(key, old value, new value) of entries that are not the same object; equal subtrees are skipped."""
     if before is after:
         return
-    if type(before) is _Branch and type(after) is _Branch:
+    if type(before) is tuple and type(after) is tuple:
         # Mostly one child differs: it is found without a step of the interpreter for each of them.
-        pairs = zip(before.children, after.children, strict=True)
-        for old, new in compress(pairs, map(is_not, before.children, after.children)):
+        for old, new in compress(zip(before, after, strict=True), map(is_not, before, after)):
             yield from _differences(old, new)
         return
-    left = before.entries if isinstance(before, _Leaf) else dict(_entries(before))
-    right = after.entries if isinstance(after, _Leaf) else dict(_entries(after))
+    left = before if isinstance(before, dict) else dict(_entries(before))
+    right = after if isinstance(after, dict) else dict(_entries(after))
     missing = len(left) - len(right)
     # A copy has the entries of its original but for those that were set, so these few are found in the same way.
     for key in compress(right, map(is_not, right.values(), map(left.get, right))):
@@ -334,25 +371,6 @@ def _differences(before: _Tree, after: _Tree) -> Iterator[tuple[Any, Any, Any]]:
         for key, entry in left.items():
             if key not in right:
                 yield key, entry[1], None
-
-
-def _total(tree: _Tree, wanted: CachedSum[Any, Any, Total]) -> Total:
-    found = tree.sums.get(wanted, _UNKNOWN)
-    if found is not _UNKNOWN:
-        return cast("Total", found)
-    if isinstance(tree, _Leaf):
-        found = wanted.of(zip(tree.entries, map(_VALUE, tree.entries.values()), strict=True))
-    else:
-        # Mostly all children but one remember theirs.
-        found = wanted.join(
-            [
-                _total(child, wanted) if (known := child.sums.get(wanted, _UNKNOWN)) is _UNKNOWN else known
-                for child in tree.children
-            ]
-        )
-    # Two threads may do the same; then one of two equal sums is forgotten.
-    tree.sums = {**tree.sums, wanted: found}
-    return found
 
 
 def _moved(

@@ -6,13 +6,12 @@ The shared pool, available CPUs and free memory are derived from allocations and
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
-from itertools import chain
 from operator import or_
 from typing import Any, TypeVar
 from weakref import ReferenceType, ref
 
 from nri_plugin.model.options import Node
-from nri_plugin.model.persistent import CachedSum, Change, PersistentMap, persistent
+from nri_plugin.model.persistent import Change, PersistentMap, Tally, persistent, tally
 from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
@@ -59,7 +58,8 @@ class State:
     @cached_property
     def exclusive(self) -> CPUSet:
         """All exclusive CPUs."""
-        return CPUSet(persistent(self.allocations).total(_EXCLUSIVE))
+        masks = persistent(self.allocations).total(_EXCLUSIVE)
+        return CPUSet(reduce(or_, masks, 0))
 
     @cached_property
     def owned(self) -> Mapping[str, CPUSet]:
@@ -183,7 +183,7 @@ class State:
         return allocations.in_order(keys)
 
     @property
-    def owners(self) -> frozenset[str]:
+    def owners(self) -> Collection[str]:
         """The uids of the pods with such allocations."""
         return persistent(self.allocations).total(_OWNERS)
 
@@ -197,7 +197,7 @@ class State:
     @property
     def has_unreachable(self) -> bool:
         """Whether a container has no path of a cgroup, so that only the runtime can change its cpuset."""
-        return persistent(self.containers).total(_UNREACHABLE)
+        return _NO_PATH in self._places
 
     def changes_from(self, before: "State") -> "StateChanges":
         """What differs from `before`. The cost is that of the changes where one state was made from the other."""
@@ -219,9 +219,14 @@ class State:
         return [] if self.allocations is before.allocations else self.changes_from(before).allocations
 
     @property
-    def slices_above(self) -> frozenset[CgroupRef | None]:
-        """The QoS slices above containers with a cgroup; None if some are below no slice."""
-        return persistent(self.containers).total(_SLICES)
+    def slices_above(self) -> frozenset[CgroupRef]:
+        """The QoS slices above containers with a cgroup."""
+        return frozenset(place for place in self._places if isinstance(place, CgroupRef))
+
+    @property
+    def _places(self) -> Collection[CgroupRef | str]:
+        """Where cgroups of containers are, see `_place`."""
+        return persistent(self.containers).total(_PLACES)
 
     def outside(self, slices: Collection[CgroupRef]) -> list[ContainerRecord]:
         """The containers with a cgroup that none of these slices is above.
@@ -230,7 +235,7 @@ class State:
         """
         containers = persistent(self.containers)
         if self._are_all_below(slices):
-            ids = [one for one, _ in containers.total(_BELOW_NO_SLICE)]
+            ids = [one for one, _ in containers.total(_OUTSIDE)]
             return [containers[one] for one in containers.in_order(ids)]
         paths = ((record, record.cgroup.path) for record in containers.values())
         return [record for record, path in paths if path and slice_above(path) not in slices]
@@ -243,13 +248,13 @@ class State:
         if not self._are_all_below(slices):
             return self.outside(slices)
         containers, pinned = persistent(self.containers), persistent(self.allocations).total(_PINNED)
-        outside = containers.total(_BELOW_NO_SLICE)
+        outside = containers.total(_OUTSIDE)
         ids = [one for one, key in outside if key not in pinned or pod_of(key) in pods]
         return [containers[one] for one in containers.in_order(ids)]
 
     def _are_all_below(self, slices: Collection[CgroupRef]) -> bool:
         """Whether there is no slice but these that has containers."""
-        return all(one is None or one in slices for one in self.slices_above)
+        return all(place in slices for place in self._places if isinstance(place, CgroupRef))
 
     def ids_below(self, slices: Collection[CgroupRef]) -> Iterator[str]:
         """The ids of the containers that one of these slices is above, in any order, found one by one."""
@@ -325,45 +330,29 @@ _GROUPS: Mapping[str, Callable[[str, Any], str]] = {
 """The group of a record in each mapping of a state."""
 
 
-def _joined(parts: list[list[Value]]) -> list[Value]:
-    return list(chain.from_iterable(parts))
-
-
-def _united(parts: list[frozenset[Value]]) -> frozenset[Value]:
-    return frozenset().union(*parts)
-
-
 def _forget_changes(state: ReferenceType[State], _: ReferenceType[State]) -> None:
     alive = state()
     if alive is not None:
         alive.__dict__.pop("_changes", None)
 
 
-_UNREACHABLE: CachedSum[str, ContainerRecord, bool] = CachedSum(
-    lambda some: not all(one.cgroup.path for _, one in some), any
+_NO_PATH = "without a path"
+_NO_SLICE = "below no slice"
+
+
+def _place(_id: str, one: ContainerRecord) -> CgroupRef | str:
+    """The slice above the container's cgroup, or why there is none."""
+    return (slice_above(one.cgroup.path) or _NO_SLICE) if one.cgroup.path else _NO_PATH
+
+
+_PLACES: Tally[str, ContainerRecord, CgroupRef | str] = tally(_place)
+_OUTSIDE: Tally[str, ContainerRecord, tuple[str, str]] = tally(
+    lambda one_id, one: (one_id, one.key) if _place(one_id, one) is _NO_SLICE else None
 )
-_SLICES: CachedSum[str, ContainerRecord, frozenset[CgroupRef | None]] = CachedSum(
-    lambda some: frozenset([slice_above(one.cgroup.path) for _, one in some if one.cgroup.path]), _united
+_GUARANTEED: Tally[str, PodRecord, str] = tally(
+    lambda uid, pod: uid if pod.qos is QOSClass.GUARANTEED else None
 )
-_BELOW_NO_SLICE: CachedSum[str, ContainerRecord, list[tuple[str, str]]] = CachedSum(
-    lambda some: [
-        (key, one.key) for key, one in some if one.cgroup.path and slice_above(one.cgroup.path) is None
-    ],
-    _joined,
-)
-_EXCLUSIVE: CachedSum[str, Allocation, int] = CachedSum(
-    lambda some: reduce(or_, [one.cpus.mask for _, one in some], 0), lambda masks: reduce(or_, masks, 0)
-)
-_HOLDERS: CachedSum[str, Allocation, list[str]] = CachedSum(
-    lambda some: [key for key, one in some if one.cpus], _joined
-)
-_OWNERS: CachedSum[str, Allocation, frozenset[str]] = CachedSum(
-    lambda some: frozenset([pod_of(key) for key, one in some if one.cpus]), _united
-)
-_PINNED: CachedSum[str, Allocation, frozenset[str]] = CachedSum(
-    lambda some: frozenset([key for key, one in some if one.in_force]), _united
-)
-_GUARANTEED: CachedSum[str, PodRecord, list[str]] = CachedSum(
-    lambda some: [uid for uid, one in some if one.qos is QOSClass.GUARANTEED],
-    _joined,
-)
+_EXCLUSIVE: Tally[str, Allocation, int] = tally(lambda _key, one: one.cpus.mask or None)
+_HOLDERS: Tally[str, Allocation, str] = tally(lambda key, one: key if one.cpus else None)
+_OWNERS: Tally[str, Allocation, str] = tally(lambda key, one: pod_of(key) if one.cpus else None)
+_PINNED: Tally[str, Allocation, str] = tally(lambda key, one: key if one.in_force else None)

@@ -152,14 +152,16 @@ def totals(containers: Iterable[Sequence[MemoryBlock]]) -> Totals:
     return found
 
 
-def added(parts: Iterable[Totals]) -> Totals:
-    """The sum of several totals."""
-    found: dict[tuple[int, str], tuple[int, int]] = {}
-    for part in parts:
-        for key, (size, count) in part.items():
-            had, number = found.get(key, (0, 0))
-            found[key] = had + size, number + count
-    return found
+def moved(found: Totals, left: Sequence[MemoryBlock] | None, came: Sequence[MemoryBlock] | None) -> Totals:
+    """The totals without the blocks that left and with those that came."""
+    changed = dict(found)
+    for blocks, sign in ((left, -1), (came, 1)):
+        for block in blocks or ():
+            key = block.nodes.mask, block.resource
+            size, count = changed.pop(key, (0, 0))
+            if count + sign:
+                changed[key] = size + sign * block.size_bytes, count + sign
+    return changed
 
 
 def memory_state_of_totals(machine: MemoryMachine, blocks: Totals) -> MemoryState | None:

@@ -11,9 +11,9 @@ from nri_plugin.policy import memory_assignment
 from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
 from nri_plugin.policy.memory_state import (
     MemoryMachine,
-    added,
     memory_state,
     memory_state_of_totals,
+    moved,
     totals,
 )
 from nri_plugin.policy.merge import MergedHint, merge
@@ -138,7 +138,11 @@ BLOCKS = st.builds(
 
 @given(machines(), st.lists(st.lists(BLOCKS, max_size=3), max_size=6))
 def test_totals_give_the_state_of_the_blocks_unless_their_order_matters(machine, containers):
-    found = memory_state_of_totals(machine, added(totals([blocks]) for blocks in containers))
+    summed = totals([[MemoryBlock(NodeMask(5), "memory", 3)], *containers[:2]])
+    for blocks in ([], *containers[2:]):
+        summed = moved(summed, None, blocks)
+    summed = moved(summed, [MemoryBlock(NodeMask(5), "memory", 3)], None)
+    found = memory_state_of_totals(machine, summed)
     masks = {block.nodes.mask for blocks in containers for block in blocks}
     in_part = any(one & other and one != other for one in masks for other in masks)
     assert found == (None if in_part else memory_state(machine, containers))

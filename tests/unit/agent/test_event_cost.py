@@ -11,7 +11,7 @@ FEW_PODS, MANY_PODS = 6, 600
 MOST = 1.2
 """Times the work beside few containers."""
 
-SLACK = {"calls": 300, "bytecodes": 9000, "bytes at once": 4096}
+SLACK = {"calls": 100, "bytecodes": 2000, "bytes at once": 4096}
 """The way to a name in a mapping is longer by a level or two, which is not a part of a small event any more. One pass
 over 3,000 containers takes 15,000 bytecodes, and their list alone 24,000 bytes."""
 

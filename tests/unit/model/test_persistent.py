@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from nri_plugin.model.persistent import Change, PersistentMap
+from nri_plugin.model.persistent import Change, PersistentMap, Tally, tally
 
 MANY = 300
 """Entries: enough for three levels of branches."""
@@ -73,3 +73,42 @@ def test_a_copy_has_the_same_entries() -> None:
     assert dict(start.without(*range(290)).in_any_order()) == {
         number: f"v{number}" for number in range(290, MANY)
     }
+
+
+def remainder(key: int, _value: str) -> int | None:
+    """0 counts nowhere."""
+    return key % 3 or None
+
+
+def test_a_tally_follows_what_comes_leaves_and_changes() -> None:
+    wanted: Tally[int, str, int] = tally(remainder)
+    start = PersistentMap.of({1: "a", 2: "b", 3: "c"})
+    assert start.total(wanted) == {1: 1, 2: 1}
+    assert start.with_item(4, "d").total(wanted) == {1: 2, 2: 1}
+    assert start.with_item(4, "d").without(1).total(wanted) == {1: 1, 2: 1}
+    assert start.without(1, 3).total(wanted) == {2: 1}
+    assert start.with_item(6, "f").total(wanted) is start.total(wanted)
+    assert start.with_item(2, "other").total(wanted) is start.total(wanted)
+
+
+def test_a_tally_of_what_values_are_moves_with_them() -> None:
+    wanted: Tally[int, str, str] = tally(lambda _key, value: value)
+    start = PersistentMap.of({1: "a", 2: "a"})
+    assert start.total(wanted) == {"a": 2}
+    assert start.with_item(1, "b").total(wanted) == {"a": 1, "b": 1}
+
+
+def test_an_original_that_was_not_asked_looks_at_all_entries_once() -> None:
+    seen: list[int] = []
+
+    def noted(key: int, _value: str) -> int:
+        seen.append(key)
+        return 0
+
+    wanted: Tally[int, str, int] = tally(noted)
+    start = many()
+    assert start.with_item(MANY, "new").total(wanted) == {0: MANY + 1}
+    assert start.with_item(MANY, "other").total(wanted) == {0: MANY + 1}
+    seen.clear()
+    assert start.without(1).total(wanted) == {0: MANY - 1}
+    assert seen == [1]

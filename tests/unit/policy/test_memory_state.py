@@ -6,10 +6,10 @@ from nri_plugin.model.sets import CPUSet, NodeMask, NUMANodeID
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.policy.memory_state import (
     MemoryState,
-    added,
     memory_machine,
     memory_state,
     memory_state_of_totals,
+    moved,
     totals,
 )
 from tests.oracles.manager_steps import without_blocks
@@ -130,9 +130,16 @@ def test_room_is_counted_over_all_nodes_and_blocks_together():
 
 def test_blocks_add_up_to_the_same_state_in_any_order_where_their_nodes_are_apart():
     first, second = (block(3, 4), block(3, 8)), (block(3, 5, "hugepages-2Mi"),)
-    summed = added([totals([second]), totals([first]), totals([])])
-    assert summed == {(3, "memory"): (12, 2), (3, "hugepages-2Mi"): (5, 1)}
+    summed = moved(moved(totals([]), None, second), None, first)
+    assert summed == totals([first, second]) == {(3, "memory"): (12, 2), (3, "hugepages-2Mi"): (5, 1)}
     assert memory_state_of_totals(TWO, summed) == memory_state(TWO, [first, second])
+
+
+def test_totals_forget_blocks_that_left():
+    first, second = (block(3, 4), block(3, 8)), (block(3, 5),)
+    assert moved(totals([first, second]), first, None) == totals([second])
+    assert moved(totals([first]), first, second) == totals([second])
+    assert moved(totals([second]), second, None) == {}
 
 
 def test_the_order_matters_where_blocks_have_some_nodes_in_common():
