@@ -30,14 +30,19 @@ CONTROL_PLANE = tuple(name for name in PACKAGES if name != "kubelet")
 LEAN = ("kube-apiserver", "etcd", "kube-scheduler", "kubectl")
 """Without controllers: what is built in a few minutes, and suffices for exporter, events and extender."""
 
-PLUGINS_VERSION = "0.34.7"
-"""Of scheduler-plugins: the newest that the module proxy has."""
+PLUGINS = ("sigs.k8s.io/scheduler-plugins", "0.34.7", "cmd/scheduler")
+"""The scheduler that has NodeResourceTopologyMatch: the newest that the module proxy has."""
 
-_PLUGINS = "sigs.k8s.io/scheduler-plugins"
-_INSTEAD = {"k8s.io/csi-translation-lib": "v0.34.5"}
-"""Modules whose release of that number the proxy does not give, and the nearest that it gives; it is about volumes only."""
+UPDATER = ("sigs.k8s.io/node-feature-discovery", "0.17.3", "cmd/nfd-topology-updater")
+"""An exporter of NodeResourceTopology that reads the kubelet's PodResources."""
+
+_INSTEAD = {"k8s.io/csi-translation-lib v0.34.7": "k8s.io/csi-translation-lib v0.34.5"}
+"""A release that the proxy does not give, and the nearest that it gives; it is about volumes only."""
 
 _REPLACED = re.compile(r"^(?:replace|\t)\s*(k8s\.io/\S+ => \S+ v\S+)$", re.MULTILINE)
+
+_PARTS = re.compile(r"^\t(\S+) => \./", re.MULTILINE)
+"""Modules of the same repository, which are published under the same number."""
 
 _OLDEST_GO = (1, 21)
 """The first that fetches the compiler that a module asks for."""
@@ -79,40 +84,41 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
     return folder
 
 
-def topology_scheduler(work: Path) -> Path:
-    """The scheduler of the scheduler-plugins project, which has NodeResourceTopologyMatch; built when it is missing.
+def foreign_program(about: tuple[str, str, str], work: Path) -> Path:
+    """A program of another project, unmodified; built when it is missing.
+
+    Args:
+        about: its module, version and package, such as `PLUGINS`.
+        work: for what is kept from run to run.
 
     Raises:
-        CannotRun: there is no Go compiler.
+        CannotRun: there is no Go compiler, or the proxy does not give the module.
         LabError: it could not be built.
     """
-    folder = work / f"scheduler-plugins-{PLUGINS_VERSION}"
-    program = folder / "scheduler"
+    module, version, package = about
+    folder = work / f"{module.rpartition('/')[2]}-{version}"
+    program = folder / package.rpartition("/")[2]
     if not program.exists():
         check_tools()
         source = folder / "source"
         source.mkdir(parents=True, exist_ok=True)
-        with step(f"building the scheduler of scheduler-plugins {PLUGINS_VERSION}, once"):
-            told = _downloaded(source, f"{_PLUGINS}@v{PLUGINS_VERSION}")
-            theirs = Path(told["GoMod"]).read_text()
-            go = _GO_LINE.search(theirs)
-            replaced = [f"replace {_instead(words)}" for words in _REPLACED.findall(theirs)]
-            lines = [
-                "module cluster",
-                go[0] if go else "",
-                f"require {_PLUGINS} v{PLUGINS_VERSION}",
-                *replaced,
-            ]
-            write_whole(source / "go.mod", "\n".join([*lines, ""]))
-            _go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{_PLUGINS}/cmd/scheduler")
-        program.with_name("scheduler.new").replace(program)
+        with step(f"building {program.name} {version}, once"):
+            told = _downloaded(source, f"{module}@v{version}")
+            write_whole(source / "go.mod", _requiring(module, version, Path(told["GoMod"]).read_text()))
+            _go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{module}/{package}")
+        program.with_name(f"{program.name}.new").replace(program)
     return program
 
 
-def _instead(words: str) -> str:
-    """A line of replacement with a version that the proxy gives."""
-    name, rest = words.split(" => ")
-    return f"{name} => {name} {_INSTEAD[name]}" if name in _INSTEAD else f"{name} => {rest}"
+def _requiring(module: str, version: str, theirs: str) -> str:
+    """A go.mod that requires a module, and replaces what that module's own replaces: go heeds only the outermost."""
+    go = _GO_LINE.search(theirs)
+    replaced = _REPLACED.findall(theirs)
+    for words, instead in _INSTEAD.items():
+        replaced = [line.replace(f"=> {words}", f"=> {instead}") for line in replaced]
+    parts = [f"{name} => {name} v{version}" for name in _PARTS.findall(theirs)]
+    lines = [f"replace {words}" for words in (*replaced, *parts)]
+    return "\n".join(["module cluster", go[0] if go else "", f"require {module} v{version}", *lines, ""])
 
 
 def check_tools() -> None:

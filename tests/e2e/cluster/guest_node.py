@@ -214,6 +214,10 @@ class GuestNode:
         """Kill the process whose command line holds these words."""
         self.run(f"kill -KILL $(pgrep -f '[{words[0]}]{words[1:]}')")
 
+    def put(self, file: Path, target: str) -> None:
+        """Copy a file into the guest."""
+        self.guest.put(file, target)
+
     # Questions
 
     def run(self, text: str) -> list[str]:

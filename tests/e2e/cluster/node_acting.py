@@ -141,6 +141,12 @@ def cpus_of(node: GuestNode) -> dict[tuple[str, str], set[str]]:
     return found
 
 
+def has_cpus(node: GuestNode, uid: str, count: int) -> bool:
+    """Whether every process of a pod may run on so many CPUs."""
+    found = [cpus for (pod, _), sets in cpus_of(node).items() if pod == uid for cpus in sets]
+    return bool(found) and {bits.parse_list(cpus).bit_count() for cpus in found} == {count}
+
+
 def judge_exclusive(stage: Stage, node: GuestNode, when: str) -> dict[str, str]:
     """Hold that no process shares the CPUs of a Guaranteed container with whole CPUs, as the kubelet's status counts them.
 

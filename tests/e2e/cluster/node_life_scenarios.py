@@ -26,6 +26,7 @@ from .node_acting import (
     cpus_of,
     end,
     guaranteed,
+    has_cpus,
     is_running,
     judge_exclusive,
     restarts_of,
@@ -61,7 +62,10 @@ def the_daemonset_is_installed_in_three_ways(stage: Stage) -> None:
     kubectl("apply", "-f", str(DEPLOY / "daemonset.yaml"))
     kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
     agent_is_ready(stage)
-    start(stage, guaranteed("kept", 3), shared("beside"))
+    kept, _ = start(stage, guaranteed("kept", 3), shared("beside"))
+    stage.until(  # the plain DaemonSet has no probes, so its agent may come after the pod
+        lambda: has_cpus(node, kept, 3), "the pod has its CPUs once the agent is there", PATIENCE_S
+    )
     before = judge_exclusive(stage, node, "under the plain DaemonSet")
     kubectl("apply", "-k", str(DEPLOY / "kustomize" / "cluster"))
     kubectl("-n", NAMESPACE, *_EXTENDERS, "0")  # an emulated node starts one thing at a time
@@ -119,6 +123,11 @@ def the_daemonset_is_installed_in_three_ways(stage: Stage) -> None:
     stage.hold(released(stage, node) >= free, "and they still do afterwards", cpus_of(node))
     end(stage, "kept", "beside", "new")
     remove_agent(stage)
+    stage.expected |= {
+        f"{verb} {what} 403"
+        for verb in ("get", "list", "watch")
+        for what in ("nodes", "pods", "noderesourcetopologies")
+    }
 
 
 def released(stage: Stage, node: GuestNode) -> set[str]:
@@ -236,7 +245,10 @@ def a_node_is_drained_deleted_and_registered_again(stage: Stage) -> None:
         lambda: [one["uid"] for one in (stage.topology(node.name) or {}).get("metadata", {}).get("ownerReferences", ())] == [again],
         "the new Node owns the object", PATIENCE_S,
     )  # fmt: skip
-    start(stage, guaranteed("later", 4))
+    (later,) = start(stage, guaranteed("later", 4))
+    stage.until(  # the Node came without its label, so the DaemonSet may have replaced the agent meanwhile
+        lambda: has_cpus(node, later, 4), "a new pod has its CPUs once the agent is there", PATIENCE_S
+    )
     judge_exclusive(stage, node, "on the node that came back")
     end(stage, "later")
     stage.expected |= _LEFT_NODE
@@ -252,11 +264,16 @@ def a_node_reboots_with_pods_that_wait(stage: Stage) -> None:
         *(tells_its_start(obj) for obj in (guaranteed("one", 4), guaranteed("other", 3), shared("beside"))),
     )
     judge_exclusive(stage, node, "before the reboot")
+    before = {name: container_ids(stage, name) for name in names}
     node = stage.guests.reboot()
     for name in names:
-        stage.until(lambda name=name: is_running(stage, name), f"{name} runs again", PATIENCE_S)
+        stage.until(
+            lambda name=name: is_running(stage, name) and not container_ids(stage, name) & before[name],
+            f"{name} runs again", PATIENCE_S,
+        )  # fmt: skip
     agent_is_ready(stage)
     placed = judge_exclusive(stage, node, "after the reboot")
+    stage.hold(set(placed) == {"one/c0", "other/c0"}, "both have CPUs of their own again", placed)
     stage.figure("CPUs after the reboot", json.dumps(placed))
     stage.figure("CPUs of the first instructions", json.dumps(starts(node)))
     end(stage, *names)
@@ -299,6 +316,12 @@ def a_node_joins_with_the_startup_taint(stage: Stage) -> None:
     stage.hold(not wrong, "each Guaranteed container began on the CPUs that it has", wrong)
     end(stage, *(str(obj["metadata"]["name"]) for obj in objects))
     stage.expected |= _LEFT_NODE
+
+
+def container_ids(stage: Stage, pod: str) -> set[str]:
+    """The ids of a pod's containers, as the kubelet tells them."""
+    status = stage.cluster.get(f"/api/v1/namespaces/default/pods/{pod}")["status"]
+    return {str(row.get("containerID")) for row in status.get("containerStatuses", ())}
 
 
 def tells_its_start(obj: dict[str, Any]) -> dict[str, Any]:

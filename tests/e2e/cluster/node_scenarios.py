@@ -11,7 +11,8 @@ from nri_plugin.model import bits
 from tests.e2e.lab.shell import LabError
 
 from .acting import create, events, pods
-from .guest_node import GuestNode
+from .components import UPDATER, foreign_program
+from .guest_node import HOST, GuestNode
 from .node_acting import (
     MEMORY,
     PATIENCE_S,
@@ -28,7 +29,7 @@ from .node_acting import (
     shared,
     start,
 )
-from .stage import Stage
+from .stage import NRT_GROUP, Stage
 
 Scenario = Callable[[Stage], None]
 NODE_SCENARIOS: dict[str, Scenario] = {}
@@ -38,6 +39,7 @@ _FILLERS = ("fill-1", "fill-2", "fill-3")
 
 _TRIES = 8
 _METRICS_PORT = 9465
+_VIEW = "as-another-sees-it"
 
 
 def node_scenario(function: Scenario) -> Scenario:
@@ -231,6 +233,41 @@ def unanswered(stage: Stage, node: GuestNode) -> int:
     )
     rows = [line for line in lines if line.startswith("nri_pin_exporter_answers_total{")]
     return sum(int(float(row.split()[-1])) for row in rows if 'result="answered"' not in row)
+
+
+@node_scenario
+def another_exporter_reads_what_the_agent_gave(stage: Stage) -> None:
+    """The unmodified topology updater of node-feature-discovery reads PodResources from nri-pin, and sees the same CPUs as we publish."""
+    node = agent_by_chart(stage)
+    start(stage, guaranteed("four", 4), guaranteed("two", 1, 1))
+    judge_exclusive(stage, node, "before it reads")
+    stage.until(lambda: available(stage, node) == 14 - 6, "our object accounts for them", PATIENCE_S)
+    view = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": _VIEW}}
+    create(stage, view, "/api/v1/nodes")  # it takes the object of another name, and leaves ours alone
+    node.put(foreign_program(UPDATER, stage.cluster.programs.parent), "/root/updater")
+    server = f"https://{HOST}:{stage.cluster.port}"
+    node.put(
+        stage.cluster.authority.kubeconfig("admin-outside", server, group="system:masters"), "/root/admin"
+    )
+    node.run(
+        f"cd /root && chmod +x updater && NODE_NAME={_VIEW} GOMAXPROCS=2 timeout 500 /root/updater -oneshot -metrics=0 -grpc-health=0"
+        " -podresources-socket=/run/nri-pin/exporter/pod-resources.sock -kubelet-config-uri=file:///var/lib/kubelet/config.yaml"
+        " -kubeconfig=/root/admin -config= -sleep-interval=1s >>/out/updater.log 2>&1"
+    )
+    ours, theirs = (cpus_by_zone(stage, name) for name in (node.name, _VIEW))
+    stage.figure("available CPUs by NUMA node, nri-pin's and theirs", f"{ours} and {theirs}")
+    stage.hold(ours == theirs, "both say how many CPUs of each NUMA node are available", (ours, theirs))
+    stage.cluster.ask("DELETE", f"{NRT_GROUP}/{_VIEW}")
+    end(stage, "four", "two")
+
+
+def cpus_by_zone(stage: Stage, node: str) -> dict[str, int]:
+    """Available CPUs by the number of the NUMA node, of the object of that name."""
+    zones = (stage.topology(node) or {}).get("zones", ())
+    return {
+        zone["name"].rpartition("-")[2]: int(one["available"])
+        for zone in zones for one in zone["resources"] if one["name"] == "cpu"
+    }  # fmt: skip
 
 
 @node_scenario

@@ -12,12 +12,13 @@ from .running import Result
 REPORTS = Path(__file__).resolve().parents[1]
 _TITLE = "What the real cluster found"
 _LEGEND = (
-    "`ok 25 / 12 s`: 25 facts held, none did not, in 12 seconds on a busy machine. Times are not judged."
+    "`ok 25 / 12 s`: 25 facts held, none did not, in 12 seconds on a busy machine. Times are not judged. "
+    "Scenarios were played when the last list says, not all with the same commit."
 )
 
 WHY_REFUSED = {
     "401": "its token had expired, or was bound to a pod or Node that was deleted",
-    "403": "an API server that had just started did not know the roles yet, or the Node of its token was deleted",
+    "403": "an API server that had just started did not know the roles yet, or the Node of its token, or its roles, were deleted before it",
     "404": "the Node had been deleted, or a server that had just started did not know the kind yet",
     "409": "the exporter's first apply is without force: it found fields of another writer, or an object that was being deleted",
     "500": "an API server that had just started had not read everything yet",
@@ -122,8 +123,15 @@ def _lists(results: Sequence[Result]) -> list[tuple[str, list[str]]]:
         ("Requests of our service accounts that were refused", refused or ["None."]),
         ("Seen", seen),
         ("Figures", figures),
+        ("When each was played, and with which commit", _played(results)),
     )
     return [(head, entries) for head, entries in named if entries]
+
+
+def _played(results: Sequence[Result]) -> list[str]:
+    """The days and commits, the newest first, with the scenarios of each."""
+    days = sorted({one.played for one in results if one.played}, reverse=True)
+    return [f"{day}: {', '.join(one.scenario for one in results if one.played == day)}" for day in days]
 
 
 def _cell(text: str) -> str:

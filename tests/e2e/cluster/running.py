@@ -1,5 +1,6 @@
 """Runs scenarios one after the other and keeps what they found."""
 
+import contextlib
 import json
 import shutil
 import time
@@ -9,7 +10,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from tests.e2e.lab.progress import say
-from tests.e2e.lab.shell import CannotRun
+from tests.e2e.lab.ready import CHECKOUT
+from tests.e2e.lab.shell import CannotRun, LabError, run
 from tests.e2e.lab.writing import write_whole
 
 from .control_plane import ControlPlane
@@ -39,12 +41,14 @@ class Result(Facts):
         title: what it shows.
         version: of Kubernetes.
         seconds: how long it took.
+        played: the day, and the commit that was checked out.
     """
 
     scenario: str = ""
     title: str = ""
     version: str = ""
     seconds: float = 0.0
+    played: str = ""
 
 
 def run_scenarios(names: Sequence[str], cluster: ControlPlane, version: str, work: Path) -> list[Result]:
@@ -74,10 +78,17 @@ def _run(name: str, cluster: ControlPlane, guests: Guests, version: str, work: P
         stage.judge_audit()
     found = {each.name: getattr(stage, each.name) for each in fields(Facts)}
     seconds = round(time.monotonic() - began, 1)
-    result = Result(**found, scenario=name, title=title, version=version, seconds=seconds)
+    result = Result(**found, scenario=name, title=title, version=version, seconds=seconds, played=_today())
     say(f"{name}: {len(result.held)} facts held, {len(result.failures)} did not, {result.seconds:.0f} s")
     keep(result, work)
     return result
+
+
+def _today() -> str:
+    commit = ""
+    with contextlib.suppress(LabError):  # it is no clone
+        commit = run(["git", "-C", CHECKOUT, "describe", "--always", "--dirty", "--abbrev=8"]).strip()
+    return f"{time.strftime('%Y-%m-%d', time.gmtime())}, {commit or 'no commit'}"
 
 
 def keep(result: Result, work: Path) -> None:

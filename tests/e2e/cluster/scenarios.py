@@ -33,7 +33,7 @@ from .acting import (
     start_extender,
 )
 from .burst import Burst
-from .components import topology_scheduler
+from .components import PLUGINS, foreign_program
 from .control_plane import ControlPlane, Object
 from .stage import DEPLOY, EXPORTER, NRT_GROUP, Stage, pod_object
 
@@ -486,7 +486,7 @@ def two_hundred_pods_at_once(stage: Stage) -> None:
         refused[words] = _burst(stage, words, "numa")
         stage.end("scheduler")
         stage.end("extender")
-    program = topology_scheduler(stage.cluster.programs.parent)
+    program = foreign_program(PLUGINS, stage.cluster.programs.parent)
     stage.start("scheduler", [program, f"--config={plugin_configuration(stage)}", "--secure-port=0", "-v=2"])
     refused["the Go plugin"] = _burst(stage, "the Go plugin", "numa")
     stage.hold(refused["the extender"] < refused["no topology"], "the extender spares refusals", refused)

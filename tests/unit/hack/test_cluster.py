@@ -16,7 +16,7 @@ from tests.e2e.lab.shell import CannotRun
 
 RESULT = Result(
     held=["a"], scenario="one", title="What it shows", version="1.35.3", seconds=2.0,
-    refused={"patch noderesourcetopologies 409": 2}, looks=3,
+    refused={"patch noderesourcetopologies 409": 2}, looks=3, played="2026-11-24, abc",
 )  # fmt: skip
 
 
@@ -30,6 +30,11 @@ def test_report_explains_refused_requests_and_counts_looks() -> None:
 
 def test_report_of_played_nodes_says_nothing_of_looks() -> None:
     assert "judged from outside" not in as_markdown([Result(scenario="one", version="1.35.3")])
+
+
+def test_report_says_when_and_with_which_commit_a_scenario_was_played() -> None:
+    old = Result(scenario="old", version="1.35.3", played="2026-11-20, 123")
+    assert as_markdown([old, RESULT]).endswith("\n* 2026-11-24, abc: one\n* 2026-11-20, 123: old\n")
 
 
 def test_kept_results_come_back(tmp_path: Path) -> None:
