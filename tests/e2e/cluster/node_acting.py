@@ -4,6 +4,7 @@ import functools
 import json
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.model import bits
@@ -147,34 +148,64 @@ def has_cpus(node: GuestNode, uid: str, count: int) -> bool:
     return bool(found) and {bits.parse_list(cpus).bit_count() for cpus in found} == {count}
 
 
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """All processes of the node at one time.
+
+    Attributes:
+        named: name and number of CPUs of each Guaranteed container with whole CPUs, by its id.
+        seen: the CPUs of each container, by its id.
+    """
+
+    named: dict[str, tuple[str, int]]
+    seen: dict[str, int]
+
+    @property
+    def exclusive(self) -> dict[str, int]:
+        """The CPUs of those that are to have them alone."""
+        return {container: mask for container, mask in self.seen.items() if container in self.named}
+
+    def overlaps(self) -> list[str]:
+        """Those that share them."""
+        return [
+            f"{self.named[one][0]} {bits.format_list(mask)} and {self.named.get(other, (other, 0))[0]} {bits.format_list(theirs)}"
+            for one, mask in self.exclusive.items()
+            for other, theirs in self.seen.items()
+            if one != other and mask & theirs
+        ]
+
+
+def look(stage: Stage, node: GuestNode) -> Looked:
+    """Look at all processes; what a container is to have comes from the kubelet's status."""
+    named: dict[str, tuple[str, int]] = {}
+    for pod in stage.cluster.get("/api/v1/pods")["items"]:
+        for row in pod["status"].get("containerStatuses", ()):
+            cpus = _whole_cpus(row)  # what it has: a resize that waits is in the spec only
+            if pod["status"].get("qosClass") == "Guaranteed" and cpus and "containerID" in row:
+                name = f"{pod['metadata']['name']}/{row['name']}"
+                named[row["containerID"].rpartition("/")[2]] = (name, cpus)
+    seen = {
+        container: functools.reduce(operator.or_, map(bits.parse_list, sets))
+        for (_, container), sets in cpus_of(node).items()
+    }
+    return Looked(named, seen)
+
+
+def overlaps(stage: Stage, node: GuestNode) -> list[str]:
+    """The exclusive CPUs that are shared just now."""
+    return look(stage, node).overlaps()
+
+
 def judge_exclusive(stage: Stage, node: GuestNode, when: str) -> dict[str, str]:
     """Hold that no process shares the CPUs of a Guaranteed container with whole CPUs, as the kubelet's status counts them.
 
     Returns:
         The CPUs of each of them, by `POD/CONTAINER`.
     """
-    everywhere = stage.cluster.get("/api/v1/pods")["items"]
-    named: dict[str, tuple[str, int]] = {}
-    for pod in everywhere:
-        for row in pod["status"].get("containerStatuses", ()):
-            cpus = _whole_cpus(row)  # what it has: a resize that waits is in the spec only
-            if pod["status"].get("qosClass") == "Guaranteed" and cpus and "containerID" in row:
-                named[row["containerID"].rpartition("/")[2]] = (
-                    f"{pod['metadata']['name']}/{row['name']}",
-                    cpus,
-                )
-    seen = {
-        container: functools.reduce(operator.or_, map(bits.parse_list, sets))
-        for (_, container), sets in cpus_of(node).items()
-    }
-    exclusive = {container: mask for container, mask in seen.items() if container in named}
-    overlaps = [
-        f"{named[one][0]} {bits.format_list(mask)} and {named.get(other, (other, 0))[0]} {bits.format_list(theirs)}"
-        for one, mask in exclusive.items()
-        for other, theirs in seen.items()
-        if one != other and mask & theirs
-    ]
-    stage.hold(not overlaps, f"no exclusive CPU is shared {when}", overlaps)
+    looked = look(stage, node)
+    named, exclusive = looked.named, looked.exclusive
+    shared_ones = looked.overlaps()
+    stage.hold(not shared_ones, f"no exclusive CPU is shared {when}", shared_ones)
     wrong = [
         (named[one], bits.format_list(mask))
         for one, mask in exclusive.items()
@@ -182,7 +213,7 @@ def judge_exclusive(stage: Stage, node: GuestNode, when: str) -> dict[str, str]:
     ]
     stage.hold(not wrong, f"every Guaranteed container has as many CPUs as it asked for {when}", wrong)
     stage.looks += 1
-    stage.shared_exclusive += len(overlaps)
+    stage.shared_exclusive += len(shared_ones)
     return {named[one][0]: bits.format_list(mask) for one, mask in exclusive.items()}
 
 

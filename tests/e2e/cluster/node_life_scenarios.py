@@ -29,6 +29,7 @@ from .node_acting import (
     has_cpus,
     is_running,
     judge_exclusive,
+    overlaps,
     restarts_of,
     shared,
     start,
@@ -392,6 +393,9 @@ def the_kubelets_static_policy_is_left_and_taken_up_again(stage: Stage) -> None:
     node.until_ready()
     kubectl("uncordon", node.name)
     start(stage, guaranteed("theirs", 2))
+    stage.until(  # the kubelet moves shared containers away only when its manager looks again, every ten seconds
+        lambda: not overlaps(stage, node), "the kubelet keeps others off its exclusive CPUs", PATIENCE_S
+    )
     again = judge_exclusive(stage, node, "under the kubelet again")
     stage.hold(after.items() <= again.items(), "nobody's CPUs have changed", (after, again))
     stage.hold(restarts_of(stage, "moved") == 0, "nothing was restarted")
@@ -419,5 +423,6 @@ def host_command(stage: Stage, node: GuestNode, *words: str) -> None:
         lambda: (found := (stage.cluster.found(path) or {}).get("status", {})).get("phase") in ("Succeeded", "Failed") and found,
         f"nri-pin {words[0]} {words[1]} has ended", PATIENCE_S,
     )  # fmt: skip
-    stage.hold(status["phase"] == "Succeeded", f"nri-pin {words[0]} {words[1]} succeeds", status)
+    said = " ".join(node.run(f"cat /var/log/pods/default_{pod}_*/*/*.log"))
+    stage.hold(status["phase"] == "Succeeded", f"nri-pin {words[0]} {words[1]} succeeds", said)
     end(stage, pod)
