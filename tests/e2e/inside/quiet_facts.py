@@ -60,6 +60,7 @@ def timed(node: Node, fact: Callable[[], bool], what: str) -> None:
     """Wait for a fact, and tell how many seconds that took; the time is never judged."""
     began = time.monotonic()
     wait_for(fact, SOON_S, what)
+    node.expect(what, True)
     node.figure(f"seconds until {what}", round(time.monotonic() - began, 2))
 
 

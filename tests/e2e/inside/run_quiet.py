@@ -29,6 +29,7 @@ from .scenarios_quiet_others import (
     an_isolated_partition_stays_one,
     irqbalance_is_told,
     noise_is_gone_where_cpus_are_quiet,
+    noise_is_seen_where_cpus_are_not_quiet,
     packets_are_steered_elsewhere,
 )
 from .scenarios_quiet_pods import the_agent_s_pod_needs_its_mounts, the_probe_s_pod_measures_its_cpus
@@ -59,6 +60,7 @@ _STORY = (
     an_isolated_partition_stays_one,
     packets_are_steered_elsewhere,
     a_container_gets_cpus_that_share_no_queue,
+    noise_is_seen_where_cpus_are_not_quiet,
     noise_is_gone_where_cpus_are_quiet,
     the_probe_s_pod_measures_its_cpus,
     the_agent_s_pod_needs_its_mounts,

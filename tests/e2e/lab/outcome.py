@@ -1,5 +1,6 @@
 """What the inner half tells, line by line, turned into progress lines and one row of the final table."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +16,7 @@ class Outcome:
     """One run: which containerd it was, what held and what did not; `broken` is why it ended too early.
 
     Where `too_slow` says how the host showed to be too slow, what did not hold says nothing about the product.
-    `cells` are the scenarios that ended.
+    `keep` is given each scenario that ended, at once: an interrupted run loses none.
     """
 
     run: str
@@ -26,7 +27,7 @@ class Outcome:
     broken: str = ""
     seconds: float = 0.0
     too_slow: str = ""
-    cells: dict[str, Cell] = field(default_factory=dict)
+    keep: Callable[[Cell], None] = lambda _cell: None
     _linux: str = ""
     _playing: Cell = field(default_factory=lambda: Cell("", "", ""))
 
@@ -58,7 +59,7 @@ class Outcome:
             say(f"  {self.run}: {message['what']}: {message['value']}")
         elif kind == "end":
             self._playing.seconds, self._playing.too_slow = message["seconds"], self.too_slow
-            self.cells[self._playing.scenario] = self._playing
+            self.keep(self._playing)
             say(f"  {self.run}: {message['scenario']}: {message['seconds']} s")
 
     def _hear_fact(self, message: dict[str, str]) -> None:

@@ -44,7 +44,7 @@ def as_markdown(results: Sequence[Result], titles: Sequence[str]) -> str:
             (
                 cell.figures[ABOUT]
                 for (name, _), cell in cells.items()
-                if name == scenario and ABOUT in cell.figures
+                if name == scenario and cell.figures.get(ABOUT)
             ),
             "",
         )

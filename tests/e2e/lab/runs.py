@@ -197,6 +197,10 @@ def perform(run: Run, lab: Lab) -> Outcome:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     outcome = Outcome(run.title, place / "output.log")
+    if run.in_guest:
+        outcome.keep = lambda cell: keep(
+            results_of(lab.work), run.machine, run.title, [cell], accelerator(lab, run.root)
+        )
     began = time.monotonic()
     try:
         with step(run.title):
@@ -208,14 +212,6 @@ def perform(run: Run, lab: Lab) -> Outcome:
     if outcome.broken:
         say(f"  {run.title}: {outcome.broken}")
     outcome.seconds = time.monotonic() - began
-    if run.in_guest and outcome.cells:
-        keep(
-            results_of(lab.work),
-            run.machine,
-            run.title,
-            [*outcome.cells.values()],
-            accelerator(lab, run.root),
-        )
     return outcome
 
 

@@ -206,7 +206,8 @@ def _hear(outcome: Outcome, kind: str, **values: object) -> None:
 
 
 def test_a_run_keeps_scenarios_that_ended_and_its_report_shows_them(tmp_path: Path) -> None:
-    outcome = Outcome(TITLES[0], tmp_path / "output.log")
+    played: list[Cell] = []
+    outcome = Outcome(TITLES[0], tmp_path / "output.log", keep=played.append)
     _hear(outcome, "runtime", version="2.1.9", linux="6.1.0-test")
     for scenario in ("a write is undone", "another | one"):
         _hear(outcome, "begin", scenario=scenario, about="Line 10: a foreign writer.")
@@ -214,7 +215,7 @@ def test_a_run_keeps_scenarios_that_ended_and_its_report_shows_them(tmp_path: Pa
         _hear(outcome, "figure", scenario=scenario, what="seconds", value=1.5)
         _hear(outcome, "end", scenario=scenario, seconds=12)
     _hear(outcome, "begin", scenario="broken off", about="")
-    keep(tmp_path, "quiet-cpus", outcome.run, [*outcome.cells.values()], "tcg")
+    keep(tmp_path, "quiet-cpus", outcome.run, played, "tcg")
     text = quiet_report.as_markdown(kept(tmp_path), TITLES)
     assert f"* {TITLES[0]}: 6.1.0-test\n* {TITLES[1]}: not played" in text
     assert "| a write is undone | Line 10: a foreign writer. | ok 1 / 12 s | - |" in text
