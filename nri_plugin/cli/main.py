@@ -24,10 +24,11 @@ from nri_plugin.cli.output import echo, format_option
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command: its place, `module:attribute`, and its line in the list of commands."""
+    """A command: its place, `module:attribute`, its line in the list of commands, and whether it has commands itself."""
 
     target: str
     summary: str
+    is_group: bool = False
 
 
 class LazyGroup(click.Group):
@@ -60,13 +61,24 @@ class LazyGroup(click.Group):
         """The command of the first word.
 
         Raises:
-            UsageError: there is none; suggests the most similar name.
+            UsageError: there is none; suggests the most similar name, or the group that has the word.
         """
         names = self.list_commands(ctx)
         if args[0] not in names and not args[0].startswith("-") and not ctx.resilient_parsing:
-            close = difflib.get_close_matches(args[0], names, n=1)
+            close = self._below(ctx, args[0]) or difflib.get_close_matches(args[0], names, n=1)
             ctx.fail(f"no such command '{args[0]}'" + (f", did you mean '{close[0]}'" if close else ""))
         return super().resolve_command(ctx, args)
+
+    def _below(self, ctx: click.Context, word: str) -> list[str]:
+        """The commands of groups below this one that have that name."""
+        commands = {
+            name: self.get_command(ctx, name) for name, entry in self.entries.items() if entry.is_group
+        }
+        return [
+            f"{name} {word}"
+            for name, command in commands.items()
+            if isinstance(command, click.Group) and word in command.list_commands(ctx)
+        ]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Names of commands with their summaries, or options."""
@@ -168,7 +180,7 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "Measure what disturbs exclusive CPUs, and say what would end it.",
     ),
     "state": CommandEntry(
-        "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations."
+        "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations.", is_group=True
     ),
     "replay": CommandEntry(
         "nri_plugin.cli.replay.replay:command",
@@ -178,11 +190,12 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.release:command", "Give all CPUs back to every container, before nri-pin is removed."
     ),
     "install": CommandEntry(
-        "nri_plugin.cli.install:command", "Install the plugin for the container runtime to start."
+        "nri_plugin.cli.install:command", "Install the agent for systemd or the container runtime to start."
     ),
     "migrate": CommandEntry(
         "nri_plugin.cli.migrate.migrate:group",
         "Move this node from the kubelet's managers to nri-pin, or back.",
+        is_group=True,
     ),
     "export": CommandEntry(
         "nri_plugin.cli.export:command", "Publish the capacity of this node as a NodeResourceTopology object."

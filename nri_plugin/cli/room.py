@@ -20,13 +20,14 @@ from nri_plugin.model.records import QOSClass
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import Delivery, PlacedDevice
 from nri_plugin.simulator.runtime.pods import PodSpec
-from nri_plugin.simulator.simulate.node import PlayedNode
+from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode
 from nri_plugin.simulator.simulate.room import (
     FreedRoom,
     TrialBudget,
     freed_by,
     largest_exclusive,
     more_that_fit,
+    requests_of,
     standing_node,
 )
 from nri_plugin.simulator.simulate.rows import read_shape, shape_text
@@ -194,7 +195,7 @@ def room_of(found: Ground, shapes: Sequence[PodSpec], devices: tuple[PlacedDevic
     now = standing_node(found.node, found.state, devices, links)
     empty = standing_node(found.node, State(), devices, links)
     return NodeRoomAnswer(
-        (*found.notes, *_doubts(found, shapes, devices)),
+        (*found.notes, *_requested(now), *_doubts(found, shapes, devices)),
         len(found.state.available(found.node)),
         len(found.node.allocatable),
         tuple(_shape_room(pod, now, empty) for pod in shapes),
@@ -249,6 +250,19 @@ def _policy_rooms(node: Node, state: State) -> Iterator[PolicyRoom]:
         largest = largest_exclusive(standing_node(own, state))
         nodes = own.topology.nodes_of(largest.cpus) if largest.count else ""
         yield PolicyRoom(policy, is_own, largest.count, str(largest.cpus), str(nodes))
+
+
+def _requested(now: PlayedNode) -> Iterator[str]:
+    """Why fewer CPUs can be requested than are available; requests count as for scheduler and kubelet."""
+    state, room = now.state, now.room or NodeRoom({})
+    most, used = room.allocatable.get("cpu", 0), room.used.get("cpu", 0)
+    if state.pods and most - used < len(state.available(now.node)) * 1000:
+        left = f"{(most - used) / 1000:g}" if used < most else "none"
+        yield f"pods request {used / 1000:g} of {most / 1000:g} CPUs, so {left} can be requested, fewer than are available"
+    for uid, pod in state.pods.items():
+        milli = requests_of(state, pod).get("cpu", 0)
+        if milli and not state.containers_of(uid) and not state.allocations_of(uid):
+            yield f"{pod.namespace}/{pod.name} runs no container and counts until it is deleted: it requests {milli / 1000:g} CPUs"
 
 
 def _doubts(found: Ground, shapes: Sequence[PodSpec], devices: Sequence[PlacedDevice]) -> Iterator[str]:

@@ -193,10 +193,7 @@ def noise_of(
     seconds = max(after.at_s - before.at_s, 0.0)
     difference = _Difference(cpus, before, after, int(MOST_PER_SECOND * max(seconds, 1.0)))
     rows = [
-        *difference.interrupts(),
-        *difference.softirqs(),
-        *difference.times(*own),
-        *difference.queue(),
+        *(difference.rows(own) if difference.cpus else ()),
         *(_of_container(*own, mems) if own[0] and own[1] else ()),
     ]
     rows.sort(key=lambda row: (ORDER[row.kind], row.interrupt is None, -row.total, row.name))
@@ -214,6 +211,13 @@ class _Difference:
             if online is not None:
                 self.uncounted |= cpus - online
         self.cpus = cpus - self.uncounted
+
+    def rows(self, own: tuple[ContainerCounters | None, ContainerCounters | None]) -> Iterator[NoiseRow]:
+        """All that the files of the node tell of these CPUs."""
+        yield from self.interrupts()
+        yield from self.softirqs()
+        yield from self.times(*own)
+        yield from self.queue()
 
     def interrupts(self) -> Iterator[NoiseRow]:
         for line, by_cpu in self._counts(self.before.interrupts, self.after.interrupts):

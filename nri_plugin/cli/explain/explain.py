@@ -489,6 +489,8 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
         raise click.UsageError(
             both if name else "name a container, or ask for one with --cpu, --memory or --device"
         )
+    if is_what_if and not any(asked[key] for key in (*REQUESTS, *POD_PAGES)):
+        raise click.UsageError("the container asks for nothing; ask for one with --cpu, --memory or --device")
     try:
         answer = of_what_if(asked) if is_what_if else of_container(name or "", asked)
     except NotOneError as error:

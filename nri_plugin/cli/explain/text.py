@@ -281,7 +281,7 @@ _STAGES = {
     AssignmentStage.WHOLE_NODE: "whole NUMA nodes",
     AssignmentStage.WHOLE_SOCKET: "whole sockets",
     AssignmentStage.WHOLE_CACHE: "whole uncore caches",
-    AssignmentStage.PART_OF_CACHE: "the rest out of one uncore cache",
+    AssignmentStage.PART_OF_CACHE: "out of one uncore cache",
     AssignmentStage.WHOLE_CORE: "whole cores, in the fullest place first",
     AssignmentStage.SINGLE_CPUS: "single CPUs, on cores in use first",
     AssignmentStage.BEST_FIT: "the tightest uncore caches that hold them",

@@ -216,7 +216,15 @@ def _causes(noise: CPUNoise, interrupts: Mapping[int, ReachingInterrupt], width:
         lines += _folded(f"{title}: {cause.says}", width, "")
         lines += _folded(f"-> {cause.ends}{':' if cause.command else ''}", width, INDENT)
         lines += [f"{INDENT}   {cause.command}"] if cause.command else []
-    return ["", *lines] if lines else ["", "nothing disturbed these CPUs as far as can be seen"]
+    if lines:
+        return ["", *lines]
+    is_counted = bool(noise.cpus - noise.uncounted)
+    return [
+        "",
+        "nothing disturbed these CPUs as far as can be seen"
+        if is_counted
+        else "none of these CPUs was counted",
+    ]
 
 
 def _is_below_resolution(noise: CPUNoise, row: NoiseRow) -> bool:

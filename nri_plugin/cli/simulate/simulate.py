@@ -76,8 +76,8 @@ not met; 2 for wrong usage.
     "sets",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Replace a key of the configuration, or name a policy option alone: full-pcpus-only=true. The policy options of a "
-    "manager are replaced altogether.",
+    help="Replace a key of the configuration, or name a policy option alone: full-pcpus-only=true, or a feature gate: "
+    "featureGates.NAME=true. The policy options of a manager, and the gates, are replaced altogether.",
 )
 @click.option(
     "--shape",

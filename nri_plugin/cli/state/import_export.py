@@ -28,7 +28,7 @@ from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.convert import named_allocations
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option, usage_errors
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
-from nri_plugin.model.errors import CheckpointError
+from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
 from nri_plugin.model.records import is_whole_pod
 from nri_plugin.model.state import State
@@ -145,6 +145,10 @@ def export_command(
     with usage_errors():
         config, node = _configured(_path(config_path, kubelet_dir), state_dir, root)
         _check_static(config, kubelet_dir)
+        if not os.path.isdir(kubelet_dir):
+            raise HostError(
+                kubelet_dir, "there is no such directory; make it, or name the kubelet's root directory"
+            )
         state, files = exportable(config, node)
         for name, data in files.items():
             _write(os.path.join(kubelet_dir, name), data, force=force)
@@ -337,7 +341,7 @@ def _told(state: State, where: str, output_format: str, more: Mapping[str, str] 
             {"container": key, "cpus": str(one.cpus), "mems": str(one.mems)}
             for key, one in state.allocations.items()
         ]
-        echo(json.dumps({"written": where.split(", "), "promises": rows, **(more or {})}, indent=2))
+        echo(json.dumps({"written": where.split(", "), "allocations": rows, **(more or {})}, indent=2))
         return
     for key, one in state.allocations.items():
         mems = f"  mems {one.mems}" if one.mems else ""

@@ -11,6 +11,7 @@ import click
 
 from nri_plugin.checkpoint.file import (
     DEFAULT_DIR,
+    FILE_NAME,
     LOCK_FILE,
     OBSERVED_FILE_NAME,
     latest_path,
@@ -99,6 +100,9 @@ def usage_errors() -> Iterator[None]:
     """
     try:
         yield
+    except ConfigError as error:
+        # lines to copy into a file are indented, by which the command line tells them from others
+        raise WrongUsageError("\n  ".join((error.sentence, *error.more))) from error
     except NriPinError as error:
         raise WrongUsageError(str(error)) from error
 
@@ -165,8 +169,11 @@ def what_to_do(error: CheckpointError, path: str) -> str:
         return "show it with the nri-pin that wrote it"
     if isinstance(error.__cause__, OSError):
         return "name the agent's --state-dir, or a checkpoint with --state"
-    if os.path.dirname(os.path.abspath(path)) != DEFAULT_DIR:
-        return "`nri-pin state repair` shows what can be saved of it"
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.basename(path) != FILE_NAME:
+        return f"`nri-pin state repair --state-dir` shows what can be saved of it in a directory of its own, as {FILE_NAME}"
+    if folder != DEFAULT_DIR:
+        return f"`nri-pin state repair --state-dir {folder}` shows what can be saved of it"
     return (
         "nothing has to be deleted: the agent writes a new one at its next change, and at its next start "
         "sets this one aside and rebuilds from the one before it or from the runtime; "

@@ -92,7 +92,7 @@ def header(model: Model, width: int, at: float, most: int) -> list[Text]:
     """The source, totals, and a bar for each NUMA node."""
     sample = model.sample
     paused = "  PAUSED" if model.is_paused else ""
-    away = "" if sample.is_connected else "  AGENT AWAY, as its checkpoint says"
+    away = "" if sample.is_connected else "  AGENT AWAY; from its checkpoint"
     lines = [
         Text(f"nri-pin top  {clock_time(at)}{paused}{away}", "head"),
         Text(f"from {sample.source}", "" if sample.is_connected else "fresh"),

@@ -9,6 +9,7 @@ lists it.
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
@@ -36,6 +37,8 @@ __all__ = [
 ]
 
 _SUFFIX = ".yaml"
+_RECORDED = re.compile(rb"\x1f\x8b|\s*(?:<|\{\s*\")")
+"""How gzip, XML and JSON begin; `nri_plugin.simulator.machine.source` reads such files."""
 
 CPU_DIR = "sys/devices/system/cpu"
 NODE_DIR = "sys/devices/system/node"
@@ -98,14 +101,18 @@ def load(name_or_path: str) -> Description:
 
     Raises:
         ConfigError: the file is no description; names line and column.
-        HostError: neither a shipped machine nor a readable file.
+        HostError: neither a shipped machine nor a readable file, or a file that was recorded.
     """
     shipped_one = shipped_text(name_or_path)
     if shipped_one is not None:
         return parse(shipped_one, name_or_path)
     path = Path(name_or_path)
     try:
-        text = path.read_text("utf-8")
+        data = path.read_bytes()
+        if _RECORDED.match(data):
+            detail = "is the file of a real machine; a name or a description can be played, nri-pin simulate takes both"
+            raise HostError(name_or_path, detail)
+        text = data.decode("utf-8")
     except FileNotFoundError as err:
         detail = "is neither a file nor the name of a shipped machine; nri-pin topology --list names them"
         raise HostError(name_or_path, detail) from err

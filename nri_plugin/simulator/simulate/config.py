@@ -25,6 +25,7 @@ LEAST = "cpuManagerPolicy: static"
 RESERVED_MEMORY = "[{numaNode: %d, limits: {memory: 100Mi}}]"
 """The default of evictionHard, which the sum of reserved memory must equal."""
 
+GATES = "featureGates"
 RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
 HOW = "say others with --set reservedSystemCPUs="
 
@@ -100,18 +101,21 @@ def parse_set(word: str, option: str = "--set") -> tuple[str, str]:
 
 
 def parse_sets(words: Iterable[str], option: str = "--set") -> dict[str, str]:
-    """The values by key; policy options may be named alone, `full-pcpus-only=true`, and are put together.
+    """The values by key; policy options may be named alone, `full-pcpus-only=true`, feature gates as `featureGates.NAME=true`.
 
     Raises:
         ConfigError: a word is not KEY=VALUE.
     """
     managers = {one.name: one.manager.key for one in REGISTRY.values() if one.manager is not None}
     found: dict[str, str] = {}
-    options: dict[str, dict[str, str]] = {}
+    options: dict[str, dict[str, str | bool]] = {}
     for word in words:
         key, value = parse_set(word, option)
+        above, _, gate = key.partition(".")
         if key in managers:
             options.setdefault(managers[key], {})[key] = value
+        elif above == GATES and gate:
+            options.setdefault(GATES, {})[gate] = {"true": True, "false": False}.get(value, value)
         else:
             found[key] = value
     return found | {key: json.dumps(rows) for key, rows in options.items()}

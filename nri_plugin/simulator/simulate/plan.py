@@ -35,7 +35,7 @@ from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import one_of, unknown
 from nri_plugin.config.yaml_tree import Place
 from nri_plugin.model.errors import ConfigError
-from nri_plugin.simulator.machine.machine import described_in
+from nri_plugin.simulator.machine.machine import described_in, shipped_text
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.scenario import (
@@ -254,6 +254,8 @@ def _text(word: str) -> tuple[str, str]:
         file = "standard input"
         return read_text(file, stream=sys.stdin), file
     absent = "is neither a file nor the name of a shipped scenario; nri-pin simulate --list names them"
+    if shipped_text(word) is not None:
+        absent = f"is a machine; name a scenario after it, such as nri-pin simulate {word} pods.yaml"
     return read_text(word, absent=absent), word
 
 

@@ -15,7 +15,7 @@ Steps:
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nri_plugin.model.options import MemoryManagerPolicy
+from nri_plugin.model.options import REGISTRY, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager
@@ -210,7 +210,13 @@ def simulate(
         refused=_alike(steps),
         totals=totals(played, containers),
         pods=tuple(rows.pods()),
-        notes=(*plan.notes, *played.steps.notes, *_assumptions(machine, plan), *_left_out(played, capacity)),
+        notes=(
+            *plan.notes,
+            *played.steps.notes,
+            *_assumptions(machine, plan),
+            *_pod_level(plan, chosen.node),
+            *_left_out(played, capacity),
+        ),
     )
 
 
@@ -361,6 +367,17 @@ def _alike(steps: Iterable[StepRow]) -> tuple[RefusedRow, ...]:
         for key, keys in found.items()
     )
     return tuple(sorted(groups, key=lambda group: -len(group.containers)))
+
+
+def _pod_level(plan: PodPlan, node: Node) -> Iterable[str]:
+    """Why resources of pods as wholes have no effect, where no gate turns them on."""
+    pods = (step.pod for step in plan.steps if isinstance(step, Run) and step.pod.whole is not None)
+    if (pod := next(pods, None)) is not None and not node.options.pod_level_managers:
+        gate = f"featureGates.{REGISTRY['pod_level_managers'].gate}"
+        yield (
+            f"{pod.key} has resources of its own (spec.resources), and {gate} is off: no pod has CPUs as a whole; "
+            f"try --set {gate}=true"
+        )
 
 
 def _assumptions(machine: SourcedMachine, plan: PodPlan) -> Iterable[str]:

@@ -83,6 +83,11 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
         (["--bogus"], "nri-pin: no such option '--bogus'; see nri-pin --help\n"),
         (["rnu"], "nri-pin: no such command 'rnu', did you mean 'run'; see nri-pin --help\n"),
         (
+            ["history"],
+            "nri-pin: no such command 'history', did you mean 'state history'; see nri-pin --help\n",
+        ),
+        (["import"], "nri-pin: no such command 'import', did you mean 'state import'; see nri-pin --help\n"),
+        (
             ["state", "shwo"],
             "nri-pin: no such command 'shwo', did you mean 'show'; see nri-pin state --help\n",
         ),

@@ -1,6 +1,7 @@
 """`nri-pin room`: its answer for eyes and for programs, and what it says where it cannot know."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,21 @@ def test_no_single_end_may_free_more(machine: str, tmp_path: Path) -> None:
         "--machine", machine, "--state", checkpoint(tmp_path, state), "--shape", "cpu=14,memory=1Gi"
     )
     assert "no pod's end alone lets more fit" in found
+
+
+def test_requests_that_take_more_than_the_exclusive_cpus_are_named(machine: str, tmp_path: Path) -> None:
+    words = ("--machine", machine, "--state")
+    state = held(("a", "1,9", "0"))
+    assert "note: pods request" not in answer(*words, checkpoint(tmp_path / "own", state))
+    for milli, left in ((3500, "8.5"), (20000, "none")):
+        refused = PodRecord("r", "s-r", "r", "ml", QOSClass.BURSTABLE, "/kubepods/podr", cpu_milli=milli)
+        more = replace(state, pods={**state.pods, "r": refused})
+        found = " ".join(answer(*words, checkpoint(tmp_path / str(milli), more)).split())
+        assert f"of 14 CPUs, so {left} can be requested, fewer than are available" in found
+        assert (
+            f"ml/r runs no container and counts until it is deleted: it requests {milli / 1000:g} CPUs"
+            in found
+        )
 
 
 def test_answer_for_programs(machine: str, tmp_path: Path) -> None:

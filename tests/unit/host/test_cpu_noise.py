@@ -93,6 +93,12 @@ def test_a_cpu_that_is_offline_at_one_end_is_named_and_not_counted(gone_at: str)
     assert noise.total(NoiseKind.STRANGERS) is None  # what the container used on CPU 3 is not known
 
 
+def test_of_cpus_that_are_all_offline_nothing_is_known() -> None:
+    other = {TICK: {7: 1}}, {7: 0}
+    noise = noise_of(CPUS, reading(0.0, *other), reading(1.0, *other))
+    assert (noise.uncounted, noise.rows) == (CPUS, ())
+
+
 def test_a_cpu_that_goes_between_two_files_of_one_reading_is_not_counted_from_0() -> None:
     before = reading(0.0, {TICK: {2: 10}}, {2: 0, 3: 0})
     after = reading(1.0, {TICK: {2: 11, 3: 4_000_000}}, {2: 0, 3: 0})

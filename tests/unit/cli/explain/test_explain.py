@@ -104,7 +104,15 @@ def test_what_a_pod_as_a_whole_needs_is_noted() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [(), ("a", "--cpu", "2"), ("a", "--with", "nothing"), ("a", "--pod-cpu", "2")]
+    "words",
+    [
+        (),
+        ("a", "--cpu", "2"),
+        ("a", "--with", "nothing"),
+        ("a", "--pod-cpu", "2"),
+        ("--machine", "laptop"),
+        ("--policy", "restricted"),
+    ],
 )
 def test_either_a_container_or_a_what_if_is_asked(words: tuple[str, ...]) -> None:
     answer = ask(*words)

@@ -200,6 +200,18 @@ def test_a_cpu_that_goes_offline_meanwhile_is_named(fake: FakeNode, monkeypatch:
     assert "CPUs 3 were offline at one end" in fake.run("web-0/app").stdout
 
 
+def test_cpus_of_which_none_was_online_are_not_called_quiet(
+    fake: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nri_plugin.cli.noise.noise.time.sleep", fake.waited.append)
+    fake.online.remove(4)
+    fake.write()
+    told_of_it = fake.run("db-0/app").stdout
+    assert "CPUs 4 were offline" in told_of_it
+    assert "none of these CPUs was counted" in told_of_it
+    assert "nothing disturbed" not in told_of_it
+
+
 def test_wide_shows_every_cpu_however_narrow_the_terminal(
     fake: FakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -107,6 +107,7 @@ def test_pods_may_come_from_standard_input(run, monkeypatch: pytest.MonkeyPatch)
         (["-", "-"], "only one of MACHINE and SCENARIO can be standard input"),
         (["pods.yaml"], "pods.yaml names no machine; put one before it, such as laptop pods.yaml"),
         (["nowhere", "pods.yaml"], "nowhere: is neither a file nor the name of a shipped machine"),
+        (["demo"], "demo: is a machine; name a scenario after it, such as nri-pin simulate demo pods.yaml"),
         (["two.txt", "nothing.yaml"], "nothing.yaml: is neither a file nor the name of a shipped scenario"),
         (["two.txt", "pods.yaml", "--set", "x"], "--set: expected KEY=VALUE"),
         (["two.txt", "pods.yaml", "--set", "numa=1"], "--set numa: unknown key"),

@@ -698,7 +698,12 @@ def test_what_cannot_be_read_ends_in_what_to_do(directory: Path, monkeypatch: py
     assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
     file.write_text(whole[:-20])
     damaged = run("verify", directory).output
-    assert damaged.rstrip().endswith("; `nri-pin state repair` shows what can be saved of it")
+    assert damaged.rstrip().endswith(
+        f"; `nri-pin state repair --state-dir {directory}` shows what can be saved of it"
+    )
+    (directory / "copy.json").write_text(whole[:-20])
+    copied = CliRunner().invoke(command, ["show", "--state", str(directory / "copy.json")]).output
+    assert copied.rstrip().endswith("shows what can be saved of it in a directory of its own, as state.json")
     assert "the agent writes" not in damaged
     with monkeypatch.context() as patched:
         patched.setattr("nri_plugin.cli.state.source.DEFAULT_DIR", str(directory))

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import stat
 import subprocess
 from pathlib import Path
@@ -194,6 +195,25 @@ def test_memory_is_never_left_out_without_a_word(site: Site) -> None:
     assert site.promises() == {"u1/db": "2-5", "u2/web": "8-11"}
 
 
+def test_an_export_needs_a_directory_that_is_there(site: Site) -> None:
+    site.wrote(APART, "0-1,6-7,12-15")
+    assert site.run("import").exit_code == 0
+    shutil.rmtree(site.folder / "kubelet")
+    result = site.run("export")
+    assert result.exit_code == 2
+    assert (
+        "kubelet: there is no such directory; make it, or name the kubelet's root directory" in result.output
+    )
+
+
+def test_the_lines_of_a_first_configuration_stay_lines(site: Site) -> None:
+    (site.folder / "config.yaml").unlink()
+    assert (
+        'write these lines to it:\n  cpuManagerPolicy: static\n  reservedSystemCPUs: "'
+        in site.run("import").output
+    )
+
+
 def test_an_export_says_how_to_retire_the_checkpoint(site: Site) -> None:
     site.wrote(APART, "0-1,6-7,12-15")
     assert site.run("import").exit_code == 0
@@ -242,7 +262,7 @@ def test_promises_go_back_to_the_kubelet(site: Site) -> None:
     assert "--force replaces it" in refused.output
     result = site.run("export", "--force", "-o", "json")
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["promises"][0] == {"container": "u1/db", "cpus": "2-5", "mems": ""}
+    assert json.loads(result.output)["allocations"][0] == {"container": "u1/db", "cpus": "2-5", "mems": ""}
     written = site.kubelet / "cpu_manager_state"
     assert written.read_bytes() == before.replace(b": ", b":").replace(b", ", b",")
     assert load_refusal(written.read_bytes(), "cpu", "static") == ""

@@ -117,7 +117,7 @@ def test_without_the_agent_that_is_said_and_its_counts_are_not_known() -> None:
     (new,) = model.take(sample(state_of("db"), connected=False), NOW)
     assert new.facts == {"what": "agent", "connected": False}
     lines = picture(model)
-    assert "AGENT AWAY, as its checkpoint says" in lines[0]
+    assert "AGENT AWAY; from its checkpoint" in lines[0]
     assert "refused ?  drifts ?" in "  ".join(lines)
 
 

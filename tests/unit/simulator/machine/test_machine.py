@@ -167,6 +167,13 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
         load(str(tmp_path))
 
 
+@pytest.mark.parametrize("begin", [b"\x1f\x8b", b'{\n "caches": {}}', b"<?xml?>"])
+def test_a_recorded_machine_cannot_be_played(begin: bytes, tmp_path: Path) -> None:
+    (tmp_path / "node").write_bytes(begin)
+    with pytest.raises(HostError, match="node: is the file of a real machine; a name or a description"):
+        load(str(tmp_path / "node"))
+
+
 @pytest.mark.parametrize(
     ("scenario", "place"),
     [

@@ -6,7 +6,7 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
-from nri_plugin.simulator.simulate.config import choose, parse_set
+from nri_plugin.simulator.simulate.config import choose, parse_set, parse_sets
 from tests.builders import machine
 
 TWO = machine(nodes=2, cores=2, threads=2)
@@ -34,6 +34,14 @@ def test_a_value_is_written_as_in_the_file() -> None:
     )
     assert found.node.options.full_pcpus_only
     assert found.node.options.never_refuse == {"a", "b"}
+
+
+def test_a_feature_gate_is_named_as_in_what_ifs() -> None:
+    found = choose(TWO, sets=parse_sets(["featureGates.PodLevelResourceManagers=true"]))
+    assert found.node.options.pod_level_managers
+    assert parse_sets(["numa.x=1"]) == {"numa.x": "1"}
+    with pytest.raises(ConfigError, match="expected true or false, found maybe"):
+        choose(TWO, sets=parse_sets(["featureGates.PodLevelResourceManagers=maybe"]))
 
 
 def test_static_memory_comes_with_the_least_that_goes_with_it() -> None:

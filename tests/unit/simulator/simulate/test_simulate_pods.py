@@ -85,6 +85,8 @@ def test_the_feature_gate_decides_whether_the_pod_gets_anything(tmp_path: Path, 
     found = simulated(tmp_path, 2, gate=gate)
     assert bool(found.pods) == (gate == "true")
     assert bool(found.totals.exclusive_cpus) == (gate == "true")
+    off = [note for note in found.notes if "featureGates.PodLevelResourceManagers is off" in note]
+    assert [note.partition(" has ")[0] for note in off] == ([] if gate == "true" else ["ml/p0"])
 
 
 def test_a_comparison_tells_the_pool_of_a_pod_from_that_of_the_node(tmp_path: Path) -> None:
