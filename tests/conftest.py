@@ -21,6 +21,9 @@ settings.register_profile("local", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
+# In the locale C pictures are drawn in ASCII.
+os.environ["LC_ALL"] = "C.UTF-8"
+
 # A shell starts what runs in its background with SIGINT ignored, and so would be every process a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

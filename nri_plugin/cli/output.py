@@ -96,6 +96,17 @@ def wants_colour() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def output_encoding() -> str:
+    """The encoding that pictures have to keep to: ASCII in the locale C, else that of standard output.
+
+    Python writes UTF-8 in the locale C, whatever the terminal shows. Where only LANG names it, Python has set LC_CTYPE.
+    Source: PEP 538, PEP 540.
+    """
+    everything, ctype, lang = (os.environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG"))
+    chosen = everything or (ctype if ctype != "C.UTF-8" else "") or lang
+    return "ascii" if chosen in ("C", "POSIX") else sys.stdout.encoding or "ascii"
+
+
 NARROW = 80
 """The width of output that does not go to a terminal."""
 

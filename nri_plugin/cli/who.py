@@ -130,7 +130,8 @@ def command(
 ) -> None:
     """Show who holds a CPU, a cache or a NUMA node, and who shares core, caches and memory with a container.
 
-    CONTAINER is NAMESPACE/POD/CONTAINER, the end of it, or the beginning of its id.
+    CONTAINER is NAMESPACE/POD/CONTAINER, the end of it, or the beginning of its id. The checkpoint holds no devices:
+    `nri-pin explain CONTAINER` shows those that it was created with, and their NUMA nodes.
 
     Exit code: 0; 1 when no container has such a name, or several have; 2 when there is no such CPU or part, no
     checkpoint, or the machine of the checkpoint is not known.

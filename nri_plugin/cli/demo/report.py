@@ -1,7 +1,6 @@
 """The output of the demo: lines in 80 columns for a reader, or one JSON value for a program."""
 
 import json
-import sys
 import textwrap
 import time
 from collections.abc import Iterable
@@ -12,7 +11,7 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import cut, echo
+from nri_plugin.cli.output import cut, echo, output_encoding
 from nri_plugin.cli.state.rows import PodBlock, Wanted, block_of, kept_by_ended, rows_of
 from nri_plugin.cli.state.show import show_text
 from nri_plugin.cli.state.source import agent_now, seen
@@ -191,7 +190,7 @@ class TextReport:
         """Print one line; pictures and tables (several lines) fit the width already."""
         if len(click.unstyle(text)) > self._width and "\n" not in text:
             text = "\n".join(_folded(click.unstyle(text), self._width))
-        click.echo(in_encoding(text, sys.stdout.encoding), color=self._colour)
+        click.echo(in_encoding(text, output_encoding()), color=self._colour)
 
 
 def _restarted(step: Restart) -> str:

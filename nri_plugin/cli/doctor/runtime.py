@@ -153,8 +153,10 @@ def _runtime(seen: RuntimeEvidence) -> Finding:
     return fine("; ".join([says, *lacks[:1], *filter(None, [caveat(name, version)])]))
 
 
-def _nri(seen: RuntimeEvidence) -> Finding:
+def _nri(seen: RuntimeEvidence) -> Finding | None:
     settings, version = seen.settings, seen.release
+    if isinstance(seen.runtime, str) and version and version < FIRST_WITH_NRI[seen.runtime]:
+        return None  # there is nothing to switch on, and `_runtime` says so
     closed = _closed(settings) if isinstance(settings, NRISettings) else None
     if seen.told is not None:
         return closed or fine("on: the runtime asks the agent")
@@ -230,7 +232,8 @@ def switch_on(settings: NRISettings) -> str:
 
 
 def _socket(seen: RuntimeEvidence) -> Finding | None:
-    if _nri(seen).verdict is Verdict.TO_DO:
+    nri = _nri(seen)
+    if nri is None or nri.verdict is Verdict.TO_DO:
         return None
     settings, is_started = seen.known, bool(seen.our_plugins)
     path = settings.socket if settings else seen.agent_socket or SOCKET

@@ -320,7 +320,7 @@ def _explained(
     if record is not None:
         earlier = (*_other_owners(state, record.key, state.pods.get(record.pod_uid)), *earlier)
     if created is not None:
-        when = f"decided {created.when:%Y-%m-%d %H:%M:%S} UTC, explained by the state at that time"
+        when = f"decided {created.when:%Y-%m-%d %H:%M:%S}Z, explained by the state at that time"
         told = explain(created.node, created.state, created.event)
         return DecisionExplained(told, (when, *_since(named, created, told, state), *earlier))
     assert named.record is not None

@@ -24,7 +24,7 @@ from nri_plugin.cli.state.source import (
     state_dir_option,
 )
 from nri_plugin.cli.top.model import Sample, TopFeed
-from nri_plugin.cli.top.screen import Screen, Text
+from nri_plugin.cli.top.screen import CUT, Screen, Text
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 
@@ -240,8 +240,8 @@ def _watch(feed: TopFeed, meter: NoiseMeter, word: str, seconds: float, output_f
 
 def _picture(lines: Sequence[str], width: int, height: int) -> list[Text]:
     room = max(height - 1, 0)
-    shown = [Text(cut(line, width)) for line in lines[:room]]
-    return [*shown, *[Text("")] * (room - len(shown)), Text(cut(KEYS, width), "dim")]
+    shown = [Text(cut(line, width, CUT)) for line in lines[:room]]
+    return [*shown, *[Text("")] * (room - len(shown)), Text(cut(KEYS, width, CUT), "dim")]
 
 
 def _step(key: str, height: int) -> int:

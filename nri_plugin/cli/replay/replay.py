@@ -296,7 +296,7 @@ def span(path: str, events: int, first: datetime | None, last: datetime | None) 
     if first is None or last is None:
         return f"recording  {path}: {counted}"
     end = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
-    return f"recording  {path}: {counted}, {first:%Y-%m-%d %H:%M:%S} to {end} UTC"
+    return f"recording  {path}: {counted}, {first:%Y-%m-%d %H:%M:%S} to {end}Z"
 
 
 def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
@@ -479,7 +479,7 @@ class _Course:
         """Why no event was decided again."""
         if self.first is None:
             return "nothing in it can be decided again"
-        return f"nothing in it is before --until: it begins {self.first:%Y-%m-%d %H:%M:%S} UTC"
+        return f"nothing in it is before --until: it begins {self.first:%Y-%m-%d %H:%M:%S}Z"
 
     def lines(self) -> list[str]:
         """The same for people."""

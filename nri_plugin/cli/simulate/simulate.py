@@ -3,14 +3,13 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import click
 
-from nri_plugin.cli.output import NARROW, columns, echo, format_option, table, told, waiting
+from nri_plugin.cli.output import NARROW, columns, echo, format_option, output_encoding, table, told, waiting
 from nri_plugin.cli.simulate.text import comparison_text, simulation_text
 from nri_plugin.cli.topology.machine_view import summary
 from nri_plugin.cli.topology.picture import in_encoding
@@ -247,7 +246,7 @@ def _print_text(simulations: Sequence[Simulation], comparison: SimulationCompari
         text = simulation_text(simulations[0], width)
     else:
         text = comparison_text(simulations, comparison, width)
-    echo(in_encoding(text, sys.stdout.encoding))
+    echo(in_encoding(text, output_encoding()))
 
 
 def _list(output_format: str) -> str:

@@ -224,8 +224,8 @@ def _resize(resize: Resize | None) -> dict[str, Any] | None:
     }
 
 
-HEAD = ("CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
-FOLDABLE = range(2, 7)
+HEAD = ("CONTAINER", "KIND", "COUNT", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
+FOLDABLE = range(3, 8)
 WIDE_HEAD = (
     "NAMESPACE",
     "POD",
@@ -235,6 +235,7 @@ WIDE_HEAD = (
     "QOS",
     "KIND",
     "REQUEST",
+    "COUNT",
     "CPUS",
     "CORES",
     "SOCKET",
@@ -380,10 +381,10 @@ def marked_name(row: StateRow) -> str:
 
 
 def cells_of(row: StateRow, *, spell_pool: bool) -> tuple[str, ...]:
-    """CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
+    """The number of CPUs, the CPUs, cores, NUMA nodes, caches, memory nodes and alignment of a row."""
     at = row.footprint
     if row.is_ended and not row.kept:
-        return (NOTHING,) * 6
+        return (NOTHING,) * 7
     mems = str(row.allocation.mems) or NOTHING
     cpus = UNKNOWN if row.cpus is None else str(row.cpus) or NOTHING
     is_pool = row.cpus is not None and not row.kept and row.cpus != row.allocation.in_force - row.lost
@@ -392,6 +393,7 @@ def cells_of(row: StateRow, *, spell_pool: bool) -> tuple[str, ...]:
     if is_pool and not spell_pool and len(cpus) > LONGEST_POOL:
         cpus, cores, caches = "pool", "pool", "pool" if len(caches) > LONGEST_POOL else caches
     return (
+        UNKNOWN if row.cpus is None else str(len(row.cpus)),
         cpus,
         cores or NOTHING,
         numa,
@@ -406,7 +408,7 @@ def _cells(row: StateRow) -> tuple[str, ...]:
 
 
 def _wide_cells(row: StateRow) -> tuple[str, ...]:
-    cpus, cores, numa, caches, mems, aligned = cells_of(row, spell_pool=True)
+    count, cpus, cores, numa, caches, mems, aligned = cells_of(row, spell_pool=True)
     record = row.record
     kind = row.container_kind
     return (
@@ -418,6 +420,7 @@ def _wide_cells(row: StateRow) -> tuple[str, ...]:
         row.pod.qos if row.pod else UNKNOWN,
         row.kind,
         f"{row.allocation.cpu_milli}m" if row.allocation.cpu_milli else NOTHING,
+        count,
         cpus,
         cores,
         NOTHING

@@ -33,7 +33,7 @@ from nri_plugin.model.topology import NUMANode
 MOST_BLOCKS = 3
 """Pods with CPUs of their own that have a line."""
 
-HEAD = ("  CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
+HEAD = ("  CONTAINER", "COUNT", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "USE", "AGE")
 BAR = 12
 WIDEST_LIST = 18
 LEAST_NAME = 16
@@ -194,7 +194,7 @@ def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | No
 
 
 def _cells(line: TopRow) -> tuple[str, ...]:
-    cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
+    count, cpus, _, numa, caches, mems, aligned = cells_of(line.row, spell_pool=False)
     is_marked = line.row.kept or (line.row.in_block and not line.row.is_ended)
     mark = f" [{line.row.kind}]" if is_marked else ""
     name = f"{line.row.namespace}/{line.row.pod_name}/{marked_name(line.row)}{mark}"
@@ -202,6 +202,7 @@ def _cells(line: TopRow) -> tuple[str, ...]:
         (FRESH if line.is_fresh else "  ")
         + name
         + (" !" if line.row.record.unplaced or line.row.lost else ""),
+        count,
         *(cut(ids, WIDEST_LIST, CUT) for ids in (cpus, numa, caches, mems)),
         aligned,
         "-" if line.used is None else f"{line.used:.2f}",

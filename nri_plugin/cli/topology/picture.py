@@ -229,10 +229,10 @@ def draw(
     return "\n".join(paint(line, colour=colour) for line in lines)
 
 
-def in_encoding(text: str, encoding: str | None) -> str:
-    """The text, in ASCII where the encoding of the terminal lacks one of its characters."""
+def in_encoding(text: str, encoding: str) -> str:
+    """The text, in ASCII where the encoding lacks one of its characters."""
     try:
-        text.encode(encoding or "ascii")
+        text.encode(encoding)
     except (UnicodeEncodeError, LookupError):
         return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
     return text

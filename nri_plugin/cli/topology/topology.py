@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-import sys
 
 import click
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import echo, fold_words, format_option, wants_colour
+from nri_plugin.cli.output import echo, fold_words, format_option, output_encoding, wants_colour
 from nri_plugin.cli.state.source import fits, path_of, recorded_node
 from nri_plugin.cli.topology.machine_view import (
     KEY,
@@ -183,7 +182,7 @@ def _list(output_format: str, width: int) -> str:
 
 
 def _print(text: str, *, styled: bool = False) -> None:
-    echo(in_encoding(text, sys.stdout.encoding), styled=styled)
+    echo(in_encoding(text, output_encoding()), styled=styled)
 
 
 def _json(value: object) -> str:

@@ -2,12 +2,14 @@ import sys
 
 import pytest
 
-from nri_plugin.cli.output import columns, wants_colour
+from nri_plugin.cli.output import columns, output_encoding, wants_colour
 
 
 class Out:
     def __init__(self, *, terminal: bool) -> None:
         self.terminal = terminal
+
+    encoding = "utf-8"
 
     def isatty(self) -> bool:
         return self.terminal
@@ -46,3 +48,27 @@ def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: p
     assert columns() == 60
     monkeypatch.setenv("COLUMNS", "wide")
     assert columns() is None
+
+
+@pytest.mark.parametrize(
+    ("environment", "encoding"),
+    [
+        ({}, "utf-8"),
+        ({"LC_ALL": "C"}, "ascii"),
+        ({"LC_ALL": "POSIX", "LANG": "en_US.UTF-8"}, "ascii"),
+        ({"LANG": "C"}, "ascii"),
+        ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, "ascii"),  # as Python leaves it
+        ({"LC_CTYPE": "C.UTF-8"}, "utf-8"),
+        ({"LC_CTYPE": "de_DE.UTF-8", "LANG": "C"}, "utf-8"),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, "utf-8"),
+    ],
+)
+def test_pictures_keep_to_ascii_in_the_locale_c(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], encoding: str
+) -> None:
+    monkeypatch.setattr(sys, "stdout", Out(terminal=True))
+    for name in ("LC_ALL", "LC_CTYPE", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert output_encoding() == encoding

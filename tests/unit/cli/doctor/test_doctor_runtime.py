@@ -61,6 +61,12 @@ def test_releases_of_crio_count_on_their_own(version: str, verdict: Verdict) -> 
     )
 
 
+def test_a_runtime_without_nri_is_to_be_replaced_and_not_to_be_switched_on() -> None:
+    answers = found(evidence("1.6.33", settings=settings(is_on=False)))
+    assert "1.7.26 or later" in answers["runtime"].do
+    assert answers.keys() & {"nri", "nri-socket"} == set()
+
+
 def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
     (answer,) = judge(evidence(name="", settings=None))
     assert answer.verdict is Verdict.TO_DO

@@ -34,7 +34,7 @@ def test_a_placed_container_is_explained_on_one_screen(folder: Path) -> None:
     assert answer.exit_code == 0
     lines = answer.output.splitlines()
     assert lines[0] == "default/a/c: exclusive CPUs 2-5"
-    assert "decided 2026-01-02 03:04:00 UTC" in lines[1]
+    assert "decided 2026-01-02 03:04:00Z" in lines[1]
     assert len(lines) <= 40
     assert max(map(len, lines)) <= 80
 

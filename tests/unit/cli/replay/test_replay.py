@@ -76,7 +76,7 @@ def test_the_same_program_decides_the_same(day: Path) -> None:
     result = replay(day)
     assert result.return_value == 0
     assert result.output.splitlines() == [
-        f"recording  {day}: 7 events, 2026-01-31 08:10:00 to 09:10:00 UTC",
+        f"recording  {day}: 7 events, 2026-01-31 08:10:00 to 09:10:00Z",
         "today's program decides the same",
     ]
 
@@ -201,7 +201,7 @@ def test_a_resize_that_would_be_refused_is_a_difference(tmp_path: Path) -> None:
 def test_an_end_before_the_beginning_is_said(day: Path) -> None:
     result = replay(day, "--until", "08:00")
     assert result.return_value == 1
-    assert "nothing in it is before --until: it begins 2026-01-31 08:10:00 UTC" in result.output
+    assert "nothing in it is before --until: it begins 2026-01-31 08:10:00Z" in result.output
 
 
 @pytest.mark.parametrize("config", [False, True])

@@ -88,16 +88,20 @@ def show_json(directory: Path) -> dict[str, Any]:
 
 
 def test_show_lists_pods_with_exclusive_containers_first_and_the_pool_below(
-    directory: Path, on_machine: list[str]
+    directory: Path, on_machine: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
     lines = run("show", directory, *on_machine).output.splitlines()
-    assert lines[0].split() == ["CONTAINER", "KIND", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED"]
+    assert lines[0].split() == [
+        "CONTAINER", "KIND", "COUNT", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED",
+    ]  # fmt: skip
     assert lines[1] == "shop/db-0  Guaranteed"
-    assert lines[2].split() == ["db", "exclusive", "2-3", "2", "0", "0", "0", "NSUC"]
+    assert lines[2].split() == ["db", "exclusive", "2", "2-3", "2", "0", "0", "0", "NSUC"]
     assert lines[3] == "shop/web-0  Burstable"
     assert lines[4].split() == [
         "web",
         "shared",
+        "13",
         "0-1,4-7,9-15",
         "0,4,6,8,10,12,14",
         "0-1",
@@ -116,7 +120,7 @@ def test_show_lists_pods_with_exclusive_containers_first_and_the_pool_below(
 
 def test_show_without_the_machine_does_not_guess_cores_and_caches(directory: Path) -> None:
     output = run("show", directory).output
-    assert output.splitlines()[2].split() == ["db", "exclusive", "2-3", "?", "0", "?", "0", "?"]
+    assert output.splitlines()[2].split() == ["db", "exclusive", "2", "2-3", "?", "0", "?", "0", "?"]
     assert "cores, sockets and caches are not known" in " ".join(output.split())
 
 
@@ -141,6 +145,7 @@ def test_show_wide_never_folds_and_tells_ids_and_phases(
             "Guaranteed",
             "exclusive",
             "2000m",
+            "2",
             "2-3",
             "2",
             "0",
@@ -290,8 +295,8 @@ def test_show_says_that_an_init_container_ended_and_runs_nowhere(
             re.split(r" {2,}", line)[1:]
             for line in run("show", tmp_path / "state", *machine).output.splitlines()
         ]
-        assert ["setup (init)", "ended", *"------"] in rows
-        assert ["web (stopped)", "exclusive", "4-5"] in [row[:3] for row in rows]
+        assert ["setup (init)", "ended", *"-------"] in rows
+        assert ["web (stopped)", "exclusive", "2", "4-5"] in [row[:4] for row in rows]
     told = {one["container"]: one for one in show_json(tmp_path / "state")["containers"]}
     setup = told["setup"]
     assert (setup["kind"], setup["phase"], setup["cpuset"], setup["cores"]) == ("ended", "stopped", "", None)
@@ -308,7 +313,7 @@ def test_cores_of_the_shared_pool_are_nobodys_own(directory: Path, on_machine: l
     save(directory, with_one_core.with_allocation("u1/next", Allocation(CPUSet.of(8))), a_node())
     rows = run("show", directory, *on_machine).output
     assert next(line for line in rows.splitlines() if line.startswith("  web")).split() == [
-        "web", "shared", "0-1", "0", "0", "0", "-", "NSU-",
+        "web", "shared", "2", "0-1", "0", "0", "0", "-", "NSU-",
     ]  # fmt: skip
 
 
@@ -351,7 +356,7 @@ def test_show_does_not_invent_what_the_checkpoint_does_not_know(tmp_path: Path) 
     save(tmp_path, orphan, None)
     lines = run("show", tmp_path).output.splitlines()
     assert lines[1] == "?/gone  (this pod is not known)"
-    assert lines[2].split() == ["x", "shared", "?", "?", "?", "?", "-", "?"]
+    assert lines[2].split() == ["x", "shared", "?", "?", "?", "?", "?", "-", "?"]
     report = show_json(tmp_path)
     assert report["node"] is None
     assert report["shared_pool"] is None
@@ -717,10 +722,10 @@ def test_wide_lists_are_folded_on_a_narrow_terminal(tmp_path: Path, monkeypatch:
     every_third = CPUSet.from_ids(range(2, 16, 3))
     scattered = STATE.with_allocation("u1/db", Allocation(every_third)).without_allocation("u1/next")
     save(tmp_path, scattered, a_node())
-    monkeypatch.setenv("COLUMNS", "66")
+    monkeypatch.setenv("COLUMNS", "72")
     lines = run("show", tmp_path).output.splitlines()
-    assert max(map(len, lines)) <= 66
-    assert [line.split()[:3] for line in lines[2:4]] == [["db", "exclusive", "2,5,8,11,"], ["14"]]
+    assert max(map(len, lines)) <= 72
+    assert [line.split()[:4] for line in lines[2:4]] == [["db", "exclusive", "5", "2,5,8,"], ["11,14"]]
 
 
 def test_a_terminal_too_narrow_for_the_table_gets_it_in_words(
@@ -731,8 +736,8 @@ def test_a_terminal_too_narrow_for_the_table_gets_it_in_words(
     assert lines[:4] == [
         "shop/db-0  Guaranteed",
         "  db",
-        "    exclusive  cpus 2-3  cores 2  numa 0",
-        "    cache 0  mems 0  aligned NSUC",
+        "    exclusive  count 2  cpus 2-3  cores 2",
+        "    numa 0  cache 0  mems 0  aligned NSUC",
     ]
 
 

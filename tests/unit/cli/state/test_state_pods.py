@@ -98,7 +98,7 @@ def test_the_block_is_on_the_line_of_the_pod_and_its_parts_below(
     assert lines[1] == f"shop/db  Guaranteed  {block}"
     rows = {line.split()[0]: line for line in lines[2:5]}
     assert "  slice " in rows["db"]
-    assert rows["mesh"].split()[1:5] == ["(sidecar)", "pod", "shared", "6-7"]
+    assert rows["mesh"].split()[1:6] == ["(sidecar)", "pod", "shared", "2", "6-7"]
     assert "  ended " in rows["setup"]
     assert "allocated, not created: shop/db/log: pod shared pool, CPUs 6-7" in lines
     assert "exclusive    2-7" in lines
@@ -180,7 +180,9 @@ def test_kept_cpus_are_shown_with_their_place_and_told_below_the_table(
     assert note in text
     assert note in wide.splitlines()
     rows = [line.split() for line in text if "setup (init)" in line]
-    assert rows == ([["setup", "(init)", "kept", "4-5", "4", "0", "0", "0", "NSUC"]] if has_record else [])
+    assert rows == (
+        [["setup", "(init)", "kept", "2", "4-5", "4", "0", "0", "0", "NSUC"]] if has_record else []
+    )
     assert note not in show(tmp_path, state, "--pod", "nothing").output
 
 

@@ -61,8 +61,8 @@ def test_the_picture_has_totals_bars_and_a_row_for_each_container() -> None:
     assert lines[2] == "containers 2  unplaced 0  exclusive 4  shared pool 12  reserved 2"
     assert lines[3] == "available 10 of 16 CPUs  refused 0  drifts 0"
     assert lines[4] == "NUMA 0  [######rrr...]  2/8 free  NUMA 1  [............]  8/8 free"
-    assert lines[7].split() == ["shop/db-0/db", "2-3", "0", "0", "-", "NSUC", "1.50", "1m5s"]
-    assert lines[8].split() == ["shop/web-0/web", "4-5", "0", "0", "-", "NSUC", "-", "1m5s"]
+    assert lines[7].split() == ["shop/db-0/db", "2", "2-3", "0", "0", "-", "NSUC", "1.50", "1m5s"]
+    assert lines[8].split() == ["shop/web-0/web", "2", "4-5", "0", "0", "-", "NSUC", "-", "1m5s"]
     assert len(lines) == 24
     assert lines[-1].startswith("q quit")
 
@@ -309,7 +309,7 @@ def test_an_ended_init_container_has_the_cpus_that_it_keeps() -> None:
     }
     state = replace(state.with_container(setup), allocations=held)
     (row,) = [line.split() for line in picture(Model(sample(state))) if "setup" in line]
-    assert row[:3] == ["shop/db-0/setup", "[kept]", "4-5"]
+    assert row[:4] == ["shop/db-0/setup", "[kept]", "2", "4-5"]
 
 
 def test_a_pod_that_owns_cpus_has_a_line_and_its_containers_say_how_they_share() -> None:

@@ -215,7 +215,7 @@ def test_memory_is_written_as_people_write_it(memory_bytes: int, text: str) -> N
 def test_a_terminal_without_these_characters_gets_plain_ones() -> None:
     assert in_encoding("┌─┐│·…\nx", "ascii") == "+-+|.~\nx"
     assert in_encoding(f"αБ░▒▓█{TIMES}", "ascii") == "**:+#@x"
-    assert in_encoding("┌─┐", None) == "+-+"
+    assert in_encoding("┌─┐", "no such encoding") == "+-+"
     assert in_encoding("┌─┐", "utf-8") == "┌─┐"
 
 
