@@ -30,7 +30,7 @@ from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
-from nri_plugin.model.records import is_whole_pod
+from nri_plugin.model.records import is_whole_pod, named
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
@@ -345,6 +345,6 @@ def _told(state: State, where: str, output_format: str, more: Mapping[str, str] 
         return
     for key, one in state.allocations.items():
         mems = f"  mems {one.mems}" if one.mems else ""
-        echo(f"{key}  CPUs {str(one.cpus) or '-'}{mems}")
+        echo(f"{named(state.pods, key)}  CPUs {str(one.cpus) or '-'}{mems}")
     count = len(state.allocations)
     echo(f"{count} allocation{'s' * (count != 1)} written to {where}")
