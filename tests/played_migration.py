@@ -54,6 +54,9 @@ from nri_plugin.simulator.machine.machine import build_sysfs
 MACHINE = "pack:1 l3:1 numa:2 core:4 pu:1"
 GIB = 1 << 30
 
+MEMORY_OFF = b'{"policyName":"None","machineState":{},"checksum":4236770233}'
+"""What a kubelet writes whose Memory Manager is off."""
+
 CONFIG = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -309,7 +312,8 @@ class PlayedNode:
         for name, policy in ((CPU_FILE, "none"), (MEMORY_FILE, "None")):
             path = self.path(f"{FOLDER}/{name}")
             if not path.exists():
-                path.write_text(json.dumps({"policyName": policy, "defaultCpuSet": "", "checksum": 0}))
+                off = json.dumps({"policyName": policy, "defaultCpuSet": "", "checksum": 0}).encode()
+                path.write_bytes(MEMORY_OFF if name == MEMORY_FILE else off)
         return ""
 
     def _pin_as_kubelet(self) -> None:
@@ -481,8 +485,8 @@ def played_node(
     agent = yaml.safe_load(CONFIG)
     own = load_text(yaml.safe_dump(agent), "test").node(discover(str(folder)))
     node.path(f"{FOLDER}/{CPU_FILE}").write_bytes(cpu_file(own, allocations()))
-    if "Static" in config:
-        node.path(f"{FOLDER}/{MEMORY_FILE}").write_bytes(memory_file(own, allocations()))
+    memory = memory_file(own, allocations()) if "Static" in config else MEMORY_OFF
+    node.path(f"{FOLDER}/{MEMORY_FILE}").write_bytes(memory)
     node.run_container("kubepods/podu1/c1", "u1", "db", "1-2")
     node.run_container("kubepods/podu2/c2", "u2", "web", "4-5")
     node.run_container("kubepods/burstable/podu3/c3", "u3", "batch", "0,3,6-7")

@@ -124,8 +124,11 @@ def allocations_in(cpu: File | None, memory: File | None) -> KubeletAllocations:
     Raises:
         CheckpointError: as `read_allocations`.
     """
-    cpu_record = _record(cpu, "cpu") if cpu else {}
-    memory_record = _record(memory, "memory") if memory else {}
+    given = [(file, manager) for file, manager in ((cpu, "cpu"), (memory, "memory")) if file]
+    # A kubelet writes a file for a manager that is off, too. Beside that of the other manager it says nothing.
+    used = [one for one in given if not _is_of_no_policy(*one)] or given
+    records = {manager: _record(file, manager) for file, manager in used}
+    cpu_record, memory_record = records.get("cpu", {}), records.get("memory", {})
     path = cpu or memory or File("", b"")
     try:
         by_key, by_id = _cpus(cpu_record)
@@ -478,6 +481,24 @@ def _read(path: str) -> File | None:
         return None
     except OSError as error:
         raise CheckpointError(path, f"cannot be read: {error.strerror}") from None
+
+
+def _is_of_no_policy(file: File, manager: str) -> bool:
+    """Whether a kubelet whose manager is off would start on a file that allocates nothing.
+
+    Source: kubelet v1.35 pkg/kubelet/cm/memorymanager/memory_manager.go, Start: every policy has its file.
+    """
+    policy = "none" if manager == "cpu" else "None"
+    try:
+        found = parse(file.data)
+        record = data_of(found)
+    except UnreadableError:
+        return False
+    if any((record or found).get(key) for key in ("entries", "podEntries")):
+        return False
+    if record is not None:
+        return not policy_refusal(record, policy)
+    return not all(load_refusal(file.data, manager, policy, pod_level=level) for level in (False, True))
 
 
 def _record(file: File, manager: str) -> Record:

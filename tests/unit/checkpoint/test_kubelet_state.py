@@ -68,6 +68,7 @@ STATE = State(
 
 def written(folder: Path, *names: str) -> str:
     """A kubelet's root directory with these of the files it wrote."""
+    folder.mkdir(exist_ok=True)
     for name in names:
         target = folder / name.partition(".")[0]
         target.write_bytes((WRITTEN / f"{name}.json").read_bytes())
@@ -125,6 +126,54 @@ def test_cpus_of_pods_as_wholes_are_read(tmp_path: Path) -> None:
         "p1/": "2-7",
         "p2/": "10-12,20",
     }
+
+
+@pytest.mark.parametrize(
+    "memory", ["memory_manager_state.v1-none-empty", "memory_manager_state.v2-none-empty"]
+)
+def test_the_file_of_a_manager_that_is_off_is_passed_over_beside_that_of_the_other(
+    tmp_path: Path, memory: str
+) -> None:
+    found = read_allocations(written(tmp_path, "cpu_manager_state.v2-static-many", memory))
+    assert found == read_allocations(written(tmp_path / "alone", "cpu_manager_state.v2-static-many"))
+    others = written(
+        tmp_path / "o", "cpu_manager_state.v2-none-empty", "memory_manager_state.v1-static-assigned"
+    )
+    assert read_allocations(others).memory
+
+
+def test_the_file_of_a_manager_that_is_off_is_known_in_the_form_of_kubernetes_1_37() -> None:
+    off = of_1_37('{"policyName":"none","defaultCpuSet":""}')
+    memory = File("memory", (WRITTEN / "memory_manager_state.v1-static-assigned.json").read_bytes())
+    assert allocations_in(File("cpu", off), memory).memory
+    with pytest.raises(CheckpointError, match=r'cpu: .*state checkpoint policy "none"'):
+        allocations_in(File("cpu", off), None)
+
+
+@pytest.mark.parametrize(
+    ("record", "said"),
+    [
+        ({"policyName": "None", "machineState": {}, "checksum": 1}, "its checksum"),
+        (
+            {"policyName": "None", "entries": {"p": {"c": []}}, "checksum": 0},
+            'state checkpoint policy "None"',
+        ),
+        ({"policyName": "BestEffort", "checksum": 0}, 'state checkpoint policy "BestEffort"'),
+    ],
+)
+def test_a_file_that_only_looks_like_that_of_a_manager_that_is_off_is_refused(
+    tmp_path: Path, record: dict[str, object], said: str
+) -> None:
+    folder = written(tmp_path, "cpu_manager_state.v2-static-many")
+    (tmp_path / "memory_manager_state").write_text(json.dumps(record))
+    with pytest.raises(CheckpointError, match=said):
+        read_allocations(folder)
+
+
+def test_both_managers_that_are_off_have_nothing_to_import(tmp_path: Path) -> None:
+    off = written(tmp_path, "cpu_manager_state.v2-none-empty", "memory_manager_state.v2-none-empty")
+    with pytest.raises(CheckpointError, match='state checkpoint policy "none"'):
+        read_allocations(off)
 
 
 def test_memory_of_a_pod_as_a_whole_counts_once_and_binds_its_containers(tmp_path: Path) -> None:
