@@ -46,7 +46,7 @@ class Burst:
     """One run with one scheduler.
 
     Args:
-        stage: the extender or the scheduler it needs runs.
+        stage: the cluster; the scheduler is started when the nodes are there.
         scheduler: its name.
     """
 
@@ -56,10 +56,13 @@ class Burst:
         self._nodes = {f"burst-{number:02}": _Played() for number in range(NODES)}
         self._done: dict[str, str] = {}
 
-    def play(self) -> dict[str, int]:
-        """Create nodes and pods, and play the kubelets until nothing changes; pods by what became of them."""
+    def register(self) -> None:
+        """Create the nodes with their objects. The Go plugin reads the objects once, when it starts."""
         for name in self._nodes:
             self._register(name)
+
+    def play(self) -> dict[str, int]:
+        """Create pods, and play the kubelets until nothing changes; pods by what became of them."""
         creating = threading.Thread(target=self._create_pods)
         creating.start()
         self._admit_until_quiet()

@@ -24,7 +24,7 @@ WHY_REFUSED = {
     "500": "an API server that had just started had not read everything yet",
     "503": "an API server that had just started was not ready",
     "422": "an admission policy refused what is not of the exporter's own node, or more of it than one taint, as it should",
-    "429": "an API server that had just started asked to come again",
+    "429": "an API server that had just started, or whose kind had just been made, asked to come again",
 }
 """By status: scenarios name each kind of request that may be refused, and any other is a failure."""
 

@@ -27,6 +27,9 @@ DEPLOY = REPOSITORY / "deploy"
 NRT_GROUP = "/apis/topology.node.k8s.io/v1alpha2/noderesourcetopologies"
 EXPORTER = "system:serviceaccount:nri-pin:nri-pin-export"
 
+_COME_AGAIN = {f"{verb} noderesourcetopologies 429" for verb in ("list", "watch")}
+"""A server asks to come again while it reads the objects of a kind that has just been made."""
+
 
 @dataclass
 class Facts:
@@ -79,7 +82,7 @@ class Stage(Facts):
         folder.mkdir(parents=True)
         self._ending = contextlib.ExitStack()
         self._began_at = cluster.audit_log.stat().st_size
-        self.expected: set[str] = set()
+        self.expected = set(_COME_AGAIN)
 
     def __enter__(self) -> "Stage":
         return self
