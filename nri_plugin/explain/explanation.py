@@ -359,8 +359,12 @@ def _kept_story(question: Question, scope: str) -> Story:
 
 
 def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:
-    asked = {"memory": request.memory_bytes} if request.memory_bytes else {}
     whole = (pod.facts.pod_resources if pod.facts else None) or Amounts()
+    # The kubelet gives a container without limits those of its pod; it did not ask for them.
+    own = pod.facts.container(request.name) if pod.facts and pod.facts.pod_resources else None
+    has_memory = request.memory_bytes and (own is None or own.amounts.memory_limit_bytes)
+    has_cpu = own is None or own.amounts.cpu_limit_milli or own.amounts.cpu_request_milli
+    asked = {"memory": request.memory_bytes} if has_memory else {}
     of_pod = {"memory": whole.memory_request_bytes, **dict(whole.hugepages)}
     return Subject(
         namespace=pod.namespace,
@@ -368,7 +372,7 @@ def _subject(pod: PodRecord, request: ContainerRequest, count: int) -> Subject:
         container=request.name,
         pod_uid=pod.uid,
         qos=pod.qos,
-        cpu_milli=request.cpu_milli,
+        cpu_milli=request.cpu_milli if has_cpu else 0,
         exclusive_cpus=count,
         memory=tuple({**asked, **dict(request.hugepages)}.items()),
         devices=tuple(

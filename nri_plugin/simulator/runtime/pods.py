@@ -162,12 +162,16 @@ def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int)
 def container_resources(spec: ContainerSpec, who: RuntimeIdentity, whole: Amounts | None = None) -> Resources:
     """The container's resources as its OCI spec holds them.
 
-    A container without a limit gets that of its pod (`whole`), where the pod has resources of its own.
+    A container without a limit gets that of its pod (`whole`), where the pod has resources of its own. One without a
+    request, too, gets shares for this limit.
+
+    Source: kubelet v1.35.3 kuberuntime_container_linux.go, getCPULimit and calculateLinuxResources.
     """
     absent, pod = 0 if who.behaviour.zero_resources else None, whole or Amounts()
+    cpu_limit_milli = spec.cpu_limit_milli or pod.cpu_limit_milli
     return Resources(
-        cpu_shares=shares_from_milli(spec.cpu_request_milli),
-        cpu_quota_us=quota_from_milli(spec.cpu_limit_milli or pod.cpu_limit_milli) or absent,
+        cpu_shares=shares_from_milli(spec.cpu_request_milli or cpu_limit_milli),
+        cpu_quota_us=quota_from_milli(cpu_limit_milli) or absent,
         cpu_period_us=PERIOD_US,
         memory_limit_bytes=spec.memory_limit_bytes or pod.memory_limit_bytes or absent,
         hugepage_limits=tuple((page_size(name), size) for name, size in spec.hugepages),

@@ -100,6 +100,14 @@ def test_the_total_of_the_pod_is_why_where_its_object_is_not_known() -> None:
     )
 
 
+def test_what_the_kubelet_fills_in_for_a_container_without_limits_is_not_what_it_asks_for() -> None:
+    life = PodLife(level_node(), part("app", 2), ContainerFacts("rest"), resources=whole(4))
+    event = InformedCreate(nri.CreateContainer(life.of, life.message("rest")), facts=life.facts)
+    told = explain(life.on, life.state, event)
+    assert (told.subject.cpu_milli, told.subject.memory) == (0, ())
+    assert (told.subject.pod_cpu_milli, told.subject.pod_memory) == (4000, (("memory", 8 * GIB),))
+
+
 def of_pod(name: str, rows: tuple[ContainerFacts, ...], resources: Amounts) -> InformedCreate:
     of = pod()
     facts = PodFacts(of.uid, QOSClass.GUARANTEED, rows, resources)

@@ -105,6 +105,14 @@ def test_facts_of_a_pod_are_what_an_exporter_tells() -> None:
     assert (facts.uid, facts.qos) == ("uid-1", pod.qos)
 
 
+def test_a_container_without_limits_looks_like_one_that_asks_for_those_of_its_pod() -> None:
+    whole = Amounts(4000, 4000, GIB, GIB)
+    given = made(PodSpec("p", containers=(NOTHING,), whole=whole))[1].resources
+    assert (given.cpu_shares, given.cpu_quota_us, given.memory_limit_bytes) == (4096, 400_000, GIB)
+    requested = made(PodSpec("p", containers=(ContainerSpec("app", 500),), whole=whole))[1].resources
+    assert (requested.cpu_shares, requested.cpu_quota_us) == (512, 400_000)
+
+
 def test_containerd_leaves_absent_limits_out_and_cri_o_sends_zeros() -> None:
     pod = PodSpec("p", containers=(NOTHING,))
     assert made(pod)[1].resources.cpu_quota_us is None
