@@ -267,7 +267,7 @@ def test_sizes_are_sorted_by_their_bytes(show: Show) -> None:
     simulation = samples.sample()
     promised = (3 << 30, 512 << 20, 64 << 30, 1 << 10)
     simulation["memory"] = tuple(
-        {"numa_node": node, "resource": "memory", "allocatable": 1 << 40, "promised": size}
+        {"numa_node": node, "resource": "memory", "allocatable": 1 << 40, "allocated": size}
         for node, size in enumerate(promised)
     )
     page = show(render([simulation]))

@@ -208,7 +208,7 @@ class SimulationTables:
             row(
                 number(found["numa_node"]),
                 found["resource"],
-                number(found["promised"], memory_text(found["promised"])),
+                number(found["allocated"], memory_text(found["allocated"])),
                 number(found["allocatable"], memory_text(found["allocatable"])),
             )
             for found in self._simulation["memory"]
@@ -326,7 +326,7 @@ def _totals(totals: Row) -> dict[str, object]:
         "Reserved CPUs": totals["reserved_cpus"],
         "Fragmentation by NUMA node": percent(totals["fragmentation_numa"]).text,
         "Fragmentation by L3 cache": percent(totals["fragmentation_cache"]).text,
-        "Memory allocated": memory_text(totals["memory_promised_bytes"]),
+        "Memory allocated": memory_text(totals["memory_allocated_bytes"]),
         "Expectations not met": totals["problems"],
     }
 

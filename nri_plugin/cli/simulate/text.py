@@ -323,7 +323,7 @@ def _use(caches: Sequence[FragmentationRow]) -> list[str]:
 
 
 def _left(row: SimulatedMemory | None) -> str:
-    return "" if row is None else round_down(row.allocatable - row.promised)
+    return "" if row is None else round_down(row.allocatable - row.allocated)
 
 
 def _percent(ratio: float) -> str:

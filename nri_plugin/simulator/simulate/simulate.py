@@ -280,7 +280,7 @@ def totals(played: Played, containers: Sequence[SimulatedContainer]) -> Totals:
         aligned_whole_cores=sum(each.whole_cores for each in own),
         fragmentation_numa=round(by_caches, 4),
         fragmentation_cache=round(by_cores, 4),
-        memory_promised_bytes=_allocated_bytes(played),
+        memory_allocated_bytes=_allocated_bytes(played),
         problems=sum(len(row.problems) for row in played.steps.rows),
     )
 

@@ -300,13 +300,13 @@ class SimulatedMemory:
     Attributes:
         resource: `memory` or `hugepages-SIZE`.
         allocatable: on an empty machine.
-        promised: allocated to containers.
+        allocated: to containers.
     """
 
     numa_node: int
     resource: str
     allocatable: int
-    promised: int
+    allocated: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,7 +371,7 @@ class Totals:
         aligned_numa_node, aligned_socket, aligned_uncore_cache, aligned_whole_cores: how many of the containers with
             exclusive CPUs are aligned.
         fragmentation_numa, fragmentation_cache: over the whole machine, as in `FragmentationRow`.
-        memory_promised_bytes: allocated by the Static memory policy.
+        memory_allocated_bytes: allocated by the Static memory policy.
         problems: expectations that were not met.
     """
 
@@ -392,7 +392,7 @@ class Totals:
     aligned_whole_cores: int
     fragmentation_numa: float
     fragmentation_cache: float
-    memory_promised_bytes: int
+    memory_allocated_bytes: int
     problems: int
 
 

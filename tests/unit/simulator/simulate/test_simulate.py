@@ -48,7 +48,7 @@ def test_a_placed_container_is_told_at_every_level() -> None:
     assert row.preferred
     assert (row.devices, row.device_nodes) == ({"a.b/nic": ("0",)}, "0")
     assert {row.container for row in found.devices} == {"default/a/a", ""}
-    assert [(one.numa_node, one.promised) for one in found.memory] == [(0, 1 << 30), (1, 0)]
+    assert [(one.numa_node, one.allocated) for one in found.memory] == [(0, 1 << 30), (1, 0)]
 
 
 def test_a_shared_container_is_told_with_the_pool_as_it_is_at_the_end() -> None:

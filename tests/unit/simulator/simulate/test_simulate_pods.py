@@ -61,8 +61,8 @@ def test_a_pod_has_a_block_slices_and_a_pool_that_its_sidecar_shares(tmp_path: P
         ("pod-shared", ""): 3,
     }
     assert (found.totals.exclusive_cpus, found.totals.containers_exclusive) == (5, 1)
-    assert found.totals.memory_promised_bytes == 1 << 30
-    assert sum(row.promised for row in found.memory) == 1 << 30
+    assert found.totals.memory_allocated_bytes == 1 << 30
+    assert sum(row.allocated for row in found.memory) == 1 << 30
 
 
 def test_a_pod_without_a_cpu_for_its_sidecar_is_refused_as_one(tmp_path: Path) -> None:
