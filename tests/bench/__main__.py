@@ -176,7 +176,10 @@ def _extender(file: Path | None, rounds: int) -> None:
 
 def _stages(rounds: int) -> None:
     found = {pods: stages.measure(pods, rounds) for pods in stages.CROWDS}
-    _say(sys.stdout, f"{machine()}\n\n{stages.table(found)}\n\n{stages.counted()}\n")
+    _say(
+        sys.stdout,
+        f"{machine()}\n\n{stages.table(found)}\n\n{stages.counted()}\n\n{stages.after_pauses(rounds)}\n",
+    )
 
 
 def _peers(only: list[str], *, quick: bool) -> int:

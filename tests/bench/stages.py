@@ -26,7 +26,7 @@ from nri_plugin.wire.nri.session import PluginSession
 from tests.bench.agent import MEDIUM, in_memory, site_in
 from tests.bench.event_cost import COUNTERS, EACH, LIVES, costs
 from tests.bench.figures import at
-from tests.bench.whole_agent import WholeAgent, crowd, life
+from tests.bench.whole_agent import Step, WholeAgent, crowd, life
 
 READ, DECODE, FACTS, DECIDE, VALIDATE = "read", "decode", "facts of the pod", "decide", "validate"
 CHECKPOINT, WRITES, LOG, HISTORY = "checkpoint", "cgroup writes", "log line", "history"
@@ -182,6 +182,82 @@ def table(by_pods: Mapping[int, Mapping[str, Sequence[Spent]]]) -> str:
             if any(map(any, each)):
                 lines.append(_line(f"  {stage}", [_us(one) for one in each]))
     return "\n".join(lines)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _asleep() -> None:
+    time.sleep(PAUSE_S)
+
+
+def _awake() -> None:
+    until = time.perf_counter() + PAUSE_S
+    while time.perf_counter() < until:
+        pass
+
+
+def _fill_caches() -> None:
+    OTHER_DATA[::LINE] = bytes(len(OTHER_DATA) // LINE)
+
+
+PAUSE_S = 0.02
+LINE = 64
+OTHER_DATA = bytearray(1 << 26)
+"""More than any cache holds."""
+
+BEFORE: Mapping[str, Callable[[], None]] = {
+    "at once": _nothing,
+    "after 20 ms asleep": _asleep,
+    "after 20 ms awake": _awake,
+    "at once, with other data in the caches": _fill_caches,
+}
+"""What happens before a creation: the last one has neither a pause nor a wake-up, and the same work."""
+
+IN_A_ROW = 10
+"""Creations after the same, so that a moment of the machine meets all kinds, and code stays warm between two of them."""
+
+
+def after_pauses(rounds: int) -> str:
+    """The CPU time of a creation until its answer, at once and after pauses: what caches cost that others have used."""
+    taken: dict[tuple[str, str], list[int]] = defaultdict(list)
+    with site_in(in_memory(), MEDIUM) as base:
+        agent = WholeAgent(base, crowd(0, EACH))
+        gc.collect()
+        gc.disable()  # as in the agent
+        try:
+            for number in range(max(rounds, IN_A_ROW) // IN_A_ROW * IN_A_ROW * len(BEFORE)):
+                before = list(BEFORE)[number // IN_A_ROW % len(BEFORE)]
+                for kind in ("shared", "exclusive"):
+                    for step in life(2 * number + (kind == "exclusive"), exclusive=kind == "exclusive"):
+                        took = _creation(agent, step, BEFORE[before])
+                        if took and number % IN_A_ROW:  # the first follows another kind of pause
+                            taken[before, kind].append(took)
+        finally:
+            gc.enable()
+            agent.close()
+    lines = [_line("CPU time until the answer is sent, us", ["shared", "exclusive"])]
+    lines += [
+        _line(f"  {one}", [_us(taken[one, kind]) for kind in ("shared", "exclusive")]) for one in BEFORE
+    ]
+    return "\n".join(lines)
+
+
+def _creation(agent: WholeAgent, step: Step, before: Callable[[], None]) -> int:
+    """Play one event; returns the nanoseconds until its answer where it is a creation, else 0."""
+    answered: list[int] = []
+    agent.put(step.event)
+    agent.on_answer = lambda: answered.append(time.thread_time_ns())
+    is_creation = step.name.startswith("CreateContainer ")
+    if is_creation:
+        before()
+    began = time.thread_time_ns()
+    agent.loop.run_once()
+    agent.on_answer = _nothing
+    agent.do_the_rest()
+    agent.finish(step.event)
+    return answered[0] - began if is_creation else 0
 
 
 def counted() -> str:

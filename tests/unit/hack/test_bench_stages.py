@@ -58,3 +58,11 @@ def test_what_follows_the_sending_is_charged_after_the_answer(seconds: list[int]
     clock.leave()
     clock.leave()
     assert clock.spent == {(REST, False): 10, (SEND, False): 3, (REST, True): 7}
+
+
+def test_creations_are_timed_at_once_and_after_every_kind_of_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "PAUSE_S", 0.0)
+    monkeypatch.setattr(stages, "IN_A_ROW", 2)
+    lines = stages.after_pauses(2).splitlines()[1:]
+    assert [line[:46].strip() for line in lines] == list(stages.BEFORE)
+    assert all(float(cell) > 0 for line in lines for cell in line[46:].split())
