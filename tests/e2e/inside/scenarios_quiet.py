@@ -38,6 +38,7 @@ def nobody_asks_and_nothing_is_written(node: Node) -> None:
 
 def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
     """Lines 1, 2 and 7 of the acceptance: smp_affinity_list, counters, byte for byte."""
+    interrupts.network()
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
@@ -47,15 +48,21 @@ def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
     for file in interrupts.WORKQUEUES:
         node.expect(f"{file.parent.name}/{file.name} names none of them", not mask(file) & cpus)
     interrupts.draw_random(20)  # a line without remapping moves at its next interrupt
+    interrupts.ping(5)
+    waiting = {one.number for one in interrupts.lines() if one.is_movable and one.effective & cpus}
     first = interrupts.movable_counts(cpus)
     quiet_before = interrupts.counts(rng_line().number)
-    interrupts.draw_random(2000)
+    interrupts.draw_random(10_000)
+    node.figure("packets that were answered", interrupts.ping(_PACKETS))
     interrupts.read_disk("nvme0n1", 0)
     after = interrupts.movable_counts(cpus)
-    moved = {name: count - first.get(name, 0) for name, count in after.items() if count != first.get(name, 0)}
-    node.equal("2,000 random reads later no movable interrupt has come to a quiet CPU", moved, {})
+    came = {name: count - first.get(name, 0) for name, count in after.items()}
+    # The first interrupt of a line that has not moved yet still comes to its old CPU.
+    moved = {name: count for name, count in came.items() if count > (int(name.split()[0]) in waiting)}
+    node.figure("interrupts that wait for their next occurrence", sorted(waiting))
+    node.equal("10,000 random reads later no movable interrupt has come to a quiet CPU", moved, {})
     total = sum(interrupts.counts(rng_line().number)) - sum(quiet_before)
-    node.expect("the generator has interrupted other CPUs", total > 1000, total)
+    node.expect("the generator has interrupted other CPUs", total > 9000, total)
     node.figure("interrupts of the generator by CPU", interrupts.counts(rng_line().number))
     node.remove(pod)
     wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
@@ -63,6 +70,9 @@ def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
     refused = [one["name"] for one in left if one["refused"]]
     # Before Linux 6.12 only a write tells which interrupts nobody may set, and that is remembered until the next boot.
     node.equal("the file of originals holds nothing but what the kernel refuses", len(left), len(refused))
+
+
+_PACKETS = 300
 
 
 def a_foreign_write_is_undone(node: Node) -> None:
