@@ -128,7 +128,8 @@ def _judge_load(node: Node, what: str, found: Json, cpus: set[int], foreign_us: 
         detail = f"{strangers} us, the processes themselves say {foreign_us}"
         node.expect(f"{what}: run time of strangers is seen", strangers >= _LEAST_FOREIGN_US, detail)
     else:
-        node.equal(f"{what}: no queue of the disk interrupts its CPUs", reads, 0)
+        # Processes that no cpuset keeps away, such as this one, read and write a little from there.
+        node.expect(f"{what}: queues of the disk hardly interrupt its CPUs", reads < _READS, reads)
         node.expect(f"{what}: run time of strangers is known", strangers >= 0, strangers)
 
 
