@@ -22,7 +22,7 @@ _OWN = "0-1"
 
 
 def a_node_goes_down_with_quiet_cpus(node: Node) -> None:
-    """Line 9: the first boot, which ends while a container runs."""
+    """The first boot, which ends while a container runs."""
     node.run(guaranteed("db", 2))
     wait_until_quiet(quiet_cpus(node))
     kept = _kept()
@@ -35,7 +35,7 @@ def a_node_goes_down_with_quiet_cpus(node: Node) -> None:
 
 
 def originals_of_the_boot_before_are_not_written(node: Node) -> None:
-    """Line 9: the second boot: its own values stay, and come back."""
+    """The second boot: its own values stay, and come back."""
     node.agent.stop()
     shutil.rmtree(STATE_DIR)
     shutil.copytree(BEFORE, STATE_DIR)

@@ -15,11 +15,11 @@ from .waiting import wait_for
 
 _FAILED = 'nri_pin_quiet_writes_total{of="ENOSPC",result="failed"}'
 _LOOKS_S, _EVERY_S = 90.0, 5.0
-_CREATIONS = 12
+_CREATIONS = 6
 
 
 def a_full_vector_table_is_survived(node: Node) -> None:
-    """Line 15: all CPUs quiet but one, and more interrupts than that one takes."""
+    """All CPUs quiet but one, and more interrupts than that one takes."""
     before = interrupts.settings()
     movable = [one for one in interrupts.lines() if one.is_movable]
     node.figure("movable interrupts", len(movable))
@@ -86,7 +86,7 @@ def _on(cpus: set[int]) -> int:
 
 
 def creations_wait_for_no_interrupt(node: Node) -> None:
-    """Line 20: the time of CreateContainer, without and with quiet CPUs, in turn."""
+    """The time of CreateContainer, without and with quiet CPUs, in turn."""
     took: dict[str, list[float]] = {"none": [], "exclusive": []}
     for _ in range(2):
         for word, times in took.items():

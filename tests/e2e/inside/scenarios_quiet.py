@@ -37,7 +37,7 @@ def nobody_asks_and_nothing_is_written(node: Node) -> None:
 
 
 def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
-    """Lines 1, 2 and 7 of the acceptance: smp_affinity_list, counters, byte for byte."""
+    """Values and counters while a container runs, and every setting byte for byte as before after the last one."""
     interrupts.network()
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
@@ -76,7 +76,7 @@ _PACKETS = 300
 
 
 def a_foreign_write_is_undone(node: Node) -> None:
-    """Line 10: another writer puts an interrupt onto a quiet CPU."""
+    """Another writer puts an interrupt onto a quiet CPU."""
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
     wait_until_quiet(cpus)
@@ -100,7 +100,7 @@ _AGAIN = "another program sets an interrupt again and again"
 
 
 def a_writer_that_goes_on_is_named(node: Node) -> None:
-    """Line 10: ten foreign writes in a row, then the agent backs off and names the interrupt."""
+    """Ten foreign writes in a row, then the agent backs off and names the interrupt."""
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
     wait_until_quiet(cpus)
@@ -148,7 +148,7 @@ def _writing_on(number: int, cpu: int) -> Iterator[None]:
 
 
 def a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet(node: Node) -> None:
-    """Line 6: the kernel gives an interrupt without a CPU all online ones."""
+    """The kernel gives an interrupt without a CPU all online ones."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
@@ -169,7 +169,7 @@ def a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet(node: Node) -> N
 
 
 def a_device_that_is_added_again_stays_away(node: Node) -> None:
-    """Line 5: its interrupts may have the same numbers."""
+    """Its interrupts may have the same numbers."""
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
     wait_until_quiet(cpus)
@@ -192,7 +192,7 @@ def a_device_that_is_added_again_stays_away(node: Node) -> None:
 
 
 def a_container_keeps_interrupts_on_its_first_core(node: Node) -> None:
-    """Lines 12, 13 and 17: housekeeping, a claim, and who is obeyed."""
+    """Housekeeping, and a claim by the PCI address of a device."""
     number = rng_line().number
     device = Path("/sys/bus/virtio/devices", rng()).resolve().parent
     own = {int(file.name) for file in (device / "msi_irqs").iterdir()}
@@ -234,7 +234,7 @@ def a_container_keeps_interrupts_on_its_first_core(node: Node) -> None:
 
 
 def annotations_are_obeyed_in_named_namespaces_only(node: Node) -> None:
-    """Line 17."""
+    """Elsewhere they change nothing, and two that contradict each other are refused with both names."""
     pod = node.run(replace(guaranteed("db", 2), annotations={"nri-pin/irqs.pod": "any"}))
     cpus = quiet_cpus(node)
     wait_for(lambda: not nothing_reaches(cpus), SOON_S, "interrupts leave its CPUs although it says any")
@@ -246,7 +246,7 @@ def annotations_are_obeyed_in_named_namespaces_only(node: Node) -> None:
 
 
 def interrupts_that_only_the_kernel_moves_are_counted(node: Node) -> None:
-    """Line 3: those of the disk's queues."""
+    """Those of the disk's queues, which are never written twice."""
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
     wait_until_quiet(cpus)
@@ -265,7 +265,7 @@ def interrupts_that_only_the_kernel_moves_are_counted(node: Node) -> None:
 
 
 def release_gives_interrupts_back(node: Node) -> None:
-    """Line 11 and 7, without an agent."""
+    """An agent that stops changes nothing; nri-pin release gives everything back without one."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
@@ -281,7 +281,7 @@ def release_gives_interrupts_back(node: Node) -> None:
 
 
 def killing_the_agent_keeps_them_quiet(node: Node) -> None:
-    """Line 8: SIGKILL, then the same again."""
+    """SIGKILL with and without a container that asks, and what the next agent does."""
     before = interrupts.settings()
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)

@@ -17,7 +17,7 @@ _PF_KTHREAD, _PF_NO_SETAFFINITY = 0x00200000, 0x04000000
 
 
 def irqbalance_is_told(node: Node) -> None:
-    """Line 11: Debian's own, which has a ban of its own."""
+    """Debian's irqbalance, which has a ban of its own."""
     balancer = IRQBalance("3")
     balancer.start()
     try:
@@ -48,7 +48,7 @@ def irqbalance_is_told(node: Node) -> None:
 
 
 def an_isolated_partition_stays_one(node: Node) -> None:
-    """Line 18: `isolation: isolated` with quiet CPUs."""
+    """`isolation: isolated` with quiet CPUs."""
     before = interrupts.settings()
     _restart(node, isolation="isolated")
     if not Path("/sys/fs/cgroup/kubepods/cpuset.cpus.exclusive").exists():
@@ -141,7 +141,7 @@ def _restart(node: Node, **changes: object) -> None:
 
 
 def a_container_gets_cpus_that_share_no_queue(node: Node) -> None:
-    """Line 18: the disk has two queues for four CPUs, of which one is reserved."""
+    """The disk has two queues for four CPUs, of which one is reserved."""
     queues = {
         frozenset(parse_list(file.read_text().replace(" ", ""))) & {0, 1, 2, 3}
         for file in Path("/sys/block").glob("*/mq/*/cpu_list")
@@ -168,7 +168,7 @@ def a_container_gets_cpus_that_share_no_queue(node: Node) -> None:
 
 
 def noise_is_seen_where_cpus_are_not_quiet(node: Node) -> None:
-    """Line 19: a container whose CPUs are not quiet, under load; counters that wrap; a CPU that goes offline meanwhile."""
+    """A container whose CPUs are not quiet, under load; counters that wrap; a CPU that goes offline meanwhile."""
     node.figure("network device", interrupts.network())
     _restart(node, irqs="none")
     for load, part in (("random", "input"), ("network", "virtio")):
@@ -193,7 +193,7 @@ def noise_is_seen_where_cpus_are_not_quiet(node: Node) -> None:
 
 
 def noise_is_gone_where_cpus_are_quiet(node: Node) -> None:
-    """Lines 2 and 19: a container whose CPUs are quiet, under the same load."""
+    """A container whose CPUs are quiet, under the same load."""
     node.figure("network device", interrupts.network())
     for load, part in (("random", "input"), ("network", "virtio"), ("disk", "virtio")):
         pod = node.run(guaranteed("quiet", 2))

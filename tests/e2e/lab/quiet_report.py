@@ -36,8 +36,11 @@ def as_markdown(results: Sequence[Result], titles: Sequence[str]) -> str:
     lines = ["# What quiet CPUs showed on real kernels", "", *_LEGEND, ""]
     lines += [f"* {what}: {value}" for what, value in _facts([result for _, result in found])]
     lines += [f"* {title}: {kernels[title] or 'not played'}" for title in titles]
-    heads = [title.partition(": ")[2] for title in titles]
-    lines += ["", f"| scenario | what it shows | {' | '.join(heads)} |", "|---" * (len(titles) + 2) + "|"]
+    lines += [
+        "",
+        f"| scenario | what it shows | {' | '.join(map(_head, titles))} |",
+        "|---" * (len(titles) + 2) + "|",
+    ]
     for scenario in sorted({scenario for scenario, _ in cells}):
         shown = [_text(cells[scenario, title]) if (scenario, title) in cells else "-" for title in titles]
         about = next(
@@ -57,9 +60,14 @@ def as_markdown(results: Sequence[Result], titles: Sequence[str]) -> str:
     for (scenario, title), cell in sorted(cells.items()):
         for what, value in cell.figures.items():
             if what not in (ABOUT, LINUX):
-                row = (scenario, title.partition(": ")[2], what, str(value))
+                row = (scenario, _head(title), what, str(value))
                 lines.append(f"| {' | '.join(map(_escaped, row))} |")
     return "\n".join([*lines, ""])
+
+
+def _head(title: str) -> str:
+    """A title without what all of them say."""
+    return title.removeprefix("d: quiet CPUs ").removeprefix("in a guest, ")
 
 
 def _facts(results: Iterable[Result]) -> list[tuple[str, str]]:
