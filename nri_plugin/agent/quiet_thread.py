@@ -36,6 +36,9 @@ FOLLOW_S = 0.05
 DEAF_S = 0.1
 """Seconds without listening after a notice: another writer that never stops costs ten short passes a second."""
 
+ENDS_S = 2.0
+"""Seconds that the end of the agent waits for a pass. A write that waits in the kernel must not keep the next agent away."""
+
 AFFINITY_FILES = ("smp_affinity", "default_smp_affinity")
 """How the names of the files begin whose writes matter."""
 
@@ -183,14 +186,14 @@ class _Worker:
         self._loop.post(lambda: self._safely(lambda: self.passes.apply(wish)))
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread, or leave it to the end of the process where a write waits in the kernel."""
         self._loop.post(lambda: self._loop.stop(0))
-        self._thread.join()
-        self._loop.close()
+        self._thread.join(ENDS_S)
 
     def _run(self) -> None:
         self._loop.repeat("sweep", SWEEP_S, lambda: self._safely(self.passes.look))
         self._loop.run()
+        self._loop.close()
 
     def _safely(self, do: Callable[[], None]) -> None:
         try:

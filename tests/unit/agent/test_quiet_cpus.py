@@ -11,6 +11,7 @@ from typing import cast
 
 import pytest
 
+from nri_plugin.agent import quiet_thread
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.quiet_cpus import (
@@ -733,6 +734,46 @@ def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_a
     tree.await_writes(3)
     quiet.close()
     assert (tree.value(24), tree.value(25)) == ("0-3", "0-3")
+
+
+def test_a_write_that_waits_in_the_kernel_delays_neither_answers_nor_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quiet_thread, "ENDS_S", 0.01)
+    tree, loop = Tree(tmp_path / "machine"), FakeLoop(Clock())
+    waits, goes_on = threading.Event(), threading.Event()
+
+    def write(_path: str, _text: str) -> None:
+        waits.set()
+        goes_on.wait()
+
+    files = KernelSettingFiles(str(tree.root), write)
+    place = Place(node(topology(1, 4, 1), reserved="0", irqs=IRQs.EXCLUSIVE), State())
+    store = QuietFile(str(tmp_path), "boot")
+    quiet = QuietCPUsThread(
+        cast("Handler", place),
+        cast("Loop", loop),
+        lambda clock: QuietCPUs(files, store, LOG, clock),
+        store,
+        files,
+        LOG,
+    )
+    quiet(outcome_of(place, nri.Synchronize((), ()), place.state))
+    for name in ("p", "q"):
+        of, before = pod(name, cpu=1), place.state
+        event = nri.CreateContainer(of, container(of, cpu=1))
+        place.state = decide(place.node, before, event).state
+        quiet(outcome_of(place, event, before))
+        loop.advance(1.0)
+        assert waits.wait(60)
+    assert len(quiet.askers) == 2
+    (thread,) = (one for one in threading.enumerate() if one.name == "quiet CPUs")
+    try:
+        quiet.close()
+        assert thread.is_alive()
+    finally:
+        goes_on.set()
+        thread.join(60)
 
 
 def test_nothing_is_given_back_before_the_runtime_has_told_what_runs(make: Make, tmp_path: Path) -> None:
