@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -185,6 +186,11 @@ def _parts(cell: str) -> list[str]:
     return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]
 
 
+def _steps(part: str) -> list[str]:
+    """The steps of NAMESPACE/POD/CONTAINER with their slashes; text with blanks is one part."""
+    return [part] if " " in part.strip() else re.findall("[^/]*/|[^/]+", part)
+
+
 def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
     cells = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
     height = max(map(len, cells))
@@ -198,10 +204,14 @@ def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 
 
 def fold(cell: str, width: int) -> list[str]:
-    """The cell in lines of at most `width`, broken after commas; a single word that is wider is broken anywhere."""
+    """The cell in lines of at most `width`, broken after commas.
+
+    A single word that is wider is broken after a slash, and where it is still wider anywhere.
+    """
     indent = cell[: len(cell) - len(cell.lstrip())]
     lines = [indent]
-    for part in _parts(cell.lstrip()):
+    parts = (_steps(part) if len(part) > width else [part] for part in _parts(cell.lstrip()))
+    for part in chain.from_iterable(parts):
         if lines[-1].strip() and len(lines[-1]) + len(part) > width:
             lines.append(indent)
         lines[-1] += part if lines[-1].strip() else part.lstrip()

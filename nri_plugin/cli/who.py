@@ -37,6 +37,7 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import is_whole_pod, named, pod_of
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.policy.memory_state import MEMORY
 
 PARTS = ("core", "cache", "numa", "socket")
 MOST_NAMES = 8
@@ -286,7 +287,8 @@ def _container(rows: Sequence[StateRow], word: str) -> StateRow:
         if _path(row).endswith(f"/{word}") or (len(word) > 3 and row.record.id.startswith(word))
     ]
     if not meant:
-        raise FailedError(f"no container is called {word}; nri-pin state show lists them")
+        number = f"; a {word} needs its number: {word} 0" if word in PARTS else ""
+        raise FailedError(f"no container is called {word}; nri-pin state show lists them{number}")
     if len(meant) > 1:
         names = ", ".join(_path(row) for row in meant[:MOST_NAMES])
         raise FailedError(
@@ -317,18 +319,24 @@ def _name(row: PartRow) -> str:
     return f"{NAMES[row.part] if row.is_cache else 'no L3, socket'} {row.id}"
 
 
+def _memory(resource: str, size: int) -> str:
+    """An amount; the head of its column is `MEMORY`, so only other resources have a name."""
+    return memory_text(size) if resource == MEMORY else f"{memory_text(size)} of {resource}"
+
+
 def _lines(row: PartRow) -> Iterator[tuple[str, ...]]:
     """The rows of a table: a line for each holder, the first with the name of the part."""
     found = [
         (
             "itself" if one.is_asked else one.name,
             one.cpus or "-",
-            ", ".join(f"{memory_text(size)} of {name}" for name, size in one.memory),
+            ", ".join(_memory(name, size) for name, size in one.memory),
         )
         for one in row.holders
     ]
     if row.pool:
-        found.append((f"shared pool, {count_of(len(row.sharing), 'container')}", row.pool, ""))
+        sharing = count_of(len(row.sharing), "container") if row.sharing else "no container"
+        found.append((f"shared pool, {sharing}", row.pool, ""))
     if row.reserved:
         found.append(("reserved", row.reserved, ""))
     if row.available:

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from nri_plugin.agent.status_client import IncompletePodRow
 
 MOST_NAMED = 8
+REFUSED = "refused: "
 REQUESTS = ("cpu", "memory", "small_pages", "large_pages", "devices", "pod_cpu", "pod_memory", "others")
 POD_PAGES = ("pod_small_pages", "pod_large_pages")
 POLICY_OPTIONS = {
@@ -127,7 +128,9 @@ class PodListed:
             lines.append(f"placed container by container, for the pod has more than {MOST_CONTAINERS}")
         lines += [f"placed as a whole at the creation of {self._first}"] if self._first else []
         lines += [str(self.incomplete)] if self.incomplete else []
-        return visible("\n".join([*lines, f"next: nri-pin explain {self.containers[0].path}"]))
+        refused = (one for one in self.containers if self._what(one).startswith(REFUSED))
+        lines.append(f"next: nri-pin explain {next(refused, self.containers[0]).path}")
+        return visible("\n".join(lines))
 
     @property
     def _uid(self) -> str:
@@ -154,7 +157,7 @@ class PodListed:
     def _what(self, one: NamedContainer) -> str:
         if one.record is None:
             return (
-                f"refused: {one.created.reason or UNEXPECTED}"
+                f"{REFUSED}{one.created.reason or UNEXPECTED}"
                 if one.created and one.created.refusal
                 else "gone"
             )

@@ -10,6 +10,7 @@ from typing import Any
 from nri_plugin.config import option_checks
 from nri_plugin.config.checks import NONE_RESERVED
 from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, OPTION_KEYS, written_value
+from nri_plugin.config.values import closest
 from nri_plugin.config.yaml_tree import Place, flag
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.requests import MAX_SHARES, MIN_SHARES
@@ -177,8 +178,10 @@ def _option(name: str, text: str) -> dict[str, Any]:
     option = ASKED.get(name)
     place = Place(OPTION, path=name)
     if option is None:
-        known = ", ".join(sorted((*ASKED, RESERVED_CPUS), key=str.lower))
-        raise ConfigError(OPTION, f"{name} is no option of placement; known are {known}")
+        known = tuple(sorted((*ASKED, RESERVED_CPUS), key=str.lower))
+        close = closest(name, known)
+        hint = f"did you mean {close}?" if close else f"known are {', '.join(known)}"
+        raise ConfigError(OPTION, f"{name} is no option of placement; {hint}")
     if option.is_derived:
         return {option.attribute: flag(written_value(place, text))}
     if option.manager is None:

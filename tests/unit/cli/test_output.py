@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from nri_plugin.cli.output import columns, output_encoding, wants_colour
+from nri_plugin.cli.output import columns, fold, output_encoding, wants_colour
 
 
 class Out:
@@ -39,6 +39,12 @@ def test_colours_are_for_terminals_that_show_them(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert wants_colour() is colour
+
+
+def test_names_are_broken_at_their_steps() -> None:
+    assert fold("monitoring/exporter/exporter", 22) == ["monitoring/exporter/", "exporter"]
+    assert fold("ml/a-very-long-name/c", 10) == ["ml/", "a-very-", "long-name/", "c"]
+    assert fold("models/small-0/metrics (sidecar)", 24) == ["models/small-0/metrics", "(sidecar)"]
 
 
 def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from click.testing import CliRunner, Result
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.who import command
+from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.source import machine_from
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import read_short
@@ -59,8 +60,8 @@ def test_container_is_shown_with_all_that_share_its_parts(place: Path) -> None:
         "L3 0 0-1,8-9 itself 1,9",
         "shared pool, 2 containers 0,8",
         "reserved 0,8",
-        "NUMA node 0 0-3,8-11 itself 1,9 2Gi of memory",
-        "default/odd/odd 2 1Gi of memory",
+        "NUMA node 0 0-3,8-11 itself 1,9 2Gi",
+        "default/odd/odd 2 1Gi",
         "shared pool, 2 containers 0,3,8,10-11",
         "reserved 0,8",
         "available 3,10-11",
@@ -69,8 +70,8 @@ def test_container_is_shown_with_all_that_share_its_parts(place: Path) -> None:
         "shared pool, 2 containers 0,3,8,10-11",
         "reserved 0,8",
         "available 3,10-11",
-        "memory of NUMA node 0 - itself - 2Gi of memory",
-        "default/odd/odd - 1Gi of memory",
+        "memory of NUMA node 0 - itself - 2Gi",
+        "default/odd/odd - 1Gi",
     ]
 
 
@@ -93,6 +94,11 @@ def test_part_is_shown_with_its_holders(place: Path, part: str, number: str, tol
     assert told in lines(place, part, number)
 
 
+def test_pool_without_containers_is_told_so(place: Path) -> None:
+    CheckpointFile(str(place / "state")).save(State())
+    assert "shared pool, no container" in " ".join(lines(place, "core", "1"))
+
+
 def test_container_of_the_shared_pool_holds_nothing(place: Path) -> None:
     assert lines(place, "web/web")[-1].startswith("it has no CPUs or memory of its own")
 
@@ -108,6 +114,11 @@ def test_answer_for_programs(place: Path) -> None:
     ("words", "code", "told"),
     [
         (("nobody",), 1, "no container is called nobody; nri-pin state show lists them"),
+        (
+            ("cache",),
+            1,
+            "no container is called cache; nri-pin state show lists them; a cache needs its number: cache 0",
+        ),
         (("99",), 2, "CPU 99 is not online; online are 0-15"),
         (("cache", "9"), 2, "there is no cache 9; there are 0-3"),
         (("numa", "x"), 2, "there is no numa x; there are 0-1"),

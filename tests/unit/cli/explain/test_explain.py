@@ -120,6 +120,14 @@ def test_either_a_container_or_a_what_if_is_asked(words: tuple[str, ...]) -> Non
     assert "Usage" in answer.output
 
 
+def test_a_misspelt_option_is_suggested() -> None:
+    answer = ask("--cpu", "2", "--machine", "laptop", "--option", "full-pcpu=true")
+    assert (
+        str(answer.exception)
+        == "--option: full-pcpu is no option of placement; did you mean full-pcpus-only?"
+    )
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -78,7 +78,7 @@ def test_a_pod_lists_its_containers_and_what_became_of_them(tmp_path: Path) -> N
     assert answer.text(80).splitlines() == [
         "default/a/c    exclusive CPUs 2-5",
         "default/a/big  refused: TopologyAffinityError",
-        "next: nri-pin explain default/a/c",
+        "next: nri-pin explain default/a/big",
     ]
     assert [row["what"] for row in answer.as_dict()["containers"]] == [
         "exclusive CPUs 2-5",
