@@ -182,6 +182,7 @@ def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]
         node,
         gives_exclusive=scenario.config.get("cpuManagerPolicy") != "none",
         has_pod_managers=bool(scenario.config.get("featureGates", {}).get("PodLevelResourceManagers")),
+        never_refused=scenario.config.get("neverRefuse", ()),
         odd_counts=SMTOddCounts(scenario.config.get("smtOddCounts", SMTOddCounts.KUBELET)),
     )
     problems: list[str] = []

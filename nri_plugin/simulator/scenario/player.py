@@ -5,7 +5,7 @@ keep the exclusive CPUs that they were given, and the kernel would have accepted
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.model.options import SMTOddCounts
@@ -131,12 +131,14 @@ class Player:
         gives_exclusive: bool = True,
         odd_counts: SMTOddCounts = SMTOddCounts.KUBELET,
         has_pod_managers: bool = False,
+        never_refused: Collection[str] = (),
     ) -> None:
         self.stage = stage
         self.refusals: dict[str, str] = {}
         self.exclusive: dict[str, CPUSet] = {}
         self._gives_exclusive, self._has_pod_managers = gives_exclusive, has_pod_managers
-        self._odd_counts = odd_counts
+        self._odd_counts, self._never_refused = odd_counts, never_refused
+        self._unplaced: set[str] = set()  # of namespaces that are never refused, created in the shared pool
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
         self._may_move = False
@@ -155,6 +157,7 @@ class Player:
             notes.problems.append(str(error))
         self.stage.server.settle()
         after = self._running()
+        self._unplaced |= set(self._not_placed(after))
         changed = tuple(
             CPUChange(key, before[key].effective, after[key].effective)
             for key in before
@@ -173,6 +176,13 @@ class Player:
             updates=notes.updates,
         )
 
+    def _not_placed(self, running: Placements) -> Iterator[str]:
+        """New containers that would have been refused elsewhere, and so have other CPUs than they asked for."""
+        for key, placement in running.items():
+            is_new = key not in self.exclusive and self._specs[key][0].namespace in self._never_refused
+            if is_new and len(placement.effective) != self.wants_own(key):
+                yield key
+
     def wants_own(self, key: str) -> int:
         """How many exclusive CPUs a container should get: whole CPUs of a Guaranteed pod, rounded up to cores if configured."""
         pod, spec = self._specs[key]
@@ -180,6 +190,8 @@ class Player:
         if pod.whole is not None and not (self._has_pod_managers and _is_claim(spec)):
             return 0
         if not self._gives_exclusive or pod.qos is not QOSClass.GUARANTEED or not is_whole:
+            return 0
+        if key in self._unplaced:
             return 0
         count = spec.cpu_request_milli // 1000
         if self._odd_counts is not SMTOddCounts.ROUND_UP:

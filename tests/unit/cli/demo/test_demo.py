@@ -91,6 +91,18 @@ def test_the_example_scenario_plays() -> None:
     assert nri_pin("demo", "--scenario", str(example)).returncode == 0
 
 
+def test_a_container_that_is_never_refused_may_run_in_the_shared_pool(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text(
+        "machine: laptop\nconfig: {reservedSystemCPUs: '0,4', neverRefuse: [ml]}\nsteps:\n"
+        "- run: ml/large\n  containers: {c: {cpu: 20, memory: 1Gi}}\n"
+        "- run: ml/small\n  containers: {c: {cpu: 2, memory: 1Gi}}\n"
+        "- expect: ml/small/c\n  exclusive: 2\n"
+    )
+    done = nri_pin("demo", "--scenario", str(tmp_path / "x.yaml"))
+    assert done.returncode == 0, done.stderr
+    assert "unplaced: ml/large/c" in done.stdout
+
+
 def test_the_devices_scenario_is_shipped_and_shows_who_has_which() -> None:
     done = nri_pin("demo", "--scenario", "devices")
     assert (done.returncode, done.stderr) == (0, "")
