@@ -48,6 +48,21 @@ def test_there_and_back(node: PlayedNode) -> None:
     assert yaml.safe_load(config(node)) == yaml.safe_load(CONFIG)
 
 
+def test_a_node_whose_memory_manager_is_off_goes_there_and_back_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin, _, end = CONFIG.partition("memoryManagerPolicy: Static\n")
+    plain = begin + end.partition("reservedMemory:")[0] + "kubeReserved:\n  memory: 512Mi\n"
+    node = played_node(tmp_path / "node", monkeypatch, plain)
+    before = node.cpusets()
+    for _ in range(2):
+        assert node.migrate("to-plugin") == ""
+        assert node.cpusets() == before
+        assert node.migrate("to-kubelet") == ""
+    assert node.cpusets() == before
+    assert yaml.safe_load(config(node)) == yaml.safe_load(plain)
+
+
 def test_a_node_of_a_daemonset_goes_there_and_back_twice(node: PlayedNode) -> None:
     before = node.cpusets()
     for _ in range(2):
