@@ -51,7 +51,12 @@ SUPPORT: Sequence[Support] = (
     Support(CONTAINERD, "2.3", _SOURCE, "played by the embedded runtime", "2026-08-22", (2, 3, 0)),
     Support(CONTAINERD, "2.2", _SOURCE, "played by the embedded runtime", "2026-08-22", (2, 2, 0)),
     Support(
-        CONTAINERD, "2.0, 2.1", _RUN, "2.1.9: `hack/e2e a`, `b`, `c`, `hack/lab`", "2026-11-21", (2, 0, 0)
+        CONTAINERD,
+        "2.0, 2.1",
+        _RUN,
+        "2.1.9: `hack/e2e a`, `b`, `c`, `hack/lab`, under the kubelet by `hack/cluster`",
+        "2026-11-24",
+        (2, 0, 0),
     ),
     Support(
         CONTAINERD,
@@ -76,7 +81,7 @@ SUPPORT: Sequence[Support] = (
         "Kubernetes",
         "1.35",
         _RUN,
-        "1.35.3: API server, scheduler and controllers by `hack/cluster run`",
+        "1.35.3: API server, scheduler, controllers and kubelet by `hack/cluster run`",
         "2026-11-24",
     ),
     Support(
@@ -91,7 +96,7 @@ SUPPORT: Sequence[Support] = (
         LINUX,
         "6.12 and later",
         _RUN,
-        "6.12 and 7.2 in guests, 6.18 on the machine: `hack/e2e`",
+        "6.12 and 7.2 in guests, 6.18 on the machine: `hack/e2e`, `hack/cluster`",
         "2026-11-24",
         (6, 12, 0),
     ),
@@ -99,9 +104,11 @@ SUPPORT: Sequence[Support] = (
     Support(LINUX, "6.1", _RUN, "quiet CPUs in a guest: `hack/e2e d`", "2026-11-24", (6, 1, 0)),
     Support(LINUX, "5.0 to 6.0", _NOT_TRIED, since=(5, 0, 0)),
     Support("cgroups", "v1, cgroupfs driver", _RUN, "`hack/e2e a`", "2026-11-21"),
-    Support("cgroups", "v2, cgroupfs and systemd driver", _RUN, "`hack/e2e c`, `hack/lab`", "2026-11-21"),
+    Support("cgroups", "v2, cgroupfs driver", _RUN, "`hack/e2e c`, `hack/lab`, `hack/cluster`", "2026-11-24"),
+    Support("cgroups", "v2, systemd driver", _RUN, "`hack/e2e c`, `hack/lab`", "2026-11-21"),
     Support("cgroups", "v1, systemd driver", _NOT_TRIED),
-    Support("OCI runtime", "runc, crun", _RUN, "`hack/lab`", "2026-11-21"),
+    Support("OCI runtime", "runc", _RUN, "`hack/lab`, `hack/cluster`", "2026-11-24"),
+    Support("OCI runtime", "crun", _RUN, "`hack/lab`", "2026-11-21"),
     Support("OCI runtime", "Kata Containers and others with a virtual machine", _NOT_TRIED, "not supported"),
     Support("architecture", "x86-64", _RUN, "everything", "2026-11-24"),
     Support(

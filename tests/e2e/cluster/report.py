@@ -19,7 +19,7 @@ _LEGEND = (
 WHY_REFUSED = {
     "401": "its token had expired, or was bound to a pod or Node that was deleted",
     "403": "an API server that had just started did not know the roles yet, or the Node of its token, or its roles, were deleted before it",
-    "404": "the Node had been deleted, or a server that had just started did not know the kind yet",
+    "404": "the Node, or the pod to be bound, had been deleted, or a server that had just started did not know the kind yet",
     "409": "the exporter's first apply is without force: it found fields of another writer, or an object that was being deleted",
     "500": "an API server that had just started had not read everything yet",
     "503": "an API server that had just started was not ready",
