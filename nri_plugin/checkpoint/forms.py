@@ -183,8 +183,11 @@ def losses_to_version(state: State, version: int, facts: NodeFacts | None = None
 def _newer(state: State, version: int, facts: NodeFacts | None) -> Iterator[str]:
     for name, newer in NEWER.items():
         for key, record in getattr(state, name).items():
-            # A container is named by the key of its allocation; a pod's own key names no container.
-            shown = key if name == "pods" else named(state.pods, getattr(record, "key", key))
+            # A container is named by the key of its allocation, a pod by its uid.
+            if name == "pods":
+                shown = f"{record.namespace}/{record.name}" if record.name else key
+            else:
+                shown = named(state.pods, getattr(record, "key", key))
             yield from dict.fromkeys(
                 one.loss.format(shown)
                 for one in newer

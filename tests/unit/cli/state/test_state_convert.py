@@ -202,7 +202,7 @@ def test_older_releases_get_slices_with_one_owner_and_the_rest_is_named(site: Si
         assert text in refused.output
     done = site.run("@state", "@old.json", "--to", form, "--lossy")
     assert done.exit_code == 0
-    assert "not kept: that pod u1 was admitted as a whole" in done.output
+    assert "not kept: that pod shop/db-0 was admitted as a whole" in done.output
     assert "not kept: that shop/db-0/prepare is an init container" in done.output
     # CPU 4 is the init container's alone, as nothing else of it is left.
     assert site.promises("old.json") == {"u1/prepare": "4", "u1/db": "2-3"}
@@ -322,7 +322,10 @@ def test_facts_of_pods_are_said_to_be_left_out_of_version_1(site: Site) -> None:
     pod = PodRecord("u1", "sb", "db-0", "shop", facts=PodFacts("u1", QOSClass.GUARANTEED))
     site.save(State({"u1": pod}))
     result = site.run("@state", "@out", "--to", "checkpoint-v1")
-    assert (result.exit_code, "not kept: the facts of the cluster on pod u1" in result.output) == (0, True)
+    assert (result.exit_code, "not kept: the facts of the cluster on pod shop/db-0" in result.output) == (
+        0,
+        True,
+    )
 
 
 def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) -> None:
@@ -346,10 +349,10 @@ def test_what_is_newer_than_version_1_is_left_out_of_it_and_named(site: Site) ->
     result = site.run("@state", "@one.json", "--to", "checkpoint-v1")
     assert result.exit_code == 0
     assert [line.partition(": ")[2] for line in result.stderr.splitlines()] == [
-        "that pod u1 was admitted as a whole",
-        "that the hint of pod u1 counts the devices of all its containers",
-        "the CPU limit of pod u1",
-        "the cgroup of the sandbox of pod u1",
+        "that pod shop/db-0 was admitted as a whole",
+        "that the hint of pod shop/db-0 counts the devices of all its containers",
+        "the CPU limit of pod shop/db-0",
+        "the cgroup of the sandbox of pod shop/db-0",
         "the CPU limit of container shop/db-0/prepare",
         "the hint of container shop/db-0/prepare",
         "that shop/db-0/prepare is an init container, and its CPUs that later containers of its pod hold",
