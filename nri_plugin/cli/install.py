@@ -26,6 +26,7 @@ from nri_plugin.cli.installed_files import (
     Changes,
     configuration,
     is_ours,
+    misfits,
     remove,
     require_ours,
     require_way_in,
@@ -90,14 +91,16 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     require_no_other_index(plugin_dir, config_dir, index)
     text = configuration(settings, chosen)
     source = chosen or settings
-    require_way_in(loading.load(str(source)).nri_socket, source)
+    config = loading.load(str(source))
+    require_way_in(config.nri_socket, source)
     if text is not None:
         write(settings, text, 0o644)
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
     return Changes(
         wrote=(*([] if text is None else [str(settings)]), str(executable)),
-        warnings=tuple(
-            who_else_may_change("the runtime", Path(sys.executable), Path(nri_plugin.__file__).parent)
+        warnings=(
+            *misfits(config),
+            *who_else_may_change("the runtime", Path(sys.executable), Path(nri_plugin.__file__).parent),
         ),
         next="the runtime starts it at its own next start, for example: systemctl restart containerd",
     )

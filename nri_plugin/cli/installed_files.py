@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from nri_plugin.agent.startup import build_node
 from nri_plugin.cli.doctor.runtime import version_of
 from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,
@@ -19,7 +20,7 @@ from nri_plugin.cli.doctor.runtime_files import (
 )
 from nri_plugin.cli.doctor.view import Hidden, NodeView, is_in_pod
 from nri_plugin.config import loading
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import ConfigError, HostError
 
 MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
 
@@ -152,6 +153,14 @@ def configuration(path: Path, chosen: Path | None) -> str | None:
     require_ours(path)
     text = chosen.read_text(encoding="utf-8")
     return text if MARK in text else f"{MARK}\n{text}"
+
+
+def misfits(config: loading.Config) -> Iterator[str]:
+    """A warning where an agent with this configuration would not start on this machine; it may be for another one."""
+    try:
+        build_node(config, None)
+    except (ConfigError, HostError) as error:
+        yield f"{error}; an agent with this configuration does not start on this machine"
 
 
 def runtime_settings(view: NodeView) -> NRISettings | None:

@@ -21,6 +21,7 @@ from nri_plugin.cli.installed_files import (
     MARK,
     Changes,
     configuration,
+    misfits,
     remove,
     require_ours,
     require_way_in,
@@ -221,7 +222,10 @@ def install(prefix: Path, chosen: Path | None, kubeconfig: Path | None) -> Chang
         write(path, content, 0o644)
     return Changes(
         wrote=tuple(map(str, texts)),
-        warnings=tuple(who_else_may_change("systemd", Path(sys.executable), program)),
+        warnings=(
+            *(misfits(config) if _is_running_system(prefix) else ()),
+            *who_else_may_change("systemd", Path(sys.executable), program),
+        ),
         next=f"next: systemctl daemon-reload && systemctl {start}; nri-pin doctor checks the node then",
     )
 

@@ -230,6 +230,15 @@ def test_install_warns_of_a_program_that_others_can_change(
     assert f"warning: the runtime will run {python} as root" in text
 
 
+def test_install_warns_of_a_configuration_for_another_machine(call, good: Path) -> None:
+    good.write_text("reservedSystemCPUs: '9000'\n")
+    code, text = call("--config", good)
+    assert code == 0
+    assert "warning: " in text
+    assert "good.yaml:1:21: reservedSystemCPUs: CPUs 9000 do not exist on this machine" in text
+    assert "an agent with this configuration does not start on this machine" in text
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [
