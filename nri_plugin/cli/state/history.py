@@ -447,7 +447,7 @@ def _text_lines(found: Iterable[Happened]) -> Iterator[str]:
     for one in found:
         when = one.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         words = f"{one.name}: {one.text}" if one.name else one.text
-        yield from folded(f"{when}  {one.what:<12}  {words}", width, INDENT)
+        yield from folded(f"{when}  {one.what:<12}  {words}", width, min(INDENT, width // 2))
 
 
 def _json_lines(found: Iterable[Happened]) -> Iterator[str]:

@@ -96,6 +96,13 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
+def test_entries_fit_into_a_narrow_terminal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = site.history("--what", "refused").output.partition("\n\n")[0].splitlines()
+    assert len(lines) > 2
+    assert max(map(len, lines)) <= 60
+
+
 def test_each_decision_is_one_entry_and_what_decides_nothing_is_none(site: Site) -> None:
     told = site.told()
     assert [(what, name) for what, name, _ in told] == [
