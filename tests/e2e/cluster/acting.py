@@ -195,4 +195,6 @@ def rendered_chart(stage: Stage, **values: Any) -> list[Object]:
         "--api-versions",
         "monitoring.coreos.com/v1",
     ]
-    return [one for one in yaml.safe_load_all(run([REPOSITORY / "hack" / "helm", *words])) if one]
+    helm = REPOSITORY / "hack" / "helm"
+    run([helm, "--path"])  # where it is built first it says so
+    return [one for one in yaml.safe_load_all(run([helm, *words])) if one]

@@ -5,6 +5,7 @@ import json
 import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -208,8 +209,7 @@ class PlayedNode:
 
     def __init__(self, stage: Stage, name: str, options: dict[str, str]) -> None:
         self._stage, self.name = stage, name
-        self.folder = stage.folder / name
-        self.folder.mkdir()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"{name}-"))  # sockets have short paths, and homes may not
         self.site = Site(self.folder)
         self.site.config.write_text(config_text(self.folder, **options))
         stage.start(
