@@ -1,6 +1,6 @@
 """The slices before the answer and the files after it, on this kernel: what runs where after every kill.
 
-    python3 -m e2e.inside.pool_floor
+    python3 -m e2e.inside.pool_floor [kills] [calls] [threads]
 
 No container runtime: this program asks the agent over NRI and makes cgroups as runc does, so that it can look at every
 container at every moment, and make thousands of them. It belongs into a guest with cgroup v2 and nothing below kubepods.
@@ -13,11 +13,13 @@ import signal
 import socket
 import statistics
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 
 from nri_plugin.simulator.runtime.plugin_link import PluginLink, PluginLostError
@@ -40,6 +42,12 @@ _FUTEX = 202
 _NEVER = "1000000000"
 _MOST_CALLS = 12
 """Wait, receive, ask for the exporter's socket, look for the checkpoint and append to it, write two slices, answer."""
+
+_ATTEMPTS = 3
+"""The least of so many counts: a thread of the agent may wake up in between."""
+
+_CARRIERS = 100
+"""Containers that share the threads."""
 
 _STEPS = 12
 """Kills before each of so many steps: the creation below has one save, three writes, a reply and five late writes."""
@@ -203,7 +211,7 @@ class Played:
         directory.mkdir()
         if one.resources.cpus:
             _put(directory / "cpuset.cpus", one.resources.cpus)
-        pod = next(each for each in self.pods.values() if each.id == one.pod_id)
+        pod = self.pods[one.pod_id.removeprefix("sb-")]
         if self.link is not None and self.link.is_alive:
             self.ask(events.StartContainer(pod, one))
         if is_process:
@@ -349,7 +357,7 @@ def an_answer_waits_for_the_slices_alone(facts: Expectations, node: Played) -> N
         node.start()
         wait_for(node.is_settled, 300, "the files are written")
         time.sleep(6)  # beyond the next sweep, which looks at new containers for the first time
-        calls = min((_calls_of_a_creation(node, f"{name}{attempt}") for attempt in range(5)), key=len)
+        calls = min((_calls_of_a_creation(node, f"{name}{attempt}") for attempt in range(_ATTEMPTS)), key=len)
         counted[name] = len(calls)
         facts.figure(f"system calls before the answer without futex, {name}", f"{len(calls)}: {calls}")
     facts.expect("an answer waits for at most 12", counted["many"] <= _MOST_CALLS, counted)
@@ -360,7 +368,10 @@ def an_answer_waits_for_the_slices_alone(facts: Expectations, node: Played) -> N
 
 def a_slice_is_written_beside_many_threads(facts: Expectations, node: Played) -> None:
     """The time of one write to the Burstable slice, by threads below it."""
-    keys = [key for key, one in node.containers.items() if "/burstable/" in one.cgroups_path][:100]
+    keys = _burstable(node)
+    while len(keys) < _CARRIERS:
+        _add_pod(node, f"t{len(node.pods)}", "/burstable", 5)
+        keys = _burstable(node)
     file, wide = _TOP / "kubepods/burstable/cpuset.cpus", (_TOP / "cpuset.cpus.effective").read_text().strip()
     _put(Path("/proc/sys/kernel/threads-max"), "120000")
     _put(Path("/proc/sys/kernel/pid_max"), "200000")
@@ -381,6 +392,11 @@ def a_slice_is_written_beside_many_threads(facts: Expectations, node: Played) ->
     for process in processes:
         process.kill()
         process.wait()
+
+
+def _burstable(node: Played) -> list[str]:
+    found = (key for key, one in node.containers.items() if "/burstable/" in one.cgroups_path)
+    return [*islice(found, _CARRIERS)]
 
 
 def _add_pod(node: Played, name: str, qos: str, containers: int) -> None:
@@ -462,12 +478,16 @@ def main() -> None:
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     facts, node = Expectations(), Played()
     tell("runtime", version="", kernel=os.uname().release)
-    scenarios: list[Callable[..., None]] = [a_new_container_meets_nobody_whenever_the_agent_is_killed]
-    if _traced():
-        scenarios += [an_answer_waits_for_the_slices_alone, a_slice_is_written_beside_many_threads]
-    else:
+    is_traced = _traced()
+    if not is_traced:
         facts.figure("system calls", "not counted: this kernel traces none")
-    play(facts, scenarios, facts, node)
+    scenarios: dict[str, Callable[..., None]] = {
+        "kills": a_new_container_meets_nobody_whenever_the_agent_is_killed,
+        **({"calls": an_answer_waits_for_the_slices_alone} if is_traced else {}),
+        "threads": a_slice_is_written_beside_many_threads,
+    }
+    chosen = [scenario for name, scenario in scenarios.items() if name in (sys.argv[1:] or scenarios)]
+    play(facts, chosen, facts, node)
 
 
 if __name__ == "__main__":

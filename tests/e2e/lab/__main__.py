@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.cpuset_table import cases
 
-from .arguments import parser, report_folder
+from .arguments import FLOOR_PARTS, parser, report_folder
 from .boots import boots, perform_boots
 from .cells import Cell, Listener
 from .code_state import code_state
@@ -38,11 +38,6 @@ from .writing import make_folder, write_whole
 _NAMES = [column.name for column in COLUMNS]
 FLOOR = "four-nodes"
 """The machine of `floor`."""
-FLOOR_SCENARIOS = (
-    "a new container meets nobody whenever the agent is killed",
-    "an answer waits for the slices alone",
-    "a slice is written beside many threads",
-)
 PYTHON = "/opt/nri-pin/bin/python3"
 """The one that has the product."""
 
@@ -172,7 +167,10 @@ def _floor(arguments: argparse.Namespace) -> int:
     """Play `inside/pool_floor.py` on a guest's kernel."""
     place = arguments.work / "runs" / f"floor-{FLOOR}"
     only = "the guest's kernel and the agent, without a container runtime"
-    cells = {name: Cell(FLOOR, name, "none", limitation=only) for name in FLOOR_SCENARIOS}
+    parts = arguments.only or [*FLOOR_PARTS]
+    cells = {
+        name: Cell(FLOOR, name, "none", limitation=only) for name in [FLOOR_PARTS[part] for part in parts]
+    }
     shutil.rmtree(place, ignore_errors=True)
     make_folder(place)
     listener = Listener(cells, place / "output.log")
@@ -180,7 +178,7 @@ def _floor(arguments: argparse.Namespace) -> int:
         _ready(arguments.work, [COLUMNS[0].root]) as lab,
         booted(guest_machine(*machine_text(FLOOR)), COLUMNS[0], lab, place) as running,
     ):
-        status = running.run(" ".join(inside("pool_floor", python=PYTHON)), listener.hear)
+        status = running.run(" ".join(inside("pool_floor", *parts, python=PYTHON)), listener.hear)
     for cell in cells.values():
         if cell.scenario not in listener.ended:
             cell.failures.append(f"it did not end, status {status}; see {listener.log}")

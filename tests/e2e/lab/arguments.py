@@ -8,6 +8,13 @@ from .lab_files import RECORDED, REPORTS
 from .session import COLUMNS
 from .setting_up import default_work
 
+FLOOR_PARTS = {
+    "kills": "a new container meets nobody whenever the agent is killed",
+    "calls": "an answer waits for the slices alone",
+    "threads": "a slice is written beside many threads",
+}
+"""The scenarios of `floor`."""
+
 Command = Callable[[argparse.Namespace], int]
 
 _IN_CHECKOUT = "tests/e2e of the checkout"
@@ -19,7 +26,7 @@ _EPILOG = """examples:
   hack/lab shell kep3545-8-nodes
   hack/lab all --missing --guests 2
   hack/lab record four-nodes --to /tmp/recorded
-  hack/lab floor
+  hack/lab floor --only calls
   hack/lab measure
 """
 _ALL = """Play every scenario on its machine under every runtime and write the report.
@@ -120,6 +127,15 @@ def _add_shell(parser: argparse.ArgumentParser) -> None:
     _common(parser)
 
 
+def _add_floor(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--only", action="append", choices=[*FLOOR_PARTS],
+        help="kills: the agent is killed before each step. calls: system calls before an answer are counted. threads: "
+        "writes to a slice are timed. May be repeated  [default: all, some 20 minutes where guests are emulated]",
+    )  # fmt: skip
+    _common(parser)
+
+
 def _add_list(_parser: argparse.ArgumentParser) -> None:
     """It takes no words."""
 
@@ -129,7 +145,7 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] =
     "shell": ("boot a machine and give its console to this terminal", _add_shell),
     "floor": (
         "kill the agent around the writes of the pool floor, and count what an answer waits for",
-        _common,
+        _add_floor,
     ),
     "all": ("every scenario on its machine under every runtime, and the report", _add_all),
     "report": ("write the report anew from the results that were kept", _add_report),
