@@ -37,6 +37,7 @@ from nri_plugin.core.requests import (
     with_late_facts,
 )
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
+from nri_plugin.model.frozen import changed
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
 from nri_plugin.model.records import (
     Allocation,
@@ -114,7 +115,7 @@ def resized(
         after = _grown(narrowed(node, request.isolated), state, held, after, count - len(held.cpus))
     elif count < len(held.cpus):
         after = _shrunk(node, held, after, len(held.cpus) - count)
-    return _asked(state, record, held, replace(after, cpu_milli=request.cpu_milli or 0))
+    return _asked(state, record, held, changed(after, cpu_milli=request.cpu_milli or 0))
 
 
 def _of_whole_pod(state: State, pod_uid: str) -> Allocation | None:
@@ -255,7 +256,7 @@ def _by_evidence(held: Allocation, container: Container) -> Allocation:
 def _request(node: Node, pod: PodRecord, container: Container, asked: Resources) -> ContainerRequest:
     """The container's whole request: that of the event, and the stored values where the event has none."""
     had = container.resources
-    whole = replace(
+    whole = changed(
         had,
         cpu_shares=asked.cpu_shares or had.cpu_shares,
         cpu_quota_us=asked.cpu_quota_us or had.cpu_quota_us,
@@ -264,7 +265,7 @@ def _request(node: Node, pod: PodRecord, container: Container, asked: Resources)
         hugepage_limits=asked.hugepage_limits or had.hugepage_limits,
     )
     return annotated(
-        node.options, pod, container_request(node.options, pod, replace(container, resources=whole))
+        node.options, pod, container_request(node.options, pod, changed(container, resources=whole))
     )
 
 

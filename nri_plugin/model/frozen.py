@@ -1,11 +1,14 @@
-"""Frozen dataclasses that are made in half the time.
+"""Frozen dataclasses that are made in half the time, and changed copies of them.
 
 `dataclass(frozen=True)` makes an `__init__` that sets each field by `object.__setattr__`, which looks the field up in the
-class each time. A request makes about fifty values with three hundred fields.
+class each time. A request makes about fifty values with three hundred fields. `dataclasses.replace` goes over all fields
+in the interpreter.
 """
 
 from collections.abc import Callable
 from dataclasses import MISSING, fields
+from functools import cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 Value = TypeVar("Value")
@@ -39,3 +42,20 @@ def made_quickly(kind: type[Value]) -> type[Value]:
     made.__qualname__ = f"{kind.__qualname__}.__init__"
     kind.__init__ = made  # type: ignore[method-assign]
     return kind
+
+
+def changed(value: Value, **changes: Any) -> Value:
+    """A copy of a dataclass with other values in some fields; for requests, as `dataclasses.replace` otherwise.
+
+    Raises:
+        TypeError: the class has no such field.
+    """
+    kind: Callable[..., Value] = type(value)
+    names, read = _fields_of(kind)
+    return kind(**{**dict(zip(names, read(value), strict=False)), **changes})
+
+
+@cache
+def _fields_of(kind: Callable[..., object]) -> tuple[tuple[str, ...], Callable[[object], tuple[Any, ...]]]:
+    names = tuple(one.name for one in fields(kind))  # type: ignore[arg-type]
+    return names, attrgetter(*names, names[0])  # a tuple also where there is one field

@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError, dataclass, field, replace
 
 import pytest
 
-from nri_plugin.model.frozen import made_quickly
+from nri_plugin.model.frozen import changed, made_quickly
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,3 +73,20 @@ def test_a_class_that_needs_more_than_its_slots_is_refused():
     for kind in (Checked, Derived):
         with pytest.raises(TypeError, match=f"{kind.__name__} needs the __init__ of its dataclass"):
             made_quickly(kind)
+
+
+@dataclass(frozen=True)
+class Single:
+    """A value with one field."""
+
+    only: int
+
+
+def test_a_changed_copy_is_what_the_standard_library_makes():
+    quick = Quick(1, "b", [3])
+    assert changed(quick, second="c") == replace(quick, second="c") == Quick(1, "c", [3])
+    assert changed(quick) == quick
+    assert changed(quick).third is quick.third
+    assert changed(Single(1), only=2) == Single(2)
+    with pytest.raises(TypeError, match="fourth"):
+        changed(quick, fourth=4)
