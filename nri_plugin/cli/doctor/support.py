@@ -48,8 +48,8 @@ _RUN, _SOURCE, _NOT_TRIED = Basis
 SUPPORT: Sequence[Support] = (
     Support(CONTAINERD, "2.5 and later", _NOT_TRIED, since=(2, 5, 0)),
     Support(CONTAINERD, "2.4", _SOURCE, "played by the embedded runtime", "2026-08-22", (2, 4, 0)),
-    Support(CONTAINERD, "2.3", _SOURCE, "played by the embedded runtime", "2026-08-22", (2, 3, 0)),
-    Support(CONTAINERD, "2.2", _SOURCE, "played by the embedded runtime", "2026-08-22", (2, 2, 0)),
+    Support(CONTAINERD, "2.3", _RUN, "2.3.4: `hack/e2e e`", "2026-11-24", (2, 3, 0)),
+    Support(CONTAINERD, "2.2", _RUN, "2.2.7: `hack/e2e e`", "2026-11-24", (2, 2, 0)),
     Support(
         CONTAINERD,
         "2.0, 2.1",

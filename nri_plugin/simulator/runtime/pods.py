@@ -279,9 +279,12 @@ def _sandbox_annotations(
     seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
     if not who.behaviour.is_containerd:
         return seen
+    if not who.behaviour.profile.runtime_version.startswith("1."):
+        seen[f"{_CRI}.podsandbox.image-name"] = "example.com/pause:1"
     return seen | {
         f"{_CRI}.container-type": "sandbox",
         f"{_CRI}.sandbox-id": sandbox_id,
+        f"{_CRI}.sandbox-log-directory": f"/var/log/pods/{pod.namespace}_{pod.name}_{uid}",
         f"{_CRI}.sandbox-name": pod.name,
         f"{_CRI}.sandbox-namespace": pod.namespace,
         f"{_CRI}.sandbox-uid": uid,

@@ -2,15 +2,15 @@
 
 A profile describes an NRI release on the wire. A behaviour describes a runtime around its plugins.
 
-Source: containerd 1.7.24 and 2.1.9 as observed; the others from their code.
+Source: containerd 1.7.24, 2.1.9, 2.2.7 and 2.3.4 as recorded (`tests/vectors/nri`); the others from their code.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 from nri_plugin.wire.nri.events import NRIEvent, NRIResponse
-from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, FieldOwners
+from nri_plugin.wire.nri.messages import ContainerState, ContainerUpdate, EventMask, FieldOwners
 from nri_plugin.wire.nri.releases import MASK_BEFORE_0_10, MASK_SINCE_0_10
 
 # Profiles
@@ -95,6 +95,8 @@ PROFILES: Final = {
 
 # Behaviours
 
+PodFields: TypeAlias = tuple[Literal["pid", "cgroups_path"], ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
@@ -106,9 +108,12 @@ class Behaviour:
         cgroup_prefix: first part of a container's scope.
         undoes_failed_creation: a refused container is followed by StopContainer and RemoveContainer.
         stores_updates: an update survives the runtime's own restart.
-        forgets_pods: after its own restart it does not report the end of older pods.
+        forgets_pods: after its own restart it does not report the end of older pods, nor that of containers that had ended.
         zero_resources: absent times and limits are sent as 0 rather than left out.
         ignores_start_errors: an error in StartContainer is only a warning.
+        stop_tells: the state of a container that ran, in its StopContainer.
+        end_tells: the state of a container that has ended or was not started, in StopContainer and RemoveContainer.
+        pod_loses: fields of a pod that are no longer told: in StopPodSandbox, between, and in RemovePodSandbox.
         was_watched: whether the behaviour was observed on the real runtime; else it is written after its code.
     """
 
@@ -120,6 +125,9 @@ class Behaviour:
     forgets_pods: bool = True
     zero_resources: bool = False
     ignores_start_errors: bool = False
+    stop_tells: ContainerState = ContainerState.STOPPED
+    end_tells: ContainerState = ContainerState.STOPPED
+    pod_loses: tuple[PodFields, PodFields, PodFields] = ((), (), ())
     was_watched: bool = True
 
     @property
@@ -131,9 +139,25 @@ class Behaviour:
 BEHAVIOURS = {
     each.name: each
     for each in (
-        Behaviour("containerd-1.7", CONTAINERD_1_7),
-        Behaviour("containerd-2.1", CONTAINERD_2_1),
-        Behaviour("containerd-2.4", CONTAINERD_2_4, was_watched=False),
+        Behaviour(
+            "containerd-1.7",
+            CONTAINERD_1_7,
+            stop_tells=ContainerState.RUNNING,
+            pod_loses=(("pid", "cgroups_path"), ("pid", "cgroups_path"), ("pid", "cgroups_path")),
+        ),
+        Behaviour(
+            "containerd-2.1",
+            CONTAINERD_2_1,
+            stop_tells=ContainerState.RUNNING,
+            pod_loses=(("pid",), ("pid",), ("pid", "cgroups_path")),
+        ),
+        Behaviour(
+            "containerd-2.4",
+            CONTAINERD_2_4,
+            end_tells=ContainerState.UNKNOWN,
+            pod_loses=(("pid",), ("pid",), ("pid",)),
+            was_watched=False,
+        ),
         Behaviour(
             "cri-o",
             CRIO_1_36,

@@ -11,7 +11,7 @@ Source: containerd internal/cri and internal/nri; CRI-O internal/nri; NRI pkg/ad
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.records import QOSClass
@@ -37,7 +37,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.runtime.profile import Behaviour
+from nri_plugin.simulator.runtime.profile import Behaviour, PodFields
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
 
@@ -68,6 +68,7 @@ class Record:
     Attributes:
         message: as plugins see it; its resources are the stored ones.
         created_with: the resources it was created with.
+        is_known: the runtime will report its removal; False if it had ended before the runtime's last start.
         started_on: CPUs on which its first instruction could run; None before the start.
     """
 
@@ -76,6 +77,7 @@ class Record:
     names: Names
     created_with: Resources
     started_on: CPUSet | None = None
+    is_known: bool = True
 
     @property
     def key(self) -> str:
@@ -253,8 +255,10 @@ class Runtime:
             return
         sandbox.is_running = False
         self.cgroups.leave(sandbox.pause)
+        stopping, ended, _ = self.behaviour.pod_loses
+        message, sandbox.message = sandbox.message, _without(sandbox.message, ended)
         if sandbox.is_known:
-            self._tell(events.StopPodSandbox(sandbox.message))
+            self._tell(events.StopPodSandbox(_without(message, stopping)))
 
     def remove_pod(self, key: str) -> None:
         """Stop a pod where it still runs and remove everything of it."""
@@ -263,7 +267,7 @@ class Runtime:
         for record in list(self._of(sandbox)):
             self.remove(record.key)
         if sandbox.is_known:
-            self._tell(events.RemovePodSandbox(sandbox.message))
+            self._tell(events.RemovePodSandbox(_without(sandbox.message, self.behaviour.pod_loses[2])))
         del self._sandboxes[key]
         self._drop_cgroups(sandbox)
 
@@ -329,19 +333,25 @@ class Runtime:
 
     def stop(self, key: str) -> None:
         """End the container; plugins get the event afterwards."""
-        record = self.record(key)
+        self._stop(self.record(key))
+
+    def _stop(self, record: Record) -> None:
         if record.message.state is ContainerState.STOPPED:
             return
         self.cgroups.leave(record.names.path)
+        ran = record.message.state is ContainerState.RUNNING
         record.enter(ContainerState.STOPPED)
-        self._tell(events.StopContainer(record.sandbox.message, record.message))
+        told = self.behaviour.stop_tells if ran else self.behaviour.end_tells
+        self._tell(events.StopContainer(record.sandbox.message, replace(record.message, state=told)))
 
     def remove(self, key: str) -> None:
-        """Remove a container, which is stopped first."""
-        self.stop(key)
-        record = self.record(key)
+        """Remove a container, which is stopped first; of several instances the oldest one."""
+        record = next((one for one in self._records.values() if one.key == key), None) or self.record(key)
+        self._stop(record)
         del self._records[record.message.id]
-        self._tell(events.RemoveContainer(record.sandbox.message, record.message))
+        if record.is_known:
+            message = replace(record.message, state=self.behaviour.end_tells, pid=0)
+            self._tell(events.RemoveContainer(record.sandbox.message, message))
 
     def truth(self) -> events.Synchronize:
         """All pods and containers that the runtime reports to a plugin that connects."""
@@ -375,6 +385,8 @@ class Runtime:
         for record in self._records.values():
             if not self.behaviour.stores_updates:
                 record.store(record.created_with)
+            has_ended = record.message.state is ContainerState.STOPPED
+            record.is_known = record.is_known and not (has_ended and self.behaviour.forgets_pods)
         for sandbox in self._sandboxes.values():
             sandbox.is_known = not self.behaviour.forgets_pods
 
@@ -469,6 +481,11 @@ class Runtime:
     def _drop_cgroups(self, sandbox: Sandbox) -> None:
         self.cgroups.leave(sandbox.pause)
         self.cgroups.leave(sandbox.names.path)
+
+
+def _without(pod: Pod, fields: PodFields) -> Pod:
+    empty: dict[str, Any] = {"pid": 0, "cgroups_path": ""}
+    return replace(pod, **{name: empty[name] for name in fields})
 
 
 def _qos_slices(driver: Driver) -> list[str]:

@@ -53,11 +53,18 @@ disable = false
 
 @dataclass
 class Containerd:
-    """One containerd of this root; `nri` are lines for its NRI table, `environment` is added to ours."""
+    """One containerd of this root.
+
+    Attributes:
+        nri: lines for its NRI table.
+        tables: further tables of its configuration.
+        environment: what is added to ours.
+    """
 
     binary: str = "runc"
     systemd: bool = False
     nri: dict[str, str] = field(default_factory=dict)
+    tables: str = ""
     environment: dict[str, str] = field(default_factory=dict)
     log: Path = Path("/out/containerd.log")
     _process: "subprocess.Popen[bytes] | None" = None
@@ -66,7 +73,8 @@ class Containerd:
         """Start it and wait until it takes requests and plugins; return the seconds that took."""
         template = _VERSION_2 if version().startswith("1.") else _VERSION_3
         text = template.format(binary=self.binary, systemd=str(self.systemd).lower()) + _NRI
-        _CONFIG.write_text(text + "".join(f'{key} = "{value}"\n' for key, value in self.nri.items()))
+        lines = "".join(f'{key} = "{value}"\n' for key, value in self.nri.items())
+        _CONFIG.write_text(text + lines + self.tables)
         for path in _SOCKETS:
             path.unlink(missing_ok=True)
         began = time.monotonic()
@@ -114,7 +122,7 @@ class Containerd:
 def version() -> str:
     """Version of the installed containerd, as `2.1.9`."""
     printed = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\s(\d+\.\d+\.\d+)", printed)
+    found = re.search(r"\sv?(\d+\.\d+\.\d+)", printed)
     return found[1] if found else printed.strip()
 
 

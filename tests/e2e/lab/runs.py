@@ -90,6 +90,8 @@ _REMAPPING = ("-device", "intel-iommu,intremap=on")
 # what the kernel lets anybody move, and says when it does not, differs between them
 _KERNELS = (("Linux 6.1", "bookworm"), ("Linux 6.12", "trixie"), ("the newest Linux", "sid"))
 
+_BUILT = ("2.2.7", "2.3.4")
+
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
     Run("a", "a: this machine, containerd 2", "sid", "run_machine"),
@@ -152,7 +154,7 @@ RUNS = (
     ),
     *(
         Run("e", f"e: this machine, containerd {version} from source", "sid", "run_machine", built=version)
-        for version in ("2.2.7", "2.3.4")
+        for version in _BUILT
     ),
     Run(
         "f",
@@ -162,6 +164,12 @@ RUNS = (
         in_guest=True,
         with_systemd=True,
         column="containerd-1.7-systemd",
+    ),
+    Run("r", "r: events of containerd 1.7", "trixie", "run_events"),
+    Run("r", "r: events of containerd 2", "sid", "run_events"),
+    *(
+        Run("r", f"r: events of containerd {version} from source", "sid", "run_events", built=version)
+        for version in _BUILT
     ),
 )
 
