@@ -54,13 +54,14 @@ class Result(Facts):
 def run_scenarios(names: Sequence[str], cluster: ControlPlane, version: str, work: Path) -> list[Result]:
     """Play them; a scenario that breaks off has failed, and the others go on."""
     guests = Guests(cluster, work)
+    today = _today()  # files may be edited while it runs
     try:
-        return [_run(name, cluster, guests, version, work) for name in names]
+        return [_run(name, cluster, guests, version, work, today) for name in names]
     finally:
         guests.close()
 
 
-def _run(name: str, cluster: ControlPlane, guests: Guests, version: str, work: Path) -> Result:
+def _run(name: str, cluster: ControlPlane, guests: Guests, version: str, work: Path, today: str) -> Result:
     play = ALL_SCENARIOS[name]
     title = (play.__doc__ or name).splitlines()[0].rstrip(".")
     say(f"{name}: {title}")
@@ -78,7 +79,7 @@ def _run(name: str, cluster: ControlPlane, guests: Guests, version: str, work: P
         stage.judge_audit()
     found = {each.name: getattr(stage, each.name) for each in fields(Facts)}
     seconds = round(time.monotonic() - began, 1)
-    result = Result(**found, scenario=name, title=title, version=version, seconds=seconds, played=_today())
+    result = Result(**found, scenario=name, title=title, version=version, seconds=seconds, played=today)
     say(f"{name}: {len(result.held)} facts held, {len(result.failures)} did not, {result.seconds:.0f} s")
     keep(result, work)
     return result
