@@ -84,7 +84,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="hack/e2e", description="Real containerd around the agent of this checkout."
     )
-    parser.add_argument("runs", nargs="?", default=USUAL, choices=[*"abcdefr", USUAL, "all", REPORT])
+    parser.add_argument("runs", nargs="?", default=USUAL, choices=[*"abcdefgr", USUAL, "all", REPORT])
     parser.add_argument(
         "--work", type=Path, default=default_work(), metavar="DIR", help="roots, disks and reports"
     )

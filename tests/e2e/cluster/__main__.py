@@ -16,7 +16,7 @@ from tests.e2e.lab.progress import say
 from tests.e2e.lab.setting_up import CANNOT_RUN, check_machine, take_lock
 from tests.e2e.lab.shell import CannotRun, LabError
 
-from .components import CONTROL_PLANE, DEFAULT_VERSION, LEAN, programs
+from .components import CONTROL_PLANE, DEFAULT_VERSION, LEAN, programs, programs_work
 from .control_plane import ControlPlane
 from .node_life_scenarios import NODE_SCENARIOS
 from .report import REPORTS, write_report
@@ -70,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         own = places.add_parser(name, help=words)
         own.set_defaults(do=do)
         own.add_argument(
-            "--work", type=Path, default=_default_work(), metavar="DIR",
+            "--work", type=Path, default=programs_work(), metavar="DIR",
             help="programs and results, kept; or NRI_PIN_CLUSTER_WORK  [default: %(default)s]",
         )  # fmt: skip
         if name in ("up", "run"):
@@ -88,11 +88,6 @@ def _parser() -> argparse.ArgumentParser:
         if name == "report":
             own.add_argument("--to", type=Path, default=REPORTS, metavar="DIR", help="[default: tests/e2e]")
     return whole
-
-
-def _default_work() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return Path(os.environ.get("NRI_PIN_CLUSTER_WORK") or cache / "nri-pin" / "cluster")
 
 
 def _lasting(arguments: argparse.Namespace, version: str = DEFAULT_VERSION) -> ControlPlane:

@@ -53,6 +53,12 @@ _VERSION = re.compile(r"1\.(\d+)\.\d+")
 _LOG_PART = 2000
 
 
+def programs_work() -> Path:
+    """Where the programs are kept unless a command says otherwise."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return Path(os.environ.get("NRI_PIN_CLUSTER_WORK") or cache / "nri-pin" / "cluster")
+
+
 def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
     """Return the folder with these programs; builds those that are missing, which takes minutes.
 

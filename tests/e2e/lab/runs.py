@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.e2e.cluster.components import DEFAULT_VERSION, programs, programs_work
 from tests.e2e.inside.report import ONLY
 
 from .accelerator import accelerator
@@ -34,6 +35,7 @@ class Run:
     names of modules. One that `reboots` is booted a second time, with `/out/state` of the first as
     `/out/before`. `built` is a version of containerd that is built from source and takes the place of the root's.
     `scenarios` are parts of names: others are left out; empty for all.
+    With `has_kubelet` a kubelet, built as for the cluster, is the disk `/dev/vda`, and the module is told its size.
     """
 
     letter: str
@@ -49,6 +51,7 @@ class Run:
     drivers: tuple[str, ...] = ()
     kernel: str = KERNEL_FROM
     built: str = ""
+    has_kubelet: bool = False
     reboots: bool = False
     scenarios: tuple[str, ...] = ()
 
@@ -165,6 +168,15 @@ RUNS = (
         with_systemd=True,
         column="containerd-1.7-systemd",
     ),
+    Run(
+        "g",
+        "g: a kubelet under systemd and the agent change places in a guest, containerd 1.7",
+        "trixie",
+        "run_migrate",
+        in_guest=True,
+        column="containerd-1.7-systemd",
+        has_kubelet=True,
+    ),
     Run("r", "r: events of containerd 1.7", "trixie", "run_events"),
     Run("r", "r: events of containerd 2", "sid", "run_events"),
     *(
@@ -244,8 +256,14 @@ def _in_guest(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
 
 def _in_a_boot(run: Run, lab: Lab, place: Path, outcome: Outcome, before: Path | None = None) -> int:
     words = ["--systemd"] if run.with_systemd else []
+    devices = run.devices
+    if run.has_kubelet:
+        kubelet = programs(DEFAULT_VERSION, ("kubelet",), programs_work()) / "kubelet"
+        words.append(str(kubelet.stat().st_size))
+        devices += ("-drive", f"if=none,id=kubelet,format=raw,readonly=on,file={kubelet}")
+        devices += ("-device", "virtio-blk-pci,drive=kubelet,bus=pcie.0")
     machine = machine_named(run.machine)
-    machine = replace(machine, arguments=(*machine.arguments, *run.devices))
+    machine = replace(machine, arguments=(*machine.arguments, *devices))
     with booted(machine, column_named(run.column), lab, place, kernel=run.kernel) as guest:
         if before is not None:
             guest.put_directory(before, "/out/before")
