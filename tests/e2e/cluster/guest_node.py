@@ -29,10 +29,12 @@ from tests.e2e.lab.setting_up import check_machine, default_work, prepare, take_
 from tests.e2e.lab.shell import LabError, run
 
 from .components import programs
-from .control_plane import ControlPlane, Object
+from .control_plane import ControlPlane, Object, free_ports
 from .image import BASE_SUITE, BuiltImage, build_image, commit_before
 
-NODE = "guest"
+NODE = "localhost"
+"""The API server reaches a kubelet by the Hostname of its Node first; QEMU forwards the kubelet's port from this machine."""
+
 PREVIOUS = "previous"
 """Tag of the image of the product before its last change."""
 
@@ -84,8 +86,7 @@ ip route replace default via {HOST}
 ip addr replace {_SERVICE}/32 dev lo
 echo 1 >/proc/sys/net/ipv4/ip_forward
 cat {_PLACE}/name >/proc/sys/kernel/hostname
-echo "127.0.0.1 localhost
-{_ADDRESS} $(cat {_PLACE}/name)" >/etc/hosts
+echo "127.0.0.1 localhost" >/etc/hosts
 """
 
 
@@ -131,8 +132,9 @@ class GuestNode:
         with step(f"making the disk of {name}"):
             disk = self._make_disk()
         machine = machine_named(MACHINE)
+        (self._port,) = free_ports(1)
         devices = (
-            "-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,bus=pcie.0",
+            "-netdev", f"user,id=net,hostfwd=tcp:127.0.0.1:{self._port}-:{self._port}", "-device", "virtio-net-pci,netdev=net,bus=pcie.0",
             "-drive", f"if=none,id=node,format=raw,file={disk},snapshot=on,cache=unsafe",
             "-device", "virtio-blk-pci,drive=node,bus=pcie.0",
         )  # fmt: skip
@@ -295,7 +297,7 @@ class GuestNode:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}, "x509": {"clientCAFile": f"{_PLACE}/ca.crt"}},
-            "authorization": {"mode": "Webhook"},
+            "authorization": {"mode": "Webhook"}, "port": self._port,
             "containerRuntimeEndpoint": "unix:///run/containerd/containerd.sock",
             "cgroupDriver": "cgroupfs", "failSwapOn": False, "resolvConf": "", "clusterDNS": ["10.96.0.10"], "makeIPTablesUtilChains": False,
             "localStorageCapacityIsolation": False, "evictionHard": {"memory.available": "10Mi"},

@@ -5,6 +5,8 @@ What is judged comes from kubectl, from cgroup files and from /proc of the guest
 
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -404,6 +406,39 @@ def the_kubelets_static_policy_is_left_and_taken_up_again(stage: Stage) -> None:
     node.run("rm -f /var/lib/kubelet/cpu_manager_state")
     node.start_kubelet()
     node.until_ready()
+
+
+@node_scenario
+def kubectl_nri_pin_asks_the_agent_through_the_kubelet(stage: Stage) -> None:
+    """The table of nodes, a pod's CPUs, an explanation and a measurement come by exec from the real agent."""
+    node = agent_by_chart(stage)
+    (uid,) = start(stage, guaranteed("asked", 2))
+    stage.until(lambda: has_cpus(node, uid, 2), "the pod has its CPUs", PATIENCE_S)
+    (row,) = json.loads(_kubectl_nri_pin(stage, "nodes", "-o", "json"))["items"]
+    stage.hold((row["node"], row["health"]) == (node.name, "OK"), "the node is healthy in the table", row)
+    stage.hold(row["published"] == "as the agent", "its object says the same", row)
+    shown = json.loads(_kubectl_nri_pin(stage, "show", "asked", "-o", "json"))["containers"]
+    seen = {cpus for (pod, _), sets in cpus_of(node).items() if pod == uid for cpus in sets}
+    stage.hold({one["cpus"] for one in shown} == seen, "show has the CPUs of /proc", (shown, seen))
+    told = _kubectl_nri_pin(stage, "explain", "asked")
+    stage.hold("2 exclusive CPUs" in told, "explain tells why", told)
+    told = _kubectl_nri_pin(stage, "top", "--all-nodes", "--once")
+    stage.hold(f"node/{node.name}" in told and "asked" in told, "top of all nodes has the pod", told)
+    wrong = _kubectl_nri_pin(stage, "show", "nobody", code=1)
+    stage.hold('pods "nobody" not found' in wrong, "a pod that is not there is said", wrong)
+    end(stage, "asked")
+
+
+def _kubectl_nri_pin(stage: Stage, *words: str, code: int = 0) -> str:
+    """What the plugin prints; kubectl itself finds it on the PATH."""
+    path = f"{stage.cluster.programs}:{Path(sys.executable).parent}:/usr/bin:/bin"
+    done = subprocess.run(
+        [stage.cluster.programs / "kubectl", "nri-pin", *words],
+        env={"HOME": str(stage.folder), "PATH": path, "KUBECONFIG": str(stage.cluster.admin)},
+        check=False, capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    stage.hold(done.returncode == code, f"kubectl nri-pin {words[0]} ends with {code}", done)
+    return done.stdout + done.stderr
 
 
 def leave_label(stage: Stage, node: GuestNode) -> None:
