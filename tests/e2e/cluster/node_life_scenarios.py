@@ -410,7 +410,7 @@ def the_kubelets_static_policy_is_left_and_taken_up_again(stage: Stage) -> None:
 
 @node_scenario
 def kubectl_nri_pin_asks_the_agent_through_the_kubelet(stage: Stage) -> None:
-    """The table of nodes, a pod's CPUs, an explanation and a measurement come by exec from the real agent."""
+    """The table of nodes, a pod's CPUs, an explanation and top come by exec from the real agent."""
     node = agent_by_chart(stage)
     (uid,) = start(stage, guaranteed("asked", 2))
     stage.until(lambda: has_cpus(node, uid, 2), "the pod has its CPUs", PATIENCE_S)
