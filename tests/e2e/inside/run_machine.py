@@ -11,6 +11,11 @@ from .node import Node
 from .observe import CGROUPS
 from .pods import best_effort, burstable, guaranteed
 from .report import play, tell
+from .scenarios_beside import (
+    a_second_plugin_that_sets_cpusets_fails_the_creation_and_nothing_stays_allocated,
+    has_validator,
+    without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones,
+)
 from .scenarios_crowd import many_pods_come_and_go_at_once
 from .scenarios_life import (
     a_container_born_while_the_agent_is_away_is_put_right,
@@ -91,6 +96,7 @@ _SIZED = (
     a_crashed_container_finds_its_cpus_again,
     a_shares_only_update_after_a_shrink_leaves_no_overlap,
     many_pods_come_and_go_at_once,
+    a_second_plugin_that_sets_cpusets_fails_the_creation_and_nothing_stays_allocated,
     the_runtime_starts_the_plugin_itself,
     a_killed_plugin_comes_back,
     a_late_plugin_comes_back,
@@ -99,6 +105,8 @@ _SIZED = (
     a_plugin_takes_over_from_an_ordinary_agent_that_is_stuck,
     the_daemonset_s_pod_serves_the_node,
 )
+
+_VALIDATED = (without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones,)
 
 if __name__ == "__main__":
     tell("runtime", version=version())
@@ -111,6 +119,8 @@ if __name__ == "__main__":
     agent.start()
     play(node, _STORY, node)
     play(node, _SIZED, node, _CPUS)
+    if has_validator(version()):
+        play(node, _VALIDATED, node, _CPUS)
     play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()
     runtime.stop()
