@@ -4,6 +4,7 @@ Everything written goes to a memory-backed overlay and vanishes with it; the pro
 cgroups that the runtime left behind are removed afterwards.
 """
 
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -72,7 +73,9 @@ def _pod_cgroups() -> Iterator[Path]:
     """Directories below any `kubepods`, children first; v1 has one tree per controller."""
     tops = [*_CGROUPS.glob("kubepods*"), *_CGROUPS.glob("*/kubepods*")]
     for top in tops:
-        found = [path for path in top.rglob("*") if path.is_dir()]
+        found = [
+            Path(path) for path, _, _ in os.walk(top) if path != str(top)
+        ]  # others may end their pods meanwhile
         yield from sorted(found, key=lambda path: -len(path.parts))
         yield top
 
