@@ -24,8 +24,9 @@ import yaml
 
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
+from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
 from nri_plugin.checkpoint.kubelet_files import load_refusal, parse
-from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, cpu_file, memory_file, read_allocations
+from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_allocations
 from nri_plugin.cli.doctor.view import NodeView, Process
 from nri_plugin.cli.migrate import host as host_module
 from nri_plugin.cli.migrate import steps as steps_module

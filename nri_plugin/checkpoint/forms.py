@@ -10,15 +10,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder, with_version
+from nri_plugin.checkpoint.kubelet_export import FIRST_WITH_PODS, cpus_by_id, without_pods
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
-from nri_plugin.checkpoint.kubelet_state import (
-    CPU_FILE,
-    FIRST_WITH_PODS,
-    MEMORY_FILE,
-    cpus_by_id,
-    nodes_of,
-    without_pods,
-)
+from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, nodes_of
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.model.records import Allocation, allocation_key, is_whole_pod, named, owner_of, pod_of

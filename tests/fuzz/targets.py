@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.checkpoint.format import FORMAT, JOURNAL_VERSION, VERSION, Encoder, decode, last_checksum
 from nri_plugin.checkpoint.kubelet_files import load_refusal
-from nri_plugin.checkpoint.kubelet_state import File, allocations_in, shared_within_pods
+from nri_plugin.checkpoint.kubelet_import import File, allocations_in, shared_within_pods
 from nri_plugin.config.loading import Config, load_text
 from nri_plugin.core.annotations import EXCLUSIVE_CPUS, SMT_ODD_COUNTS
 from nri_plugin.core.requests import annotated, container_request, pod_record

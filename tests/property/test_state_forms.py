@@ -9,16 +9,9 @@ from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.format import VERSION, decode
 from nri_plugin.checkpoint.forms import checkpoint_file, losses_to_cpu, losses_to_version, without_newer
+from nri_plugin.checkpoint.kubelet_export import cpu_file, kubelet_refusals, memory_file, without_pods
 from nri_plugin.checkpoint.kubelet_files import load_refusal
-from nri_plugin.checkpoint.kubelet_state import (
-    File,
-    allocations_in,
-    cpu_file,
-    imported,
-    kubelet_refusals,
-    memory_file,
-    without_pods,
-)
+from nri_plugin.checkpoint.kubelet_import import File, allocations_in, imported
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy
 from nri_plugin.model.records import Allocation, MemoryBlock, allocation_key, is_whole_pod

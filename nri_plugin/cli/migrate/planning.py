@@ -8,7 +8,7 @@ import yaml
 
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.checkpoint.kubelet_state import kubelet_doubts, needs_pod_level, restart_refusals
+from nri_plugin.checkpoint.kubelet_export import kubelet_doubts, needs_pod_level, restart_refusals
 from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
     CPU_POLICY,

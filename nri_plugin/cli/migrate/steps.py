@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
-from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, read_allocations
+from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_allocations
 from nri_plugin.cli.doctor.kubelet_files import read_state_policy
 from nri_plugin.cli.migrate.host import ASIDE, Host
 from nri_plugin.cli.migrate.kubelet import FileEdit

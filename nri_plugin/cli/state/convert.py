@@ -25,17 +25,14 @@ from nri_plugin.checkpoint.forms import (
     losses_to_memory,
     losses_to_version,
 )
-from nri_plugin.checkpoint.kubelet_state import (
+from nri_plugin.checkpoint.kubelet_export import cpu_file, kubelet_refusals, memory_file, needs_pod_level
+from nri_plugin.checkpoint.kubelet_import import (
     CPU_FILE,
     MEMORY_FILE,
     File,
     KubeletAllocations,
     allocations_in,
-    cpu_file,
     imported,
-    kubelet_refusals,
-    memory_file,
-    needs_pod_level,
     shared_within_pods,
 )
 from nri_plugin.checkpoint.rows import NodeFacts

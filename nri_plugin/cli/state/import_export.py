@@ -12,16 +12,18 @@ import click
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint, write_whole
-from nri_plugin.checkpoint.kubelet_state import (
-    CPU_FILE,
-    MEMORY_FILE,
-    KubeletAllocations,
+from nri_plugin.checkpoint.kubelet_export import (
     cpu_file,
-    imported,
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
     needs_pod_level,
+)
+from nri_plugin.checkpoint.kubelet_import import (
+    CPU_FILE,
+    MEMORY_FILE,
+    KubeletAllocations,
+    imported,
     read_allocations,
 )
 from nri_plugin.cli.output import echo, format_option

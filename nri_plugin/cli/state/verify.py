@@ -410,7 +410,7 @@ def _by_configurations(
     """
     if as_kubelet is None and config_path is None:
         return []
-    from nri_plugin.checkpoint.kubelet_state import kubelet_refusals
+    from nri_plugin.checkpoint.kubelet_export import kubelet_refusals
     from nri_plugin.cli.state.import_export import configured_on
     from nri_plugin.core.outdated import outdated
 

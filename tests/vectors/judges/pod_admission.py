@@ -10,8 +10,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nri_plugin.checkpoint.format import Encoder, decode
+from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
 from nri_plugin.checkpoint.kubelet_files import load_refusal, parse
-from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, cpu_file, memory_file
+from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import creation_context, decide
 from nri_plugin.core.hint_providers import OWN, cpus, memory, memory_state_of

@@ -14,7 +14,7 @@ from nri_plugin.checkpoint.kubelet_files import (
     memory_state_refusal,
     parse,
 )
-from nri_plugin.checkpoint.kubelet_state import CPU_FILE, MEMORY_FILE, File, allocations_in
+from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, File, allocations_in
 from nri_plugin.model.errors import AdmissionError, EmptyPodSharedPoolError
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_bytes, parse_cpu_milli

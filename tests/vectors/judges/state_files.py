@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from nri_plugin.checkpoint.kubelet_export import sealed
 from nri_plugin.checkpoint.kubelet_files import (
     Record,
     UnreadableError,
@@ -19,7 +20,6 @@ from nri_plugin.checkpoint.kubelet_files import (
     parse,
     verified,
 )
-from nri_plugin.checkpoint.kubelet_state import sealed
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 OF_1_37 = "-of-1.37"

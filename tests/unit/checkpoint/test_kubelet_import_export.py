@@ -6,6 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin.checkpoint.kubelet_export import (
+    cpu_file,
+    kubelet_doubts,
+    kubelet_refusals,
+    memory_file,
+    needs_pod_level,
+    restart_refusals,
+)
 from nri_plugin.checkpoint.kubelet_files import (
     checksum,
     cpu_state_refusal,
@@ -14,19 +22,13 @@ from nri_plugin.checkpoint.kubelet_files import (
     cpu_v3,
     load_refusal,
 )
-from nri_plugin.checkpoint.kubelet_state import (
+from nri_plugin.checkpoint.kubelet_import import (
     File,
     KubeletAllocations,
     allocations_in,
-    cpu_file,
     imported,
-    kubelet_doubts,
-    kubelet_refusals,
-    memory_file,
-    needs_pod_level,
     pod_shared,
     read_allocations,
-    restart_refusals,
     shared_within_pods,
 )
 from nri_plugin.core.engine import decide
