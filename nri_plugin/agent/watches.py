@@ -158,16 +158,6 @@ class MachineWatch:
 PORTIONS = 8
 """The most portions in a turn of the loop; before each but the first, the runtime is given way."""
 
-LATE_WRITES = "late writes"
-"""The timer of the loop that writes them."""
-
-QUIET_S = 0.002
-"""Seconds without a request until waiting files are written: a runtime that creates a container sends ten events, mostly within
-less than a millisecond each, and would otherwise wait for a portion before each of them."""
-
-LATEST_S = 0.01
-"""Seconds until the next portion where requests never pause: the files of 3,000 containers then take 15 seconds at worst."""
-
 
 class LateWriter:
     """Writes the cgroups that may wait until an answer is out, in portions; requests are answered between two portions.
@@ -179,25 +169,19 @@ class LateWriter:
 
     def __init__(self, handler: Handler, loop: Loop) -> None:
         self._handler, self._loop = handler, loop
-        self._latest: float | None = None  # when the next portion is due at the latest, while something waits
 
     def __call__(self, _outcome: RequestOutcome) -> None:
-        """Observe an outcome: something may wait now, and the next request may follow at once."""
+        """Observe an outcome: something may wait now."""
         if self._handler.is_waiting:
-            now = self._loop.clock()
-            self._latest = self._latest or now + LATEST_S
-            self._loop.set_timer(LATE_WRITES, min(now + QUIET_S, self._latest), self._write)
+            self._loop.set_timer("late writes", self._loop.clock(), self._write)
 
     def _write(self) -> None:
-        self._latest = None
         for _ in range(PORTIONS):
             if not self._handler.write_waiting():
                 return
             if self._loop.is_asked():
                 break
-        now = self._loop.clock()
-        self._latest = now + LATEST_S
-        self._loop.set_timer(LATE_WRITES, now, self._write)
+        self._loop.set_timer("late writes", self._loop.clock(), self._write)
 
 
 ENDED_PAUSE_S = 10.0

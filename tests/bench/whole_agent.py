@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from nri_plugin.agent.assembly import Assembly
-from nri_plugin.agent.watches import LATE_WRITES
 from nri_plugin.config.loading import load
 from nri_plugin.process.logs import TextFormatter
 from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1, Answered
@@ -62,15 +61,8 @@ class WholeAgent(Rig):
 
     def do_the_rest(self) -> None:
         """Let the agent do what follows the answer, whichever rounds of its loop it leaves that for."""
-        while self._is_something_due():
+        while any(when <= self.loop.clock() for when, _ in self.loop._timers.values()):
             self.turn()
-
-    def _is_something_due(self) -> bool:
-        # What the agent puts off for some milliseconds is due at once: its clock stands still.
-        late = self.loop._timers.get(LATE_WRITES)
-        if late is not None:
-            self.loop.set_timer(LATE_WRITES, self.loop.clock(), late[1])
-        return any(when <= self.loop.clock() for when, _ in self.loop._timers.values())
 
     def finish(self, event: NRIEvent) -> None:
         """Take the answer and do what a runtime does then: make the cgroup of the container, or remove it.
