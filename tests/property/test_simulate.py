@@ -100,7 +100,7 @@ def test_what_is_left_adds_up_and_the_state_is_sound(pods: list[Any], sets: dict
     assert sum(row.available for row in found.numa_nodes) == total.available_cpus
     assert sum(row.available for row in found.caches) == total.available_cpus
     assert all(0 <= row.fragmentation <= 1 for row in (*found.numa_nodes, *found.caches))
-    assert all(0 <= row.promised <= row.allocatable for row in found.memory)
+    assert all(0 <= row.allocated <= row.allocatable for row in found.memory)
 
 
 @settings(max_examples=20, deadline=None)

@@ -59,7 +59,7 @@ def test_changes_are_shown_as_they_happen_and_the_terminal_is_given_back(watched
     assert "refused 0" in first
     peer.ask(CREATE)
     shown = screen.wait_for("gained")
-    assert re.search(r"^\* shop/db-0/db \(creating\) +2-3 +0 +0 +- +NSUC", shown, re.MULTILINE)
+    assert re.search(r"^\* shop/db-0/db \(creating\) +2 +2-3 +0 +0 +- +NSUC", shown, re.MULTILINE)
     assert "exclusive 2" in shown
     big = pod("big", cpu=500, namespace="shop")
     peer.ask(nri.CreateContainer(big, container(big, cpu=500)))
