@@ -158,6 +158,9 @@ class MachineWatch:
 PORTIONS = 8
 """The most portions in a turn of the loop; before each but the first, the runtime is given way."""
 
+PAUSE_S = 0.002
+"""Seconds until the next portion once the runtime asked between two: a burst of requests finds the caches warm."""
+
 
 class LateWriter:
     """Writes the cgroups that may wait until an answer is out, in portions; requests are answered between two portions.
@@ -169,19 +172,21 @@ class LateWriter:
 
     def __init__(self, handler: Handler, loop: Loop) -> None:
         self._handler, self._loop = handler, loop
+        self._resume_at = 0.0
 
     def __call__(self, _outcome: RequestOutcome) -> None:
         """Observe an outcome: something may wait now."""
         if self._handler.is_waiting:
-            self._loop.set_timer("late writes", self._loop.clock(), self._write)
+            self._loop.set_timer("late writes", max(self._resume_at, self._loop.clock()), self._write)
 
     def _write(self) -> None:
         for _ in range(PORTIONS):
             if not self._handler.write_waiting():
                 return
             if self._loop.is_asked():
+                self._resume_at = self._loop.clock() + PAUSE_S
                 break
-        self._loop.set_timer("late writes", self._loop.clock(), self._write)
+        self._loop.set_timer("late writes", max(self._resume_at, self._loop.clock()), self._write)
 
 
 ENDED_PAUSE_S = 10.0

@@ -14,6 +14,7 @@ from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.agent.watches import (
     LOOK_PAUSE_S,
+    PAUSE_S,
     PORTIONS,
     LateWriter,
     reconcile_kernel_settings,
@@ -280,6 +281,11 @@ def test_what_waits_is_written_in_portions_between_which_the_runtime_is_given_wa
     loop.run_once()
     assert written[PORTIONS:] == [-1, -1, PORTIONS], "one portion, and the runtime asks again"
     loop.forget(ours)
+    late(SimpleNamespace())  # type: ignore[arg-type]
+    loop.post(lambda: None)
+    loop.run_once()
+    assert len(written) == PORTIONS + 3, "the pause of a burst goes on, whatever else was answered"
+    clock.now += PAUSE_S
     loop.run_once()
     assert parts == []
     loop.post(lambda: None)
