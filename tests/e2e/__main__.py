@@ -4,6 +4,7 @@ Exit status: 0 everything held, 1 something did not, 130 interrupted, 77 this ma
 """
 
 import argparse
+import contextlib
 import os
 import shutil
 import sys
@@ -34,7 +35,9 @@ def main() -> int:
         runs = _possible(_asked(arguments))
         mirror = check_machine()
         arguments.work.mkdir(parents=True, exist_ok=True)
-        lock, folder = take_lock(MACHINE_LOCK), take_lock(arguments.work / "lock")
+        locks = contextlib.ExitStack()
+        for path in locks_of(runs, arguments.work):
+            locks.enter_context(take_lock(path))
         guests = sorted({run.root for run in runs if run.in_guest})
         kernels = sorted({(run.root, run.kernel) for run in runs if run.kernel != KERNEL_FROM})
         lab = prepare(sorted({run.root for run in runs}), guests, mirror, arguments.work, kernels)
@@ -50,7 +53,7 @@ def main() -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     try:
-        with lock, folder:
+        with locks:
             outcomes = perform_all(runs, lab)
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -59,6 +62,11 @@ def main() -> int:
         for run in runs:  # those of other runs, which may have failed, stay
             shutil.rmtree(place_of(run, arguments.work), ignore_errors=True)
     return status
+
+
+def locks_of(runs: list[Run], work: Path) -> list[Path]:
+    """What keeps others off: the lock of this machine, unless all runs are in guests, and that of the folder."""
+    return [*([] if all(run.in_guest for run in runs) else [MACHINE_LOCK]), work / "lock"]
 
 
 def _asked(arguments: argparse.Namespace) -> list[Run]:

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.__main__ import locks_of
 from tests.e2e.lab import __main__ as command
 from tests.e2e.lab.arguments import parser, report_folder
 from tests.e2e.lab.lab_files import REPORTS
+from tests.e2e.lab.runs import RUNS
 from tests.e2e.lab.selection import selected
-from tests.e2e.lab.setting_up import take_lock
+from tests.e2e.lab.setting_up import MACHINE_LOCK, take_lock
 from tests.e2e.lab.shell import CannotRun
 
 EMBEDDED = "--embedded-only"
@@ -154,6 +156,13 @@ def test_a_lock_names_who_holds_it_and_keeps_that_while_others_try(
         with path.open("a+") as other, pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
         assert path.read_text() == f"process {os.getpid()}: hack/lab all --missing\n"
+
+
+def test_guests_leave_the_machine_to_others(tmp_path: Path) -> None:
+    guests = [run for run in RUNS if run.letter == "d"]
+    assert locks_of(guests, tmp_path) == [tmp_path / "lock"]
+    direct = [run for run in RUNS if run.letter == "a"]
+    assert locks_of([*guests, *direct], tmp_path) == [MACHINE_LOCK, tmp_path / "lock"]
 
 
 def test_damaged_figures_are_told_with_their_folder(
