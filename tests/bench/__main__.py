@@ -209,7 +209,7 @@ def _peers(only: list[str], *, quick: bool) -> int:
     elif CRI in only:
         _say(sys.stderr, "\r\033[Ka real containerd")
         try:
-            ratios = cri.creations()
+            ratios = cri.creations(programs / "noop")
         except cri.NoRuntimeError as error:
             notes.append(f"no creations by a real containerd: {error}")
     _say(sys.stderr, "\r\033[K")

@@ -31,15 +31,19 @@ class Row:
     most: str = ""
 
 
-def tables(measured: Sequence[Beside], cri: Sequence[tuple[str, float]]) -> str:
+def tables(measured: Sequence[Beside], cri: Sequence[tuple[str, Mapping[str, float]]]) -> str:
     """Both tables.
 
     Args:
         measured: one for each crowd; growth is in times the figures of the empty node, where those are there.
-        cri: ratios of creations by a real runtime, with the plugin to without it.
+        cri: ratios of creations by a real runtime, with each plugin to without any.
     """
-    names = list(dict.fromkeys((*(name for one in measured for name in one.found), OURS.name)))
-    ratios = [*_ratios(measured), *(Row(what, {OURS.name: f"{x:.2f}"}, str(LARGEST_CRI)) for what, x in cri)]
+    asked = (*(one.found for one in measured), *(found for _, found in cri))
+    names = list(dict.fromkeys((*(name for one in asked for name in one), OURS.name)))
+    ratios = [
+        *_ratios(measured),
+        *(Row(what, _numbers(found), str(LARGEST_CRI)) for what, found in cri),
+    ]
     times = list(_times(measured))
     return "\n\n".join(
         (

@@ -107,7 +107,10 @@ def test_metrics_tell_what_was_placed_and_refused(site: Site):
         "nri_pin_connected 1.0",
     }
     # The agent counts an event after its answer.
-    until(lambda: expected <= set(asked(int(port), "/metrics").splitlines()), "the metrics tell of both creations")
+    until(
+        lambda: expected <= set(asked(int(port), "/metrics").splitlines()),
+        "the metrics tell of both creations",
+    )
 
 
 def http_get(port: int, path: str) -> str:

@@ -4,8 +4,11 @@ Printed and never judged: a busy machine makes them larger, the ratios less so.
 """
 
 import statistics
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from .agent import Agent
 from .containerd import Containerd, version
@@ -15,42 +18,65 @@ from .node import Node
 from .observe import CGROUPS, cpuset_directory, format_list, machine_cpus
 from .pods import ContainerSpec, PodSpec, burstable
 from .report import tell
+from .waiting import wait_for
 
 _PODS, _IN_A_POD = 20, 10
 _SHARED, _PODS_SHARED = 100, 10
-_WITHOUT, _WITH = "without the plugin", "with the plugin"
-_SIDES = (_WITHOUT, _WITH, _WITH, _WITHOUT)
+_WITHOUT, _WITH, _OTHER = "without the plugin", "with the plugin", "with the other plugin"
+_OTHER_PLUGIN = Path("/out/plugin")
+"""A plugin that takes the path of the NRI socket as its only word; not there where nobody asked for it."""
+
+_NRI_SOCKET = "/run/nri/nri.sock"
 
 
 def creations(node: Node) -> None:
-    """200 containers in 20 pods, twice without and twice with the plugin; only CreateContainer counts.
+    """200 containers in 20 pods, twice without and twice with each plugin; only CreateContainer counts.
 
     Pods stay, with everything in them running, until all 20 are there, so the last creation meets 199 containers on
     either side. The sides cannot alternate pod by pod, for a plugin takes on whatever runs when it joins; they go on
-    one start of the runtime in the order without, with, with, without, so what changes steadily in its course (a
-    store that grows, a machine that warms up) is the same for both. A pod that is not counted goes first.
+    one start of the runtime in an order and back, such as without, with, with, without, so what changes steadily in
+    its course (a store that grows, a machine that warms up) is the same for all. A pod that is not counted goes first.
 
     As many containers as the machine has CPUs beside the reserved one, but one a pod at most, are given a CPU of
     their own, and all other containers leave it; the rest share. A machine of 2 CPUs has room for one of these in
     200, which p99 cannot show: what exclusive CPUs cost a creation is to be measured on one of 20 CPUs or more.
     """
-    took: dict[str, list[float]] = {_WITHOUT: [], _WITH: []}
+    sides = (_WITHOUT, _WITH, *([_OTHER] if _OTHER_PLUGIN.exists() else []))
+    took: dict[str, list[float]] = {side: [] for side in sides}
     _create_pods(node, [_crowd("warm", _IN_A_POD)], [])
-    for turn, side in enumerate(_SIDES):
-        if side == _WITH:
-            node.agent.start()
-        _create_pods(node, one_side(turn, len(machine_cpus()) - 1), took[side])
-        if side == _WITH:
-            node.agent.stop()
+    for turn, side in enumerate((*sides, *reversed(sides))):
+        with _plugin(node, side):
+            _create_pods(node, one_side(turn, len(machine_cpus()) - 1), took[side])
     for name, seconds in took.items():
         node.figure(f"CreateContainer {name}, p50 ms", round(1000 * _at(seconds, 50), 2))
         node.figure(f"CreateContainer {name}, p99 ms", round(1000 * _at(seconds, 99), 2))
-    for percent in (50, 99):
-        ratio = _at(took[_WITH], percent) / _at(took[_WITHOUT], percent)
-        node.figure(f"CreateContainer with / without the plugin, p{percent}", round(ratio, 2))
+    for side in sides[1:]:
+        for percent in (50, 99):
+            ratio = _at(took[side], percent) / _at(took[_WITHOUT], percent)
+            what = side.replace("with ", "with / without ", 1)
+            node.figure(f"CreateContainer {what}, p{percent}", round(ratio, 2))
     node.figure("CreateContainer calls in each", len(took[_WITH]))
     node.figure("containers at once", _PODS * _IN_A_POD)
     node.figure("of these with CPUs of their own", min(_PODS, len(machine_cpus()) - 1))
+
+
+@contextmanager
+def _plugin(node: Node, side: str) -> Iterator[None]:
+    """The plugin of that side, joined and later ended."""
+    if side == _WITHOUT:
+        yield
+    elif side == _WITH:
+        node.agent.start()
+        yield
+        node.agent.stop()
+    else:
+        joined = node.agent.times_joined()
+        with subprocess.Popen([_OTHER_PLUGIN, _NRI_SOCKET]) as process:
+            wait_for(
+                lambda: node.agent.times_joined() > joined, 300, "the runtime has taken the other plugin"
+            )
+            yield
+            process.terminate()
 
 
 def pool_rewrites(node: Node) -> None:

@@ -159,7 +159,7 @@ def _measure(arguments: argparse.Namespace) -> int:
     check_machine()
     with take_lock(MACHINE_LOCK), _ready(arguments.work, list(ROOTS), guests=False) as lab:
         for root in ROOTS:
-            measure(lab, root)
+            measure(lab, root, arguments.plugin)
     return 0
 
 

@@ -59,6 +59,14 @@ def _common(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
+def _add_measure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--plugin", type=Path, metavar="FILE",
+        help="a program that takes the NRI socket's path: a plugin to measure in turns with ours",
+    )  # fmt: skip
+    _common(parser)
+
+
 def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("machine", help="one of the lab's, a shipped one, a file, or a description")
     parser.add_argument("scenarios", nargs="+", metavar="scenario", help="one of the lab's, or a file")
@@ -150,6 +158,6 @@ _COMMANDS: Mapping[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] =
     "all": ("every scenario on its machine under every runtime, and the report", _add_all),
     "report": ("write the report anew from the results that were kept", _add_report),
     "record": ("record what a real kernel shows of machines, as test data", _add_record),
-    "measure": ("what the plugin costs a creation, on this machine itself", _common),
+    "measure": ("what the plugin costs a creation, on this machine itself", _add_measure),
     "list": ("name the lab's machines, scenarios and runtimes", _add_list),
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,13 @@ _LOOK_S = 5.0
 ROOTS = {"trixie": "containerd 1.7", "sid": "containerd 2"}
 
 
-def measure(lab: Lab, root: str) -> None:
+def measure(lab: Lab, root: str, plugin: Path | None = None) -> None:
     """Measure one runtime and keep what came out.
+
+    Args:
+        lab: has the roots.
+        root: that of the runtime.
+        plugin: another plugin's program, measured in turns with ours; its only word is the path of the NRI socket.
 
     Raises:
         LabError: it broke off.
@@ -37,6 +43,11 @@ def measure(lab: Lab, root: str) -> None:
     before = busy_cpus()
     prepared = lab.roots[root]
     place = lab.work / "runs" / f"measure-{root}"
+    inside_plugin = place / "out/plugin"
+    inside_plugin.unlink(missing_ok=True)
+    if plugin is not None:
+        inside_plugin.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(plugin, inside_plugin)
     if run_in_root(prepared.root, prepared.payload, place / "out", inside("measure"), hear):
         raise LabError(f"measuring {ROOTS[root]} broke off: {said[-5:]}")
     date = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
