@@ -8,6 +8,7 @@ from pathlib import Path
 from . import interrupts
 from .node import Node
 from .waiting import wait_for
+from .write_watch import WriteWatch
 
 SOON_S = 120
 """Emulated CPUs are slow; the agent itself needs less than five seconds."""
@@ -62,6 +63,14 @@ def timed(node: Node, fact: Callable[[], bool], what: str) -> None:
     wait_for(fact, SOON_S, what)
     node.expect(what, True)
     node.figure(f"seconds until {what}", round(time.monotonic() - began, 2))
+
+
+def settings_watch() -> WriteWatch:
+    """A watch of every setting that quiet CPUs may change."""
+    names = ("default_smp_affinity", "smp_affinity", "smp_affinity_list")
+    names += ("cpumask", "rps_cpus", "pm_qos_resume_latency_us")
+    tops = (interrupts.IRQS, Path("/sys/devices/virtual/workqueue"), Path("/sys/devices/system/cpu"))
+    return WriteWatch(*tops, *Path("/sys/class/net").iterdir(), having=names, counts=names.__contains__)
 
 
 def metrics(beginning: str = "nri_pin_quiet") -> dict[str, float]:

@@ -16,12 +16,14 @@ from .scenarios_quiet import (
     a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet,
     a_device_that_is_added_again_stays_away,
     a_foreign_write_is_undone,
+    a_kill_behind_a_write_loses_nothing,
     a_writer_that_goes_on_is_named,
     annotations_are_obeyed_in_named_namespaces_only,
     interrupts_leave_exclusive_cpus_and_come_back,
     interrupts_that_only_the_kernel_moves_are_counted,
     killing_the_agent_keeps_them_quiet,
     nobody_asks_and_nothing_is_written,
+    nothing_asked_is_not_one_write,
     release_gives_interrupts_back,
 )
 from .scenarios_quiet_others import (
@@ -47,6 +49,7 @@ EMULATED = {"plugin_registration_timeout": "60s"}
 _STORY = (
     nobody_asks_and_nothing_is_written,
     the_agent_needs_no_capability,
+    nothing_asked_is_not_one_write,
     interrupts_leave_exclusive_cpus_and_come_back,
     a_foreign_write_is_undone,
     a_writer_that_goes_on_is_named,
@@ -56,6 +59,7 @@ _STORY = (
     interrupts_that_only_the_kernel_moves_are_counted,
     release_gives_interrupts_back,
     killing_the_agent_keeps_them_quiet,
+    a_kill_behind_a_write_loses_nothing,
     irqbalance_is_told,
     an_isolated_partition_stays_one,
     packets_are_steered_elsewhere,

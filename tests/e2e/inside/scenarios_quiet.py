@@ -4,7 +4,8 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from .quiet_facts import (
     quiet_cpus,
     rng,
     rng_line,
+    settings_watch,
     timed,
     wait_until_quiet,
 )
 from .waiting import wait_for
+from .write_watch import WriteWatch
 
 
 def nobody_asks_and_nothing_is_written(node: Node) -> None:
@@ -34,6 +37,27 @@ def nobody_asks_and_nothing_is_written(node: Node) -> None:
         [f"{one.number} {one.actions} {sorted(one.cpus)} {one.is_movable}" for one in interrupts.lines()],
     )
     node.expect("there is no file of originals", not QUIET_FILE.exists())
+
+
+def nothing_asked_is_not_one_write(node: Node) -> None:
+    """With `irqs: none` no setting is written, whatever comes and goes."""
+    own = {name: node.agent.config[name] for name in ("irqs", "workqueues")}
+    node.agent.stop()
+    with closing(settings_watch()) as watch:
+        node.agent.config |= dict.fromkeys(own, "none")
+        node.agent.start()
+        node.remove(node.run(guaranteed("db", 2)))
+        node.agent.stop()
+        node.equal("not one setting of the kernel is written", watch.writes(), [])
+        node.agent.config |= own
+        node.agent.start()
+        pod = node.run(guaranteed("db", 2))
+        wait_until_quiet(quiet_cpus(node))
+        heard = set(watch.writes())
+        node.figure("settings that are written where irqs is exclusive", len(heard))
+        masks = {str(file) for file in (interrupts.DEFAULT_MASK, *interrupts.WORKQUEUES)}
+        node.expect("the watch hears of writes", masks <= heard, sorted(heard))
+    node.remove(pod)
 
 
 def interrupts_leave_exclusive_cpus_and_come_back(node: Node) -> None:
@@ -169,26 +193,36 @@ def a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet(node: Node) -> N
 
 
 def a_device_that_is_added_again_stays_away(node: Node) -> None:
-    """Its interrupts may have the same numbers."""
+    """Its interrupts may have the same numbers, and a network driver asks for CPUs of its own."""
     pod = node.run(guaranteed("db", 2))
     cpus = quiet_cpus(node)
     wait_until_quiet(cpus)
-    device = Path("/sys/bus/virtio/devices", rng()).resolve().parent
     number = rng_line().number
+    _add_again(Path("/sys/bus/virtio/devices", rng()).resolve().parent, "-input")
+    node.figure("number before and after", (number, rng_line().number))
+    left = "interrupts of a device that was added again leave the quiet CPUs"
+    timed(node, lambda: not nothing_reaches(cpus), left)
+    _add_again(Path("/sys/class/net", interrupts.network(), "device").resolve().parent, "-input.")
+    hinted = interrupts.named("-input.").number
+    hint = (interrupts.IRQS / str(hinted) / "affinity_hint").read_text().strip()
+    interrupts.network()
+    node.figure("interrupt of the network device, and the driver's hint", (hinted, hint))
+    left = "interrupts of a network device that was added again leave the quiet CPUs"
+    timed(node, lambda: not nothing_reaches(cpus), left)
+    node.remove(pod)
+
+
+def _add_again(device: Path, ending: str) -> None:
+    """Remove a PCI device and let the kernel find it again, until it has an interrupt with such a name."""
     interrupts.write(device / "remove", "1")
     interrupts.write(Path("/sys/bus/pci/rescan"), "1")
     wait_for(
-        lambda: any("-input" in one.actions for one in interrupts.lines()),
-        SOON_S,
-        "the device is there again",
+        lambda: any(_is_of(one, ending) for one in interrupts.lines()), SOON_S, "the device is there again"
     )
-    node.figure("number before and after", (number, rng_line().number))
-    timed(
-        node,
-        lambda: not nothing_reaches(cpus),
-        "interrupts of a device that was added again leave the quiet CPUs",
-    )
-    node.remove(pod)
+
+
+def _is_of(line: interrupts.Line, ending: str) -> bool:
+    return ending in line.actions if ending.endswith(".") else line.actions.endswith(ending)
 
 
 def a_container_keeps_interrupts_on_its_first_core(node: Node) -> None:
@@ -294,3 +328,55 @@ def killing_the_agent_keeps_them_quiet(node: Node) -> None:
     node.remove(pod)
     node.agent.start()
     wait_for(lambda: interrupts.settings() == before, SOON_S, "every setting is byte for byte as before")
+
+
+_KILLS = (1, 4, 9)
+
+
+def a_kill_behind_a_write_loses_nothing(node: Node) -> None:
+    """SIGKILL behind the first, the fourth and the ninth write, on the way there and back."""
+    before = interrupts.settings()
+    first = node.run(guaranteed("db", 1))
+    own = node.observe(first.id).allowed_cpus
+    wait_until_quiet(own)
+    between = interrupts.settings()
+    with closing(settings_watch()) as watch:
+        for count in _KILLS:
+            pod = node.sandbox(guaranteed("late", 1))
+            with _killed_behind(node, watch, count, "on the way there"):
+                node.create(pod, pod.spec.containers[0])
+            node.agent.start()
+            node.start(pod)
+            cpus = quiet_cpus(node)
+            wait_until_quiet(cpus)
+            masks = [file for file in (interrupts.DEFAULT_MASK, *interrupts.WORKQUEUES) if mask(file) & cpus]
+            node.equal(f"{count}: masks that name quiet CPUs with the next agent", masks, [])
+            with _killed_behind(node, watch, count, "on the way back"):
+                node.remove(pod)
+            node.agent.start()
+            back = f"{count}: the next agent gives back what is left"
+            timed(node, lambda: interrupts.settings() == between, back)
+            node.equal(f"{count}: the other container has its CPUs", node.observe(first.id).allowed_cpus, own)
+    node.remove(first)
+    timed(node, lambda: interrupts.settings() == before, "every setting is byte for byte as before")
+
+
+@contextmanager
+def _killed_behind(node: Node, watch: WriteWatch, count: int, where: str) -> Iterator[None]:
+    """The agent is killed as soon as so many of its writes are heard of, while something makes it write."""
+    watch.writes()
+
+    def kill() -> int:
+        seen, ends = 0, time.monotonic() + SOON_S
+        while seen < count and time.monotonic() < ends:
+            watch.wait(1)
+            seen += len(watch.writes())
+        node.agent.kill()
+        return seen + len(watch.writes())
+
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(kill)
+        yield
+        written = found.result()
+    node.expect(f"{where}: the agent was killed behind write {count} or later", written >= count, written)
+    node.figure(f"{where}, {count}: writes until the agent was dead", written)

@@ -98,6 +98,25 @@ def test_writes_to_cpusets_and_quotas_are_counted_and_others_are_not(tmp_path: P
         watch.close()
 
 
+def test_writes_to_settings_are_counted_beside_files_that_say_so(tmp_path: Path) -> None:
+    (tmp_path / "24").mkdir()
+    files = [tmp_path / "default_smp_affinity", tmp_path / "24/smp_affinity", tmp_path / "24/spurious"]
+    for file in files:
+        file.write_text("f\n")
+    names = ("default_smp_affinity", "smp_affinity")
+    watch = WriteWatch(tmp_path, having=names, counts=names.__contains__)
+    try:
+        watch.wait(0)
+        for file in files:
+            descriptor = os.open(file, os.O_WRONLY)
+            os.write(descriptor, b"3\n")
+            os.close(descriptor)
+        watch.wait(60)
+        assert watch.writes() == list(map(str, files[:2]))
+    finally:
+        watch.close()
+
+
 def test_writes_that_the_kernel_could_not_keep_are_writes(tmp_path: Path) -> None:
     (tmp_path / "cpuset.cpus").write_text("\n")
     watch = WriteWatch(tmp_path)
