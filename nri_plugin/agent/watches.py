@@ -158,8 +158,9 @@ class MachineWatch:
 PORTIONS = 8
 """The most portions in a turn of the loop; before each but the first, the runtime is given way."""
 
-PAUSE_S = 0.002
-"""Seconds until the next portion once the runtime asked between two: a burst of requests finds the caches warm."""
+QUIET_S, BURST_S = 0.002, 0.1
+"""The runtime asked between two portions, so requests come in a burst: the next portion follows when none came for
+`QUIET_S` seconds, or `BURST_S` seconds later at the latest. Requests of a burst then find their code in the caches."""
 
 
 class LateWriter:
@@ -172,21 +173,26 @@ class LateWriter:
 
     def __init__(self, handler: Handler, loop: Loop) -> None:
         self._handler, self._loop = handler, loop
-        self._resume_at = 0.0
+        self._burst_until = 0.0
 
     def __call__(self, _outcome: RequestOutcome) -> None:
         """Observe an outcome: something may wait now."""
         if self._handler.is_waiting:
-            self._loop.set_timer("late writes", max(self._resume_at, self._loop.clock()), self._write)
+            self._write_soon()
+
+    def _write_soon(self) -> None:
+        now = self._loop.clock()
+        when = min(now + QUIET_S, self._burst_until) if now < self._burst_until else now
+        self._loop.set_timer("late writes", when, self._write)
 
     def _write(self) -> None:
         for _ in range(PORTIONS):
             if not self._handler.write_waiting():
                 return
             if self._loop.is_asked():
-                self._resume_at = self._loop.clock() + PAUSE_S
+                self._burst_until = self._loop.clock() + BURST_S
                 break
-        self._loop.set_timer("late writes", max(self._resume_at, self._loop.clock()), self._write)
+        self._write_soon()
 
 
 ENDED_PAUSE_S = 10.0

@@ -13,9 +13,10 @@ from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
 from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.agent.watches import (
+    BURST_S,
     LOOK_PAUSE_S,
-    PAUSE_S,
     PORTIONS,
+    QUIET_S,
     LateWriter,
     reconcile_kernel_settings,
     watch_drift,
@@ -251,45 +252,63 @@ def test_without_inotify_quotas_are_kept_by_the_sweep(
     v2.loop.close()
 
 
+class Portions:
+    """A handler with portions to write, `written` of them so far."""
+
+    def __init__(self, count: int) -> None:
+        self.left, self.written = count, 0
+        self.is_waiting = False
+
+    def write_waiting(self) -> bool:
+        self.left, self.written = self.left - 1, self.written + 1
+        return self.left > 0
+
+
 def test_what_waits_is_written_in_portions_between_which_the_runtime_is_given_way() -> None:
-    parts, written = list(range(PORTIONS + 3)), list[int]()
-
-    class Handler:
-        is_waiting = False
-
-        def write_waiting(self) -> bool:
-            written.append(parts.pop(0))
-            return bool(parts)
-
-    handler, clock = Handler(), SimpleNamespace(now=0.0)
+    portions, clock, asked = Portions(PORTIONS + 3), SimpleNamespace(now=0.0), list[int]()
     loop = Loop(lambda: clock.now)
-    late = LateWriter(handler, loop)  # type: ignore[arg-type]
+    late = LateWriter(portions, loop)  # type: ignore[arg-type]
     late(SimpleNamespace())  # type: ignore[arg-type]
-    handler.is_waiting = True
+    portions.is_waiting = True
     loop.post(lambda: None)
     loop.run_once()
-    assert written == [], "nothing waited"
+    assert portions.written == 0, "nothing waited"
     late(SimpleNamespace())  # type: ignore[arg-type]
     loop.run_once()
-    assert len(written) == PORTIONS, "a turn has an end"
+    assert portions.written == PORTIONS, "a turn has an end"
     ours, theirs = socket.socketpair()
-    loop.watch(ours, lambda: written.append(-1), is_urgent=True)
+    loop.watch(ours, lambda: asked.append(1), is_urgent=True)
     theirs.send(b"?")
     loop.run_once()
-    assert written[PORTIONS:] == [-1], "the runtime asks"
+    assert (len(asked), portions.written) == (1, PORTIONS), "the runtime asks"
     loop._put_off = MOST_PUT_OFF
     loop.run_once()
-    assert written[PORTIONS:] == [-1, -1, PORTIONS], "one portion, and the runtime asks again"
-    loop.forget(ours)
+    assert (len(asked), portions.written) == (2, PORTIONS + 1), "one portion, and the runtime asks again"
+    for one in (ours, theirs, loop):
+        one.close()
+
+
+@pytest.mark.parametrize("pause_s", [QUIET_S, QUIET_S / 2])
+def test_requests_of_a_burst_come_before_what_waits_for_a_time_that_has_an_end(pause_s: float) -> None:
+    portions, clock = Portions(3), SimpleNamespace(now=0.0)
+    portions.is_waiting = True
+    loop = Loop(lambda: clock.now)
+    late = LateWriter(portions, loop)  # type: ignore[arg-type]
+    ours, theirs = socket.socketpair()
+    loop.watch(ours, lambda: None, is_urgent=True)
+    theirs.send(b"?")
+    loop._put_off = MOST_PUT_OFF
     late(SimpleNamespace())  # type: ignore[arg-type]
-    loop.post(lambda: None)
     loop.run_once()
-    assert len(written) == PORTIONS + 3, "the pause of a burst goes on, whatever else was answered"
-    clock.now += PAUSE_S
-    loop.run_once()
-    assert parts == []
-    loop.post(lambda: None)
-    loop.run_once()
-    assert len(written) == PORTIONS + 5
+    assert portions.written == 1, "the runtime asked after it"
+    loop.forget(ours)
+    began = clock.now
+    while portions.written == 1:
+        late(SimpleNamespace())  # type: ignore[arg-type]
+        clock.now += pause_s
+        loop.post(lambda: None)
+        loop.run_once()
+    assert portions.written == 3
+    assert clock.now - began == pytest.approx(QUIET_S if pause_s == QUIET_S else BURST_S)
     for one in (ours, theirs, loop):
         one.close()
