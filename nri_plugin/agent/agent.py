@@ -24,7 +24,7 @@ from nri_plugin.agent.connection import adopt, connect
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
 from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
-from nri_plugin.agent.startup import Reload
+from nri_plugin.agent.startup import Reload, build_node
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
@@ -176,6 +176,9 @@ def serve(
         # the runtime would wait for that.
         assembly.serve_http()
         lease.begin()
+        if not lease.is_serving:
+            # A configuration that does not fit the machine is refused now, and not when the wait is over.
+            build_node(config, None)
 
     return run(loop, link, Reload(load_again, link, log), log, begin, lease, life)
 

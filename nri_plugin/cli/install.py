@@ -28,8 +28,10 @@ from nri_plugin.cli.installed_files import (
     is_ours,
     misfits,
     remove,
+    replace_configuration,
     require_ours,
     require_way_in,
+    set_aside,
     who_else_may_change,
     write,
 )
@@ -93,11 +95,11 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
     source = chosen or settings
     config = loading.load(str(source))
     require_way_in(config.nri_socket, source)
-    if text is not None:
-        write(settings, text, 0o644)
+    kept = () if text is None else replace_configuration(settings, text)
     write(executable, launcher(os.path.abspath(sys.executable)), 0o755)
     return Changes(
         wrote=(*([] if text is None else [str(settings)]), str(executable)),
+        kept=kept,
         warnings=(
             *misfits(config),
             *who_else_may_change("the runtime", Path(sys.executable), Path(nri_plugin.__file__).parent),
@@ -107,18 +109,20 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
 
 
 def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
-    """Remove what `install` wrote, the executable first.
+    """Remove the executable that `install` wrote, then move its configuration aside.
 
     Raises:
         HostError: the plugin is not installed under this index, or a file cannot be removed.
     """
     executable = plugin_dir / f"{index}-{NAME}"
     require_ours(executable)
-    removed = [path for path in (executable, config_dir / f"{index}-{NAME}.conf") if remove(path)]
-    if not removed:
+    removed = (str(executable),) if remove(executable) else ()
+    kept = set_aside(config_dir / f"{index}-{NAME}.conf")
+    if not removed and not kept:
         raise HostError(str(executable), "is not there; nothing to uninstall")
     return Changes(
-        removed=tuple(map(str, removed)),
+        removed=removed,
+        kept=kept,
         next="a running plugin ends with its runtime, for example: systemctl restart containerd; one that came back by "
         "itself ends within seconds",
     )
@@ -172,7 +176,7 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     "--uninstall",
     "away",
     is_flag=True,
-    help="Remove the files that install wrote. With --systemd: stop the "
+    help="Remove the files that install wrote; the configuration is kept as NAME.previous. With --systemd: stop the "
     "units, and give all CPUs back to every container.",
 )
 @format_option()
@@ -192,7 +196,8 @@ def command(
 ) -> None:
     """Install the agent for the container runtime or for systemd to start.
 
-    Name one of --plugin-dir and --systemd. Files that this command did not write are never replaced or removed.
+    Name one of --plugin-dir and --systemd. Files that this command did not write are never replaced or removed. A
+    configuration that it replaces or takes away is kept beside its place, as NAME.previous.
 
     systemd's unit has no capability, no new privileges and a read-only root. The configuration decides what it may write and whether it has a
     network: install again after a change of isolation, irqs, workqueues, nicLocality, stateDir, cgroupRoot or an address.
@@ -220,6 +225,8 @@ def _say(changes: Changes) -> None:
         echo(f"wrote {path}")
     for path in changes.removed:
         echo(f"removed {path}")
+    for path in changes.kept:
+        echo(f"kept the former configuration as {path}")
     for warning in changes.warnings:
         echo(f"warning: {warning}", err=True)
     echo(changes.next)

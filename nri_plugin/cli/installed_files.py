@@ -22,6 +22,9 @@ from nri_plugin.cli.doctor.view import Hidden, NodeView, is_in_pod
 from nri_plugin.config import loading
 from nri_plugin.model.errors import ConfigError, HostError
 
+FORMER = "previous"
+"""The end of the name under which a configuration is kept that install replaces or uninstall takes away."""
+
 MARK = "# written by `nri-pin install`, removed by `nri-pin install --uninstall`"
 
 
@@ -32,6 +35,7 @@ class Changes:
     Attributes:
         wrote: files.
         removed: files.
+        kept: copies of former configurations, which people may have edited.
         released: what `nri-pin release` did.
         warnings: risks that the operator should remove.
         next: the step that makes it take effect.
@@ -39,6 +43,7 @@ class Changes:
 
     wrote: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
     released: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     next: str = ""
@@ -106,6 +111,35 @@ def remove(path: Path) -> bool:
     with _failing(path, "cannot be removed"):
         path.unlink()
     return True
+
+
+def set_aside(path: Path) -> tuple[str, ...]:
+    """Move a configuration of this command to `NAME.previous`; returns that name, nothing where there is none.
+
+    Raises:
+        HostError: it cannot be moved.
+    """
+    if not path.exists() or not is_ours(path):
+        return ()
+    kept = path.with_name(f"{path.name}.{FORMER}")
+    with _failing(path, "cannot be moved"):
+        os.replace(path, kept)
+    return (str(kept),)
+
+
+def replace_configuration(path: Path, text: str) -> tuple[str, ...]:
+    """Write a configuration; returns the name under which another former text is kept.
+
+    Raises:
+        HostError: it cannot be written.
+    """
+    kept = path.with_name(f"{path.name}.{FORMER}")
+    with _failing(path, "cannot be read"):
+        former = path.read_text(encoding="utf-8") if path.exists() else text
+    if former != text:
+        write(kept, former, 0o644)
+    write(path, text, 0o644)
+    return () if former == text else (str(kept),)
 
 
 def who_else_may_change(starter: str, *programs: Path) -> Iterator[str]:

@@ -23,8 +23,10 @@ from nri_plugin.cli.installed_files import (
     configuration,
     misfits,
     remove,
+    replace_configuration,
     require_ours,
     require_way_in,
+    set_aside,
     who_else_may_change,
     write,
 )
@@ -211,17 +213,18 @@ def install(prefix: Path, chosen: Path | None, kubeconfig: Path | None) -> Chang
         require_way_in(config.nri_socket, chosen or settings)
     if not config.state_dir.startswith(RUN):
         _make_state_dir(prefix, config.state_dir)
-    texts = {} if text is None else {settings: text}
-    texts[agent] = agent_unit(config, sys.executable)
+    texts = {agent: agent_unit(config, sys.executable)}
     if kubeconfig is not None:
         texts[exporter] = exporter_unit(config, sys.executable, kubeconfig)
-    units = " ".join(path.name for path in texts if path != settings)
+    units = " ".join(path.name for path in texts)
     # A unit that runs gets its new rights only from a restart.
     start = f"enable {units} && systemctl restart {units}" if agent.exists() else f"enable --now {units}"
+    kept = () if text is None else replace_configuration(settings, text)
     for path, content in texts.items():
         write(path, content, 0o644)
     return Changes(
-        wrote=tuple(map(str, texts)),
+        wrote=(*([] if text is None else [str(settings)]), *map(str, texts)),
+        kept=kept,
         warnings=(
             *(misfits(config) if _is_running_system(prefix) else ()),
             *who_else_may_change("systemd", Path(sys.executable), program),
@@ -231,7 +234,7 @@ def install(prefix: Path, chosen: Path | None, kubeconfig: Path | None) -> Chang
 
 
 def uninstall(prefix: Path) -> Changes:
-    """Stop the units, give all CPUs back, then remove what `install` wrote.
+    """Stop the units, give all CPUs back, then remove what `install` wrote; its configuration is moved aside.
 
     A failure leaves the files, so that the command can be run again.
 
@@ -249,11 +252,13 @@ def uninstall(prefix: Path) -> Changes:
         config = loading.load(str(settings))
         _systemctl("disable", "--now", *(path.name for path in present))
         released = _given_back(config)
-    removed = [path for path in (*units, settings) if remove(path)]
+    removed = [path for path in units if remove(path)]
+    kept = set_aside(settings)
     if _is_running_system(prefix):
         _systemctl("daemon-reload")
     return Changes(
         removed=tuple(map(str, removed)),
+        kept=kept,
         released=released,
         next="containers keep running; the kubelet's own managers may be switched on again: see the guide, migrate.md",
     )

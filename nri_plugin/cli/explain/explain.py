@@ -6,6 +6,7 @@ current state. A pod is answered with the list of its containers. A what-if is d
 
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from nri_plugin.checkpoint.file import FILE_NAME
+from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
 from nri_plugin.cli.explain.source import (
     Created,
     NamedContainer,
@@ -55,6 +56,10 @@ POLICY_OPTIONS = {
 }
 """Options of the command line that stand for one of the configuration."""
 
+PLACES = {"state_dir": "--state-dir", "state_file": "--state"}
+SAID_AGAIN = {**PLACES, "config": "--config", "root": "--root"}
+"""Options that say which node is meant, and so belong to a further command."""
+
 WHAT_IF = (*REQUESTS, *POD_PAGES, *POLICY_OPTIONS, "given", "machine")
 """Options that only a what-if has."""
 
@@ -91,11 +96,13 @@ class PodListed:
 
     Attributes:
         incomplete: what is missing and what the containers hold, where the agent knows the pod as incomplete.
+        options: of the command line, which the next command needs again.
     """
 
     containers: tuple[NamedContainer, ...]
     state: State
     incomplete: "IncompletePodRow | None" = None
+    options: str = ""
     is_refused_what_if: bool = False
 
     def as_dict(self) -> dict[str, Any]:
@@ -129,7 +136,7 @@ class PodListed:
         lines += [f"placed as a whole at the creation of {self._first}"] if self._first else []
         lines += [str(self.incomplete)] if self.incomplete else []
         refused = (one for one in self.containers if self._what(one).startswith(REFUSED))
-        lines.append(f"next: nri-pin explain {next(refused, self.containers[0]).path}")
+        lines.append(f"next: nri-pin explain {next(refused, self.containers[0]).path}{self.options}")
         return visible("\n".join(lines))
 
     @property
@@ -254,7 +261,7 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     notes = (*damaged, *missing, *((NO_RUNTIME,) if is_alone else ()))
     meant = [one for one in containers if one.is_called(word)]
     if meant and len({one.path for one in meant}) == 1:
-        meant_one, earlier = _latest(meant)
+        meant_one, earlier = _latest(meant, _said_again(asked))
         of_pod = [one for one in containers if one.pod_uid == meant_one.pod_uid]
         first = placed_at(of_pod)
         with_pod = (
@@ -267,8 +274,18 @@ def of_container(word: str, asked: Mapping[str, Any]) -> ExplainAnswer:
     of_pod = [one for one in containers if one.is_of_pod(word)]
     if not meant and of_pod and len({one.pod_uid for one in of_pod}) == 1:
         part = next((one for one in now.incomplete if one.pod_uid == of_pod[0].pod_uid), None)
-        return PodListed(tuple(of_pod), state, part)
-    raise NotOneError(_not_one(word, meant or of_pod, containers))
+        return PodListed(tuple(of_pod), state, part, _said_again(asked))
+    raise NotOneError(_not_one(word, meant or of_pod, containers, _said_again(asked, PLACES)))
+
+
+def _said_again(asked: Mapping[str, Any], options: Mapping[str, str] = SAID_AGAIN) -> str:
+    """The options that were given and that a further command needs, too, with a space before each."""
+    given = (
+        (option, asked[key])
+        for key, option in options.items()
+        if asked[key] is not None and not (key == "state_dir" and asked[key] == DEFAULT_DIR)
+    )
+    return "".join(f" {option} {shlex.quote(value)}" for option, value in given)
 
 
 def _allocated(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
@@ -291,7 +308,7 @@ def _allocated(state_dir: str, path: str) -> tuple[State, tuple[str, ...]]:
     return state or State(), ()
 
 
-def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...]]:
+def _latest(meant: list[NamedContainer], options: str) -> tuple[NamedContainer, tuple[str, ...]]:
     """The last of several pods that had the same name, and a note about the one before."""
     meant = sorted(
         meant, key=lambda one: (one.record is not None, one.created.when.timestamp() if one.created else 0)
@@ -300,7 +317,7 @@ def _latest(meant: list[NamedContainer]) -> tuple[NamedContainer, tuple[str, ...
         return meant[0], ()
     earlier = meant[-2]
     fate = "was refused" if earlier.created and earlier.created.refusal else "was placed"
-    return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}",)
+    return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}{options}",)
 
 
 def _other_owners(state: State, key: str, pod: PodRecord | None) -> Iterator[str]:
@@ -366,7 +383,7 @@ def _doubts(state: State, record: ContainerRecord, told: Explanation) -> Iterato
         yield f"it holds CPUs {allocation.cpus}: others came or went since"
 
 
-def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContainer]) -> str:
+def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContainer], options: str) -> str:
     names = sorted({one.path for one in found})
     if names:
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
@@ -375,7 +392,7 @@ def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContai
     return (
         f"{word} is no container or pod that the agent remembers"
         + (f", such as {examples}" if examples else ": it remembers none")
-        + "; nri-pin state show lists them, a pod that was refused longer ago is forgotten"
+        + f"; nri-pin state show{options} lists them, a pod that was refused longer ago is forgotten"
     )
 
 

@@ -8,6 +8,16 @@ from nri_plugin.model.errors import HostError
 SYSTEMCTL_S = 180
 """A unit that does not stop is killed by systemd after 90 s."""
 
+NO_SYSTEMD = (
+    "cannot reach systemd, and nri-pin migrate works through it; run it on the node as root, or in a pod that sees the "
+    "node's files and processes; where another program starts the kubelet, migrate by hand: deploy/guide/migrate.md"
+)
+IN_CHROOT = "in chroot, ignoring"
+"""systemctl says this, does nothing, and ends with exit code 0."""
+
+UNREACHED = ("not been booted with systemd", "failed to connect to", "failed to run command", IN_CHROOT)
+"""Parts of what systemctl, or chroot, says where there is no systemd. The exit codes do not tell."""
+
 
 class Services(Protocol):
     """Starts and stops units. Each call may be repeated."""
@@ -70,10 +80,16 @@ class Systemd:
         command = [*self._prefix, "systemctl", *words]
         try:
             done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SYSTEMCTL_S)
+        except FileNotFoundError:
+            raise HostError(command[0], f"is not there: {NO_SYSTEMD}") from None
         except (OSError, subprocess.TimeoutExpired) as error:
             raise HostError(" ".join(command), f"failed: {error}") from None
-        ignored = "ignoring" in done.stderr and "chroot" in done.stderr
-        if is_needed and (done.returncode or ignored):
-            said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
-            raise HostError(" ".join(command), said)
+        if is_needed and (done.returncode or IN_CHROOT in done.stderr):
+            raise HostError(" ".join(command), _why(done))
         return done.stdout
+
+
+def _why(done: "subprocess.CompletedProcess[str]") -> str:
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    is_unreached = any(part in said.lower() for part in UNREACHED)
+    return f"{NO_SYSTEMD}; systemctl said: {said}" if is_unreached else said

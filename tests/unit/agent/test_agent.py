@@ -17,7 +17,7 @@ from nri_plugin.agent.arguments import HELP
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.config.loading import Config, load, load_text
-from nri_plugin.model.errors import HostError
+from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.options import Effect
 from nri_plugin.process.logs import LOGGER_NAME
 from nri_plugin.process.loop import Loop
@@ -91,7 +91,7 @@ def test_the_identity_is_the_configurations():
 def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """Their modules load slowly, and the runtime waits for whoever has registered."""
     order: list[str] = []
-    turn = SimpleNamespace(begin=lambda: order.append("connect"))
+    turn = SimpleNamespace(begin=lambda: order.append("connect"), is_serving=True)
     monkeypatch.setattr(agent, "ServingLease", lambda *_args, **_options: turn)
     monkeypatch.setattr(agent.Assembly, "serve_http", lambda _self: order.append("pages"))
 
@@ -106,6 +106,18 @@ def test_pages_are_served_before_the_agent_connects(monkeypatch: pytest.MonkeyPa
     config = load_text(f'reservedSystemCPUs: "0"\nstateDir: {tmp_path}\n', "test")
     assert agent.serve(config, lambda: config, agent.checked_identity(config)) == 0
     assert order == ["pages", "connect"]
+
+
+def test_a_configuration_for_another_machine_is_refused_before_the_wait_for_the_runtime(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """There is no runtime, and no folder of its socket, so the agent would wait."""
+    config = load_text(
+        f'reservedSystemCPUs: "9000"\nstateDir: {tmp_path}\nnriSocket: {tmp_path}/none/nri.sock\n', "test"
+    )
+    with pytest.raises(ConfigError, match="CPUs 9000 do not exist on this machine"):
+        agent.serve(config, lambda: config, agent.checked_identity(config))
+    assert "waiting for the right to serve the runtime" in capsys.readouterr().err
 
 
 class Cycle:

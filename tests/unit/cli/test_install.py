@@ -135,7 +135,7 @@ def test_two_numbers_at_once_are_refused(call, good: Path, tmp_path: Path) -> No
 def test_uninstall_removes_what_install_wrote(call, good: Path, tmp_path: Path) -> None:
     call("--config", good)
     assert call("--uninstall")[0] == 0
-    assert files(tmp_path) == []
+    assert files(tmp_path) == ["conf.d/90-nri-pin.conf.previous"]
     code, printed = call("--uninstall")
     assert (code, "nothing to uninstall" in printed) == (1, True)
 
@@ -265,7 +265,23 @@ def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path:
     assert [Path(path).name for path in told["wrote"]] == ["90-nri-pin.conf", "90-nri-pin"]
     assert "systemctl restart" in told["next"]
     told = json.loads(call("--uninstall", "-o", "json")[1])
-    assert [Path(path).name for path in told["removed"]] == ["90-nri-pin", "90-nri-pin.conf"]
+    assert [Path(path).name for path in told["removed"]] == ["90-nri-pin"]
+    assert [Path(path).name for path in told["kept"]] == ["90-nri-pin.conf.previous"]
+
+
+def test_edits_of_the_installed_configuration_are_kept(call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    installed = tmp_path / "conf.d/90-nri-pin.conf"
+    former = tmp_path / "conf.d/90-nri-pin.conf.previous"
+    assert "kept" not in call("--config", good)[1]
+    edited = installed.read_text() + "logLevel: debug\n"
+    installed.write_text(edited)
+    code, printed = call("--config", good)
+    assert (code, f"kept the former configuration as {former}\n" in printed) == (0, True)
+    assert (former.read_text(), installed.read_text()) == (edited, f"{MARK}\n{GOOD}")
+    installed.write_text(edited + "# mine\n")
+    assert f"kept the former configuration as {former}\n" in call("--uninstall")[1]
+    assert former.read_text() == edited + "# mine\n"
 
 
 def test_where_an_agent_could_not_come_back_nothing_is_installed(

@@ -21,6 +21,7 @@ GOOD = 'reservedSystemCPUs: "0"\n'
 AGENT = "etc/systemd/system/nri-pin.service"
 EXPORTER = "etc/systemd/system/nri-pin-exporter.service"
 CONFIG = "etc/nri-pin/config.yaml"
+FORMER = f"{CONFIG}.previous"
 Call = Callable[..., tuple[int, str]]
 
 
@@ -78,6 +79,20 @@ def test_a_second_install_replaces_what_the_first_wrote(call: Call, good: Path, 
     assert call("--config", tmp_path / "root" / CONFIG)[0] == 0
 
 
+def test_edits_of_the_installed_configuration_are_kept(call: Call, good: Path, tmp_path: Path) -> None:
+    call("--config", good)
+    installed, former = tmp_path / "root" / CONFIG, tmp_path / "root" / FORMER
+    assert "kept" not in call("--config", good)[1]
+    edited = installed.read_text() + "logLevel: debug\n"
+    installed.write_text(edited)
+    code, printed = call("--config", good)
+    assert (code, f"kept the former configuration as {former}\n" in printed) == (0, True)
+    assert (former.read_text(), installed.read_text()) == (edited, f"{MARK}\n{GOOD}")
+    installed.write_text(edited + "# mine\n")
+    assert f"kept the former configuration as {former}\n" in call("--uninstall")[1]
+    assert former.read_text() == edited + "# mine\n"
+
+
 def test_a_configuration_of_the_operators_own_is_used_and_kept(call: Call, tmp_path: Path) -> None:
     own = tmp_path / "root" / CONFIG
     own.parent.mkdir(parents=True)
@@ -131,7 +146,7 @@ def test_the_exporter_gets_a_unit_of_its_own(call: Call, good: Path, tmp_path: P
     assert "RuntimeDirectory=nri-pin/exporter\n" in text
     assert "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6\n" in text
     assert call("--uninstall")[0] == 0
-    assert files(tmp_path) == []
+    assert files(tmp_path) == [FORMER]
 
 
 def test_a_program_that_the_unit_cannot_see_is_refused(
@@ -297,7 +312,7 @@ def test_uninstall_stops_the_units_gives_cpus_back_and_removes_the_files(
     assert asked == [(str(state), "/sys/fs/cgroup", "/")]
     assert printed.startswith("3 cgroups were given CPUs 0-7\nremoved ")
     assert host.told[1:] == ["systemctl daemon-reload"]
-    assert files(tmp_path) == []
+    assert files(tmp_path) == [FORMER]
 
 
 def test_without_a_checkpoint_nothing_is_given_back(
@@ -306,7 +321,7 @@ def test_without_a_checkpoint_nothing_is_given_back(
     with_state(good, tmp_path)
     call("--config", good)
     assert "there is no checkpoint, so nothing was pinned" in call("--uninstall")[1]
-    assert files(tmp_path) == []
+    assert files(tmp_path) == [FORMER]
 
 
 def test_what_could_not_be_given_back_keeps_the_files(

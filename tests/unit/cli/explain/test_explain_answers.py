@@ -78,12 +78,24 @@ def test_a_pod_lists_its_containers_and_what_became_of_them(tmp_path: Path) -> N
     assert answer.text(80).splitlines() == [
         "default/a/c    exclusive CPUs 2-5",
         "default/a/big  refused: TopologyAffinityError",
-        "next: nri-pin explain default/a/big",
+        f"next: nri-pin explain default/a/big --state-dir {tmp_path}",
     ]
     assert [row["what"] for row in answer.as_dict()["containers"]] == [
         "exclusive CPUs 2-5",
         "refused: TopologyAffinityError",
     ]
+
+
+def test_a_further_command_names_the_same_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lived(tmp_path, ON, [creation("a", cpu=4)])
+    answer = of_container("default/a", asked(tmp_path, config="./my config.yaml", root="/host"))
+    assert answer.text(80).endswith(
+        f"explain default/a/c --state-dir {tmp_path} --config './my config.yaml' --root /host"
+    )
+    with pytest.raises(NotOneError, match=f"; nri-pin state show --state-dir {tmp_path} lists them"):
+        of_container("b", asked(tmp_path, config="./config.yaml"))
+    monkeypatch.setattr("nri_plugin.cli.explain.explain.DEFAULT_DIR", str(tmp_path))
+    assert of_container("default/a", asked(tmp_path)).text(80).endswith("next: nri-pin explain default/a/c")
 
 
 def test_of_two_pods_of_one_name_the_later_is_meant_and_the_earlier_named(tmp_path: Path) -> None:
@@ -95,7 +107,10 @@ def test_of_two_pods_of_one_name_the_later_is_meant_and_the_earlier_named(tmp_pa
     lived(tmp_path, ON, [named("first", 9), named("second", 4)])
     answer = told("train/c", tmp_path)
     assert answer.explanation.outcome is ContainerOutcome.EXCLUSIVE
-    assert answer.notes[-1] == "an earlier pod of that name was refused: nri-pin explain first-c-0"
+    assert (
+        answer.notes[-1]
+        == f"an earlier pod of that name was refused: nri-pin explain first-c-0 --state-dir {tmp_path}"
+    )
     assert told("first-c-0", tmp_path).explanation.outcome is ContainerOutcome.REFUSED
 
 

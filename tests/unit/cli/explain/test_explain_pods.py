@@ -183,7 +183,10 @@ def test_the_list_of_a_pod_tells_who_has_what_and_who_is_not_created(tmp_path: P
     assert "allocated, not created: exclusive CPUs " in lines[1]
     assert lines[1].endswith(", a slice of its pod")
     assert lines[3].startswith("the pod: CPUs ")
-    assert lines[4:] == ["placed as a whole at the creation of mesh", "next: nri-pin explain default/p1/mesh"]
+    assert lines[4:] == [
+        "placed as a whole at the creation of mesh",
+        f"next: nri-pin explain default/p1/mesh --state-dir {tmp_path}",
+    ]
     found = listed(tmp_path).as_dict()
     assert (found["placed_at"], found["is_container_by_container"], found["incomplete"]) == (
         "mesh",
