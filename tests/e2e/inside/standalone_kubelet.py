@@ -89,7 +89,8 @@ class StandaloneKubelet:
 
     def pinned(self) -> dict[str, tuple[str, str]]:
         """CPUs and memory nodes of each pod's process, by the kernel."""
-        return {_pod_of(row): (str(row["cpus"]), str(row["mems"])) for row in processes()}
+        named = ((_pod_of(row), row) for row in processes())
+        return {pod: (str(row["cpus"]), str(row["mems"])) for pod, row in named if pod in PODS}
 
     def is_settled(self) -> bool:
         """Whether no container may run on CPUs of db or cache."""
@@ -136,8 +137,12 @@ def _pod(name: str, cpu: str | None, memory: str | None) -> dict[str, Any]:
 
 
 def _pod_of(row: dict[str, object]) -> str:
-    variables = Path(f"/proc/{row['pid']}/environ").read_bytes().split(b"\0")
-    return next((one.decode()[4:] for one in variables if one.startswith(b"POD=")), "?")
+    """Its name; empty for a process that has ended meanwhile, or that the runtime has not made the container's yet."""
+    try:
+        variables = Path(f"/proc/{row['pid']}/environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+    return next((one.decode()[4:] for one in variables if one.startswith(b"POD=")), "")
 
 
 def _numbers(text: str) -> set[int]:
