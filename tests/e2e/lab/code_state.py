@@ -9,6 +9,7 @@ from tests.cpuset_table import TABLE
 
 from .lab_files import MACHINES, SCENARIOS
 from .ready import CHECKOUT
+from .shell import first_line
 
 _SHORT = 12
 
@@ -25,6 +26,12 @@ def code_state() -> str:
     """That of the code alone, as it was when this was asked first: before guests were given it."""
     found = [*(CHECKOUT / "nri_plugin").rglob("*.py"), *(CHECKOUT / "tests/e2e/inside").rglob("*.py")]
     return _hash(_contents(sorted(found)))
+
+
+@functools.cache
+def checkout() -> str:
+    """The commit, and whether files differ from it, at that time, too."""
+    return first_line("git", "-C", str(CHECKOUT), "describe", "--always", "--dirty") or "unknown"
 
 
 def _contents(files: Iterable[Path]) -> Iterable[bytes]:

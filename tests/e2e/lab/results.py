@@ -3,7 +3,6 @@
 import json
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -11,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from .cells import Cell
-from .code_state import state_of
-from .ready import CHECKOUT
-from .shell import LabError
+from .code_state import checkout, state_of
+from .shell import LabError, first_line
 from .writing import make_folder, write_whole
 
 _CELL = {field.name for field in fields(Cell)}
@@ -51,10 +49,10 @@ def keep(work: Path, machine: str, column: str, cells: list[Cell], accelerator: 
     make_folder(folder)
     about = {
         "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-        "checkout": _checkout(),
+        "checkout": checkout(),
         "host": f"{os.cpu_count()} CPUs, Linux {platform.release().split('-')[0]}",
         "load": f"{os.getloadavg()[1]:.1f}",
-        "qemu": _first_line("qemu-system-x86_64", "--version"),
+        "qemu": first_line("qemu-system-x86_64", "--version"),
         "accelerator": accelerator,
         "column": column,
     }
@@ -93,16 +91,3 @@ def _read(path: Path) -> Result:
         return Result(tuple(Cell(**cell) for cell in cells), {"date": "", **read["about"]})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path} is damaged ({error}); delete it and play its scenario again") from error
-
-
-def _checkout() -> str:
-    return _first_line("git", "-C", str(CHECKOUT), "describe", "--always", "--dirty") or "unknown"
-
-
-def _first_line(*command: str) -> str:
-    """What a program says of itself; nothing where it is not here."""
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-    except OSError:
-        return ""
-    return done.stdout.partition("\n")[0].split("(")[0].strip()

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .apt import Mirror, install_on_this_machine, mirror_of_this_machine, upstream_version
+from .code_state import checkout, code_state
 from .prepare import prepare_guest, prepare_guest_with, prepare_root
 from .progress import say, step
 from .ready import CHECKOUT, KERNEL_FROM, Lab
@@ -99,6 +100,8 @@ def prepare(
     say(f"working in {work}")
     names = sorted({*roots_wanted, *guests} | ({KERNEL_FROM} if guests else set()))
     _install(mirror, bool(guests), work)
+    code_state()  # results name what is packed now, also where somebody edits or commits meanwhile
+    checkout()
     with ThreadPoolExecutor() as pool:
         building = {name: pool.submit(prepare_root, name, mirror, CHECKOUT, work) for name in names}
         roots = {name: future.result() for name, future in building.items()}

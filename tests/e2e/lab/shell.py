@@ -48,3 +48,12 @@ def run(
             f"{' '.join(words[:6])} ... ended with status {done.returncode}: {done.stdout[-2000:]}"
         )
     return done.stdout
+
+
+def first_line(*command: str) -> str:
+    """What a program says of itself; nothing where it is not here."""
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.partition("\n")[0].split("(")[0].strip()
