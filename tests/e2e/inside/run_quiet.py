@@ -28,6 +28,7 @@ from .scenarios_quiet import (
 )
 from .scenarios_quiet_others import (
     a_container_gets_cpus_that_share_no_queue,
+    a_setting_that_blocks_delays_no_creation,
     an_isolated_partition_stays_one,
     irqbalance_is_told,
     noise_is_gone_where_cpus_are_quiet,
@@ -60,6 +61,7 @@ _STORY = (
     release_gives_interrupts_back,
     killing_the_agent_keeps_them_quiet,
     a_kill_behind_a_write_loses_nothing,
+    a_setting_that_blocks_delays_no_creation,
     irqbalance_is_told,
     an_isolated_partition_stays_one,
     packets_are_steered_elsewhere,

@@ -2,16 +2,19 @@
 
 import contextlib
 import itertools
+import re
 import statistics
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 from . import interrupts
 from .node import Node
 from .pods import guaranteed
-from .quiet_facts import SOON_S, metrics, quiet_cpus
+from .quiet_facts import SOON_S, metrics, quiet_cpus, settings_watch
 from .waiting import wait_for
+from .write_watch import WriteWatch
 
 _FAILED = 'nri_pin_quiet_writes_total{of="ENOSPC",result="failed"}'
 _LOOKS_S, _EVERY_S = 90.0, 5.0
@@ -86,31 +89,58 @@ def _on(cpus: set[int]) -> int:
 
 
 def creations_wait_for_no_interrupt(node: Node) -> None:
-    """The time of CreateContainer, without and with quiet CPUs, in turn."""
+    """The time of CreateContainer, without and with quiet CPUs, in turn; each begins when all settings are written."""
     took: dict[str, list[float]] = {"none": [], "exclusive": []}
-    for _ in range(2):
-        for word, times in took.items():
+    answered: dict[str, list[float]] = {"none": [], "exclusive": []}
+    written: dict[str, list[int]] = {"none": [], "exclusive": []}
+    with closing(settings_watch()) as watch:
+        for word in [*took] * 2:
             node.agent.stop()
             node.agent.config["irqs"] = node.agent.config["workqueues"] = word
             node.agent.start()
+            logged = len(node.agent.lines())
             for number in range(_CREATIONS):
-                times.append(_creation_ms(node, number))
+                _settle(watch)
+                took[word].append(_creation_ms(node, f"made-{number}"))
+                written[word].append(_settle(watch))
+                node.remove_all()
+            found = map(_ANSWERED.search, node.agent.lines()[logged:])
+            answered[word] += [int(match[1]) / 1000 for match in found if match]
     node.agent.config["irqs"] = node.agent.config["workqueues"] = "exclusive"
     for word, times in took.items():
-        figures = statistics.median(times), min(times), max(times)
-        node.figure(
-            f"ms of CreateContainer, irqs: {word}: median, least, most", [round(one, 1) for one in figures]
-        )
+        node.equal(f"{word}: the agent answered each creation", len(answered[word]), len(times))
+        node.figure(f"ms of CreateContainer, irqs: {word}: median, least, most", _spread(times))
+        node.figure(f"ms that the agent needed, irqs: {word}: median, least, most", _spread(answered[word]))
+        node.figure(f"settings written for a creation, irqs: {word}", written[word])
+    node.equal("without quiet CPUs no setting is written", sum(written["none"]), 0)
+    node.expect("with quiet CPUs some are", sum(written["exclusive"]) > 0, written["exclusive"])
     with contextlib.suppress(OSError):
         node.figure("interrupts", len([*Path("/proc/irq").iterdir()]))
 
 
-def _creation_ms(node: Node, number: int) -> float:
-    """Create a container with an exclusive CPU, and remove it."""
-    spec = guaranteed(f"made-{number}", 1)
+_ANSWERED = re.compile(r" event=CreateContainer pod=default/made-.* took_us=(\d+)")
+_SETTLED_S = 2.0
+
+
+def _settle(watch: WriteWatch) -> int:
+    """Wait until nothing has been written for a while; return how many writes were heard."""
+    total = 0
+    while True:
+        watch.wait(_SETTLED_S)
+        heard = len(watch.writes())
+        if not heard:
+            return total
+        total += heard
+
+
+def _spread(times: list[float]) -> list[float]:
+    return [round(one, 1) for one in (statistics.median(times), min(times), max(times))]
+
+
+def _creation_ms(node: Node, name: str) -> float:
+    """Create a container with an exclusive CPU."""
+    spec = guaranteed(name, 1)
     pod = node.sandbox(spec)
     began = time.perf_counter()
     node.create(pod, spec.containers[0])
-    took = (time.perf_counter() - began) * 1000
-    node.remove(pod)
-    return took
+    return (time.perf_counter() - began) * 1000

@@ -1,5 +1,8 @@
 """Quiet CPUs beside others: irqbalance, an isolated partition, and what `nri-pin noise` tells before and after."""
 
+import os
+import subprocess
+import time
 from pathlib import Path
 
 from . import interrupts
@@ -8,7 +11,7 @@ from .node import Node
 from .noise_side import Json, measure
 from .observe import cpuset_directory, parse_list
 from .pods import guaranteed
-from .quiet_facts import SOON_S, mask, metrics, nothing_reaches, quiet_cpus, timed, wait_until_quiet
+from .quiet_facts import SOON_S, mask, metrics, nothing_reaches, quiet_cpus, rng_line, timed, wait_until_quiet
 from .waiting import wait_for
 
 _OWN = {3}
@@ -45,6 +48,53 @@ def irqbalance_is_told(node: Node) -> None:
         node.expect("it still runs in the end", balancer.is_running)
     finally:
         balancer.end()
+
+
+_FIFO = Path("/run/lab/blocks")
+
+
+def a_setting_that_blocks_delays_no_creation(node: Node) -> None:
+    """A FIFO lies over the file of an interrupt: whoever opens it waits, and containers come and go meanwhile."""
+    before = interrupts.settings()
+    first = node.run(guaranteed("db", 1))
+    wait_until_quiet(quiet_cpus(node))
+    file = interrupts.IRQS / str(rng_line().number) / "smp_affinity_list"
+    value = file.read_bytes()
+    _FIFO.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(_FIFO, 0o644)
+    subprocess.run(["mount", "--bind", str(_FIFO), str(file)], check=True)
+    try:
+        wait_for(lambda: _opens(node.agent.pid), SOON_S, "the agent waits for the setting")
+        late = node.run(guaranteed("late", 1))
+        own = node.observe(late.id).allowed_cpus
+        node.equal("a container gets its exclusive CPU meanwhile", len(own), 1)
+        node.equal("which is not that of the other one", own & node.observe(first.id).allowed_cpus, set())
+        node.expect("the agent still waits for the setting", _opens(node.agent.pid))
+    finally:
+        subprocess.run(["umount", "--lazy", str(file)], check=True)
+        descriptor = os.open(_FIFO, os.O_RDWR)
+        os.write(descriptor, value)  # to the agent, which gets what the interrupt has
+        wait_for(lambda: not _opens(node.agent.pid), SOON_S, "the agent has opened it")
+        os.close(descriptor)
+        _FIFO.unlink()
+    wait_until_quiet(quiet_cpus(node))
+    node.remove(late)
+    node.remove(first)
+    timed(node, lambda: interrupts.settings() == before, "every setting is byte for byte as before")
+
+
+_OPENAT = "257 "
+"""Source: Linux, arch/x86/entry/syscalls/syscall_64.tbl: openat."""
+
+
+def _opens(pid: int) -> bool:
+    """Whether a thread of a process waits in the opening of a file, now and a moment later."""
+    for file in Path(f"/proc/{pid}/task").glob("*/syscall"):
+        first = file.read_text()
+        time.sleep(0.5)
+        if first.startswith(_OPENAT) and file.read_text() == first:
+            return True
+    return False
 
 
 def an_isolated_partition_stays_one(node: Node) -> None:
