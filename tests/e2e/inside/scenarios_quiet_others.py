@@ -3,6 +3,7 @@
 import os
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from . import interrupts
@@ -89,12 +90,19 @@ _OPENAT = "257 "
 
 def _opens(pid: int) -> bool:
     """Whether a thread of a process waits in the opening of a file, now and a moment later."""
-    for file in Path(f"/proc/{pid}/task").glob("*/syscall"):
-        first = file.read_text()
-        time.sleep(0.5)
-        if first.startswith(_OPENAT) and file.read_text() == first:
-            return True
-    return False
+    first = _syscalls(pid)
+    time.sleep(0.5)
+    last = _syscalls(pid)
+    return any(text.startswith(_OPENAT) and last.get(thread) == text for thread, text in first.items())
+
+
+def _syscalls(pid: int) -> dict[str, str]:
+    """What each thread waits in; without threads that have just ended."""
+    found = {}
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with suppress(OSError):
+            found[thread.name] = (thread / "syscall").read_text()
+    return found
 
 
 def an_isolated_partition_stays_one(node: Node) -> None:
