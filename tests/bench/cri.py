@@ -14,7 +14,7 @@ FIGURES = {
     "p50": "CreateContainer with / without the {}, p50",
     "p99": "CreateContainer with / without the {}, p99",
 }
-WHICH = {OURS.name: "plugin", NOTHING.name: "other plugin"}
+WHICH = {NOTHING.name: "other plugin", OURS.name: "plugin"}
 
 
 class NoRuntimeError(Exception):
