@@ -105,7 +105,7 @@ SUPPORT: Sequence[Support] = (
     Support(LINUX, "5.0 to 6.0", _NOT_TRIED, since=(5, 0, 0)),
     Support("cgroups", "v1, cgroupfs driver", _RUN, "`hack/e2e a`", "2026-11-21"),
     Support("cgroups", "v2, cgroupfs driver", _RUN, "`hack/e2e c`, `hack/lab`, `hack/cluster`", "2026-11-24"),
-    Support("cgroups", "v2, systemd driver", _RUN, "`hack/e2e c`, `hack/lab`", "2026-11-21"),
+    Support("cgroups", "v2, systemd driver", _RUN, "`hack/e2e c`, `f`, `g`, `hack/lab`", "2026-11-24"),
     Support("cgroups", "v1, systemd driver", _NOT_TRIED),
     Support("OCI runtime", "runc", _RUN, "`hack/lab`, `hack/cluster`", "2026-11-24"),
     Support("OCI runtime", "crun", _RUN, "`hack/lab`", "2026-11-21"),

@@ -39,6 +39,53 @@ def agent_pod(**settings: Any) -> PodSpec:
     return PodSpec(AGENT_POD, "burstable", (spec,), namespace=documents["DaemonSet"]["metadata"]["namespace"])
 
 
+def agent_as_static_pod(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the pod's spec of the DaemonSet for a kubelet without an API server: its ConfigMap is a directory."""
+    documents = {document["kind"]: document for document in _documents()}
+    _write_config(documents["ConfigMap"], settings)
+    spec: dict[str, Any] = documents["DaemonSet"]["spec"]["template"]["spec"]
+    for name in ("serviceAccountName", "nodeSelector", "priorityClassName", "imagePullSecrets"):
+        spec.pop(name, None)
+    for volume in spec["volumes"]:
+        if volume.pop("configMap", None):
+            volume["hostPath"] = {"path": str(_CONFIG_DIRECTORY)}
+    (container,) = spec["containers"]
+    container.pop("env")  # the address of a node that no API server knows
+    container["command"] = ["/opt/nri-pin/bin/nri-pin"]
+    return _with_the_nodes_programs(spec)
+
+
+def debugger(command: str) -> dict[str, Any]:
+    """Return a pod's spec as `kubectl debug node/NODE --profile=sysadmin` makes it, for a command of the shell."""
+    container = {
+        "name": "debugger",
+        "command": ["/usr/bin/sh", "-c", command],
+        "env": [
+            {"name": "KUBERNETES_SERVICE_HOST", "value": "10.96.0.1"},
+            {"name": "PATH", "value": "/usr/sbin:/usr/bin"},
+        ],
+        "securityContext": {"privileged": True},
+        "volumeMounts": [{"name": "host-root", "mountPath": "/host"}],
+    }
+    spec = {
+        "hostPID": True,
+        "hostIPC": True,
+        "restartPolicy": "Never",
+        "volumes": [{"name": "host-root", "hostPath": {"path": "/"}}],
+        "containers": [container],
+    }
+    return _with_the_nodes_programs(spec)
+
+
+def _with_the_nodes_programs(spec: dict[str, Any]) -> dict[str, Any]:
+    (container,) = spec["containers"]
+    container |= {"image": "localhost/test:1", "imagePullPolicy": "Never"}
+    for number, (place, source) in enumerate(_IMAGE.items()):
+        spec["volumes"].append({"name": f"image-{number}", "hostPath": {"path": source}})
+        container["volumeMounts"].append({"name": f"image-{number}", "mountPath": place, "readOnly": True})
+    return spec
+
+
 def probe_pod(text: str) -> PodSpec:
     """Return the pod of a manifest that `nri-pin noise --probe-manifest` printed, as the kubelet would start it."""
     path = _CONFIG_DIRECTORY.with_name("probe.yaml")

@@ -8,20 +8,15 @@ from .containerd import Containerd, version
 from .report import Expectations, play, tell
 from .run_guest import EMULATED, FEW_THREADS
 from .scenarios_migrate import (
+    AGENT,
     a_failed_start_of_the_kubelet_is_undone,
-    a_killed_migration_is_undone_and_then_done,
-    a_killed_migration_whose_kubelet_has_started_is_finished,
+    a_failure_in_any_step_is_undone,
+    a_privileged_pod_migrates_for_the_agent_s_pod,
+    sigkill_after_any_step_is_undone_or_finished,
     the_kubelet_pins_its_static_pods,
     the_node_goes_to_the_agent_and_back,
 )
 from .standalone_kubelet import StandaloneKubelet
-
-AGENT = {
-    "reservedSystemCPUs": "0",
-    "topologyManagerPolicy": "best-effort",
-    "memoryManagerPolicy": "Static",
-    "reservedMemory": [{"numaNode": 0, "limits": {"memory": "100Mi"}}],
-}
 
 if __name__ == "__main__":
     tell("runtime", version=version())
@@ -36,8 +31,9 @@ if __name__ == "__main__":
             the_kubelet_pins_its_static_pods,
             the_node_goes_to_the_agent_and_back,
             a_failed_start_of_the_kubelet_is_undone,
-            a_killed_migration_is_undone_and_then_done,
-            a_killed_migration_whose_kubelet_has_started_is_finished,
+            a_failure_in_any_step_is_undone,
+            sigkill_after_any_step_is_undone_or_finished,
+            a_privileged_pod_migrates_for_the_agent_s_pod,
         ),
         facts,
         kubelet,

@@ -55,6 +55,7 @@ _SETTINGS: dict[str, Any] = {
 }
 PODS = {"db": ("2", "16Mi"), "cache": ("3", "16Mi"), "web": (None, None)}
 """CPUs and memory of each pod; requests are limits."""
+UIDS = frozenset(str(uuid5(NAMESPACE_DNS, name)) for name in PODS)
 
 
 class StandaloneKubelet:
@@ -86,6 +87,16 @@ class StandaloneKubelet:
         wait_for(lambda: len(self.pinned()) == len(PODS), PATIENCE_S, "the kubelet has started its pods")
         # The kubelet gives shared containers the rest of the CPUs later, in its reconcile loop.
         wait_for(self.is_settled, PATIENCE_S, "the kubelet has given its pods their CPUs")
+
+    def run_pod(self, name: str, spec: dict[str, Any]) -> None:
+        """Start another static pod."""
+        (_PODS / f"{name}.json").write_text(json.dumps(_of_spec(name, spec)))
+
+    def end_pod(self, name: str) -> None:
+        """End such a pod, and wait until none of its processes is left."""
+        (_PODS / f"{name}.json").unlink()
+        uid = str(uuid5(NAMESPACE_DNS, name))
+        wait_for(lambda: all(row["pod"] != uid for row in processes()), PATIENCE_S, f"{name} has ended")
 
     def pinned(self) -> dict[str, tuple[str, str]]:
         """CPUs and memory nodes of each pod's process, by the kernel."""
@@ -128,11 +139,15 @@ def _pod(name: str, cpu: str | None, memory: str | None) -> dict[str, Any]:
     }
     if cpu:
         container["resources"] = {"requests": amounts, "limits": amounts}
+    return _of_spec(name, {"containers": [container]})
+
+
+def _of_spec(name: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "default", "uid": str(uuid5(NAMESPACE_DNS, name))},
-        "spec": {"hostNetwork": True, "containers": [container], "terminationGracePeriodSeconds": 1},
+        "spec": {"hostNetwork": True, "terminationGracePeriodSeconds": 1, **spec},
     }
 
 
