@@ -318,7 +318,8 @@ SHARE_OF_TIME = 0.25
 """The part of the time left for the request that a question may take, where that is shorter."""
 
 LATE_PAUSE_S = 5.0
-"""Seconds without questions after a late answer: an exporter that hangs must not slow down every container."""
+"""Seconds without questions after two late answers in a row: an exporter that hangs must not slow down every container. One
+late answer silences nobody, so that the other containers of the pod still get their facts."""
 
 MOST_PODS_SAID = 1024
 """Pods whose cuts are remembered as logged; a node has fewer."""
@@ -326,8 +327,8 @@ MOST_PODS_SAID = 1024
 NOTHING = ExporterAnswer()
 
 RESULTS = ("answered", "unknown", "failed", "paused")
-"""The results of a question: answered; neither container nor pod known; no answer in time; not asked, because an answer
-had been late."""
+"""The results of a question: answered; neither container nor pod known; no answer in time; not asked, because two
+answers had been late."""
 
 
 class PodFactsLookup:
@@ -358,6 +359,7 @@ class PodFactsLookup:
         self._log = log
         self._clock = clock
         self._paused_until = clock()
+        self._was_late = False
         self._cuts = CutLog(log)
 
     def __call__(self, node: Node, request: Request) -> NRIEvent | InformedCreate:
@@ -414,9 +416,11 @@ class PodFactsLookup:
                 "no answer of the exporter, deciding by the runtime's message",
                 err=error,
             )
-            if error.late:
+            if error.late and self._was_late:
                 self._paused_until = self._clock() + LATE_PAUSE_S
+            self._was_late = error.late
             return NOTHING
+        self._was_late = False
         if known.unusable:
             say(self._log, logging.DEBUG, "facts of a pod ignored", pod=event.pod.name, err=known.unusable)
         self._count("unknown" if known.devices is None and known.facts is None else "answered")

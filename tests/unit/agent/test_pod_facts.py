@@ -128,14 +128,36 @@ def test_past_the_deadline_nobody_is_asked() -> None:
     assert desk.client.limits == []
 
 
-def test_an_exporter_that_was_late_is_left_alone_for_a_while() -> None:
-    desk = Desk(failure=NoAnswerError("/exporter.sock", "no answer within 100 ms", late=True))
+LATE = NoAnswerError("/exporter.sock", "no answer within 100 ms", late=True)
+
+
+def test_one_late_answer_silences_no_other_container() -> None:
+    desk = Desk(failure=LATE)
+    for failure in (LATE, None, LATE, NoAnswerError("/exporter.sock", "connection refused"), LATE, None):
+        desk.client.failure = failure
+        desk.told()
+    assert desk.outcomes == {"failed": 4, "answered": 2}
+
+
+def test_an_exporter_that_was_late_twice_is_left_alone_for_a_while() -> None:
+    desk = Desk(failure=LATE)
+    desk.told()
     desk.told()
     desk.client.failure = None
     assert desk.told() == InformedCreate(EVENT, (NIC,))
     desk.clock.now += LATE_PAUSE_S
     assert desk.told() == InformedCreate(EVENT, (GPU,))
-    assert desk.outcomes == {"failed": 1, "paused": 1, "answered": 1}
+    assert desk.outcomes == {"failed": 2, "paused": 1, "answered": 1}
+
+
+def test_an_exporter_that_is_still_late_after_the_pause_is_left_alone_at_once() -> None:
+    desk = Desk(failure=LATE)
+    desk.told()
+    desk.told()
+    desk.clock.now += LATE_PAUSE_S
+    desk.told()
+    desk.told()
+    assert desk.outcomes == {"failed": 3, "paused": 1}
 
 
 def test_one_that_is_not_there_is_asked_again_at_once() -> None:
