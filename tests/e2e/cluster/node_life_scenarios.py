@@ -66,9 +66,7 @@ def the_daemonset_is_installed_in_three_ways(stage: Stage) -> None:
     kubectl("label", "node", node.name, "nri-pin/enabled=true", "--overwrite")
     agent_is_ready(stage)
     kept, _ = start(stage, guaranteed("kept", 3), shared("beside"))
-    stage.until(  # the plain DaemonSet has no probes, so its agent may come after the pod
-        lambda: has_cpus(node, kept, 3), "the pod has its CPUs once the agent is there", PATIENCE_S
-    )
+    stage.until(lambda: has_cpus(node, kept, 3), "the pod has its CPUs", PATIENCE_S)
     before = judge_exclusive(stage, node, "under the plain DaemonSet")
     kubectl("apply", "-k", str(DEPLOY / "kustomize" / "cluster"))
     kubectl("-n", NAMESPACE, *_EXTENDERS, "0")  # an emulated node starts one thing at a time

@@ -1,7 +1,7 @@
 """deploy/daemonset.yaml, read the way a kubelet would carry it out, as far as this lab can.
 
 What it does not do: pull the image (the node's own Python and libraries are mounted read-only instead) and give the pod
-a network of its own.
+a network of its own. So the pod opens no port for probes, which would be one of this machine, and nobody probes it.
 """
 
 import json
@@ -18,6 +18,7 @@ _AS_JSON = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(ope
 _CONFIG_DIRECTORY = Path("/run/lab/manifest")
 _IMAGE = {"/usr": "/usr", "/lib": "/usr/lib", "/lib64": "/usr/lib64", "/opt/nri-pin": "/opt/nri-pin"}
 _RUNTIME_DEFAULT = 0
+_PORT = "healthProbeBindAddress:"
 
 
 def agent_pod(**settings: Any) -> PodSpec:
@@ -117,7 +118,8 @@ def _write_config(config_map: dict[str, Any], settings: dict[str, Any]) -> None:
     _CONFIG_DIRECTORY.mkdir(parents=True, exist_ok=True)
     for name, text in config_map["data"].items():
         added = "".join(f"{key}: {json.dumps(value)}\n" for key, value in settings.items())
-        (_CONFIG_DIRECTORY / name).write_text(text + added)
+        lines = [line for line in text.splitlines(keepends=True) if not line.startswith(_PORT)]
+        (_CONFIG_DIRECTORY / name).write_text("".join(lines) + added)
 
 
 def _mounts(

@@ -73,11 +73,6 @@ def test_a_node_has_to_be_named_and_the_agent_starts_where_runtimes_insist_on_pl
     ("first", "lines", "parsed"),
     [
         ("# seLinuxOptions:", 2, {"seLinuxOptions": {"type": "spc_t"}}),
-        (
-            "# readinessProbe:",
-            3,
-            {"readinessProbe": {"httpGet": {"path": "/readyz", "port": 9464}, "periodSeconds": 5}},
-        ),
     ],
 )
 def test_what_is_commented_out_works_without_its_comment_signs(
@@ -87,6 +82,11 @@ def test_what_is_commented_out_works_without_its_comment_signs(
     start = next(number for number, line in enumerate(text) if line.strip() == first)
     block = [line.replace("# ", "", 1) for line in text[start : start + lines]]
     assert yaml.safe_load("\n".join(block)) == parsed
+
+
+def test_its_probes_ask_the_port_that_the_configuration_opens() -> None:
+    (port,) = {AGENT[f"{kind}Probe"]["httpGet"]["port"] for kind in ("startup", "liveness", "readiness")}
+    assert load_text(CONFIG_TEXT, "configmap").health_probe_bind_address == ("", port)
 
 
 def test_it_runs_as_root_without_anything_that_root_can_do() -> None:
