@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from nri_plugin.core.requests import pod_total
+from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
+from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, Names, container_names, pod_names
 from nri_plugin.simulator.runtime.profile import Behaviour
 from nri_plugin.wire.nri.messages import Container, ContainerState, DeviceNode, Pod, Resources
@@ -132,11 +134,18 @@ class RuntimeIdentity:
 
     Attributes:
         memory_bytes: the node's memory capacity, of which oom_score_adj takes its share.
+        page_sizes_kb: sizes of huge pages that its kernel has.
     """
 
     behaviour: Behaviour
     driver: Driver
     memory_bytes: int
+    page_sizes_kb: tuple[int, ...] = ()
+
+
+def page_sizes_kb(topology: Topology) -> tuple[int, ...]:
+    """The sizes of huge pages that a machine's kernel has, ascending."""
+    return tuple(sorted({size for node in topology.nodes for size, _ in node.hugepages}))
 
 
 def shares_from_milli(cpu_milli: int) -> int:
@@ -174,8 +183,17 @@ def container_resources(spec: ContainerSpec, who: RuntimeIdentity, whole: Amount
         cpu_quota_us=quota_from_milli(cpu_limit_milli) or absent,
         cpu_period_us=PERIOD_US,
         memory_limit_bytes=spec.memory_limit_bytes or pod.memory_limit_bytes or absent,
-        hugepage_limits=tuple((page_size(name), size) for name, size in spec.hugepages),
+        hugepage_limits=_page_limits(spec, who),
     )
+
+
+def _page_limits(spec: ContainerSpec, who: RuntimeIdentity) -> tuple[tuple[str, int], ...]:
+    """Limits by page size: 0 for each size that the kernel has and the container does not ask for.
+
+    Source: kubelet v1.35.3 kuberuntime_container_linux.go, GetHugepageLimitsFromResources.
+    """
+    sizes = {page_size(f"hugepages-{format_bytes(size * 1024)}"): 0 for size in who.page_sizes_kb}
+    return tuple((sizes | {page_size(name): size for name, size in spec.hugepages}).items())
 
 
 def pod_resources(pod: PodSpec) -> Resources:

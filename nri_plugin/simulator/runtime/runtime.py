@@ -214,12 +214,19 @@ class Runtime:
         plugin: gets the events; None while no plugin is connected.
     """
 
-    def __init__(self, behaviour: Behaviour, mirror: CgroupMirror, driver: Driver, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        behaviour: Behaviour,
+        mirror: CgroupMirror,
+        driver: Driver,
+        memory_bytes: int,
+        page_sizes_kb: tuple[int, ...] = (),
+    ) -> None:
         self.behaviour = behaviour
         self.plugin: Plugin | None = None
         self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
         self._failed: list[CgroupWriteError] = []
-        self._who = RuntimeIdentity(behaviour, driver, memory_bytes)
+        self._who = RuntimeIdentity(behaviour, driver, memory_bytes, page_sizes_kb)
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
         self._serial = 0

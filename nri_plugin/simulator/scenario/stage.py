@@ -26,6 +26,7 @@ from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
 from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
+from nri_plugin.simulator.runtime.pods import page_sizes_kb
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import Runtime
 from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
@@ -113,7 +114,8 @@ class ScenarioNode:
         mirror.materialize()
         behaviour = BEHAVIOURS[scenario.runtime]
         patient = replace(behaviour, profile=replace(behaviour.profile, request_timeout=REQUEST_S))
-        self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology))
+        sizes = page_sizes_kb(self.topology)
+        self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology), sizes)
         self.server = NRIServer(self.runtime, places.socket)
         self.exporter = ExporterStandIn(places.exporter, self.devices, self.facts) if has_exporter else None
         self.command = _nri_pin(

@@ -23,6 +23,7 @@ from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
     PodSpec,
     RuntimeIdentity,
+    page_sizes_kb,
 )
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.scenario import DEFAULT_RUNTIME
@@ -143,7 +144,12 @@ def standing_node(
         knows_pods: whether the exporter tells the agent the facts of a pod.
     """
     sizes = [one.memory_bytes or 0 for one in node.topology.nodes]
-    who = RuntimeIdentity(BEHAVIOURS[DEFAULT_RUNTIME], Driver.SYSTEMD, sum(sizes) or UNKNOWN_MEMORY_BYTES)
+    who = RuntimeIdentity(
+        BEHAVIOURS[DEFAULT_RUNTIME],
+        Driver.SYSTEMD,
+        sum(sizes) or UNKNOWN_MEMORY_BYTES,
+        page_sizes_kb(node.topology),
+    )
     room = node_room(node)
     for pod in state.pods.values():
         room.hold(pod.uid, requests_of(state, pod))

@@ -19,7 +19,7 @@ from nri_plugin.model.options import REGISTRY, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager
-from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
+from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity, page_sizes_kb
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import (
     Expect,
@@ -241,7 +241,12 @@ def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts
     described = machine.description
     devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
     sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
-    who = RuntimeIdentity(BEHAVIOURS[plan.runtime], plan.driver, sum(sizes) or UNKNOWN_MEMORY_BYTES)
+    who = RuntimeIdentity(
+        BEHAVIOURS[plan.runtime],
+        plan.driver,
+        sum(sizes) or UNKNOWN_MEMORY_BYTES,
+        page_sizes_kb(machine.topology),
+    )
     return PlayedNode(
         chosen.node,
         devices,

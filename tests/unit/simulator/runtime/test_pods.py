@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.core.requests import milli_from_shares
@@ -8,6 +10,7 @@ from nri_plugin.simulator.runtime.pods import (
     PodSpec,
     RuntimeIdentity,
     container_message,
+    container_resources,
     oom_score_adj,
     pod_facts,
     pod_message,
@@ -143,3 +146,10 @@ def test_ids_are_the_same_in_every_run_and_long_as_a_runtimes() -> None:
     assert stable_id("a") == stable_id("a") != stable_id("b")
     assert len(stable_id("a")) == 64
     assert stable_uid("a") != stable_uid("b")
+
+
+def test_a_container_is_limited_to_no_huge_pages_of_sizes_that_it_does_not_ask_for() -> None:
+    node = replace(who(), page_sizes_kb=(2048, 1048576))
+    asks = replace(WHOLE, hugepages=(("hugepages-1Gi", GIB),))
+    assert container_resources(NOTHING, node).hugepage_limits == (("2MB", 0), ("1GB", 0))
+    assert container_resources(asks, node).hugepage_limits == (("2MB", 0), ("1GB", GIB))
