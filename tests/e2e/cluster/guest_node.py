@@ -58,6 +58,7 @@ sandbox = "localhost/pause:1"
 [plugins."io.containerd.cri.v1.runtime"]
 disable_apparmor = true
 restrict_oom_score_adj = true
+disable_hugetlb_controller = false
 enable_cdi = true
 [plugins."io.containerd.cri.v1.runtime".cni]
 bin_dirs = ["/opt/node/cni"]
@@ -215,6 +216,11 @@ class GuestNode:
     def kill_process(self, words: str) -> None:
         """Kill the process whose command line holds these words."""
         self.run(f"kill -KILL $(pgrep -f '[{words[0]}]{words[1:]}')")
+
+    @property
+    def payload(self) -> Path:
+        """The checkout as the lab packs it for its guests."""
+        return self.parts.lab.roots[ROOT].payload
 
     def put(self, file: Path, target: str) -> None:
         """Copy a file into the guest."""

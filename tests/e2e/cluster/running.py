@@ -16,7 +16,7 @@ from tests.e2e.lab.writing import write_whole
 
 from .control_plane import ControlPlane
 from .guest_node import Guests
-from .node_life_scenarios import NODE_SCENARIOS
+from .kubelet_recording import NODE_SCENARIOS
 from .scenarios import SCENARIOS
 from .stage import Facts, Stage
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .containerd import Containerd
+from .runtime import Runtime
 from .waiting import wait_for
 
 PYTHON = "/opt/nri-pin/bin/python3"
@@ -33,7 +33,7 @@ _CAPABILITIES = {"isolation": "sys_admin", "receiveSteering": "net_admin"}
 class Agent:
     """One agent; `config` is what its configuration file holds, `withheld` options whose capability it does not get."""
 
-    runtime: Containerd
+    runtime: Runtime
     config: dict[str, Any]
     log: Path = Path("/out/agent.log")
     config_file: Path = Path("/run/nri-pin.yaml")

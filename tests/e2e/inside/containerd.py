@@ -1,23 +1,13 @@
-"""containerd, as a node runs it, but without a network: started, stopped, asked for its version.
+"""containerd: its configuration, its version, its images."""
 
-NRI keeps every default of the runtime, the two-second limit on a request among them, unless a test says otherwise.
-"""
-
-import os
 import re
 import subprocess
-import time
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
-from .report import tell
-from .waiting import wait_for
+from .runtime import Runtime
 
-_SOCKETS = (Path("/run/containerd/containerd.sock"), Path("/run/nri/nri.sock"))
 _CONFIG = Path("/run/containerd.toml")
-_PLUGINS = Path("/opt/nri/plugins")
-"""NRI plugins that containerd starts itself, before it takes requests."""
-_START_LIMIT_S = 60
 
 # disable_hugetlb_controller: by default containerd keeps limits of huge pages to itself, and no plugin hears of them.
 # restrict_oom_score_adj: without CAP_SYS_RESOURCE the OCI runtime may not give a pod's container a better score.
@@ -51,61 +41,19 @@ disable = false
 """
 
 
-@dataclass
-class Containerd:
-    """One containerd of this root.
+class Containerd(Runtime):
+    """One containerd of this root."""
 
-    Attributes:
-        nri: lines for its NRI table.
-        tables: further tables of its configuration.
-        environment: what is added to ours.
-    """
+    socket: ClassVar[Path] = Path("/run/containerd/containerd.sock")
+    log: ClassVar[Path] = Path("/out/containerd.log")
 
-    binary: str = "runc"
-    systemd: bool = False
-    nri: dict[str, str] = field(default_factory=dict)
-    tables: str = ""
-    environment: dict[str, str] = field(default_factory=dict)
-    log: Path = Path("/out/containerd.log")
-    _process: "subprocess.Popen[bytes] | None" = None
-
-    def start(self) -> float:
-        """Start it and wait until it takes requests and plugins; return the seconds that took."""
+    def command(self) -> list[str]:
+        """Write its configuration; return the command that starts it."""
         template = _VERSION_2 if version().startswith("1.") else _VERSION_3
         text = template.format(binary=self.binary, systemd=str(self.systemd).lower()) + _NRI
         lines = "".join(f'{key} = "{value}"\n' for key, value in self.nri.items())
         _CONFIG.write_text(text + lines + self.tables)
-        for path in _SOCKETS:
-            path.unlink(missing_ok=True)
-        began = time.monotonic()
-        with self.log.open("a") as log:
-            process = subprocess.Popen(
-                ["containerd", "-c", str(_CONFIG)],
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.environment},
-            )
-        self._process = process
-        try:
-            wait_for(
-                lambda: all(path.exists() for path in _SOCKETS) or process.poll() is not None,
-                _START_LIMIT_S,
-                "containerd is up",
-            )
-        except TimeoutError as error:
-            if not any(_PLUGINS.glob("*")):  # it waits for nobody but itself
-                tell("slow", what=str(error))
-            raise
-        if process.returncode is not None:
-            raise RuntimeError(f"containerd ended with status {process.returncode}; see {self.log.name}")
-        return time.monotonic() - began
-
-    def stop(self) -> None:
-        """Stop it; containers go on running, as they do on a node."""
-        if self._process is not None:
-            self._process.terminate()
-            self._process.wait(30)
-            self._process = None
+        return ["containerd", "-c", str(_CONFIG)]
 
     def request_limit(self) -> str:
         """Time a plugin has for a request, as the runtime itself prints its configuration."""
@@ -113,10 +61,6 @@ class Containerd:
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = re.search(r"plugin_request_timeout = ['\"](\w+)['\"]", printed)
         return found[1] if found else "not told"
-
-    def log_lines(self, *words: str) -> list[str]:
-        """Return the lines of its log that hold every one of `words`."""
-        return [line for line in self.log.read_text().splitlines() if all(word in line for word in words)]
 
 
 def version() -> str:

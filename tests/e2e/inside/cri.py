@@ -3,6 +3,7 @@
 Values are plain dicts in and out, named as in the API.
 """
 
+from pathlib import Path
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -11,7 +12,6 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from .cri_schema import PACKAGE, messages
 from .waiting import tell_if_slow
 
-_SOCKET = "unix:///run/containerd/containerd.sock"
 _CALL_LIMIT_S = 120
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {
@@ -31,8 +31,8 @@ class CRIError(Exception):
 class CRIClient:
     """One connection to a runtime."""
 
-    def __init__(self) -> None:
-        self._channel = grpc.insecure_channel(_SOCKET)
+    def __init__(self, socket: Path) -> None:
+        self._channel = grpc.insecure_channel(f"unix://{socket}")
         self._pool = _pool()
 
     def call(self, method: str, **request: Any) -> dict[str, Any]:

@@ -12,7 +12,7 @@ VersionResponse: 1 version string, 2 runtime_name string, 3 runtime_version stri
 KeyValue: 1 key string, 2 value string
 Mount: 1 container_path string, 2 host_path string, 3 readonly bool
 Device: 1 container_path string, 2 host_path string, 3 permissions string
-ImageSpec: 1 image string
+ImageSpec: 1 image string, 18 user_specified_image string
 NamespaceOption: 1 network int32, 2 pid int32, 3 ipc int32
 HugepageLimit: 1 page_size string, 2 limit uint64
 LinuxContainerResources: 1 cpu_period int64, 2 cpu_quota int64, 3 cpu_shares int64, 4 memory_limit_in_bytes int64, 5 oom_score_adj int64, 6 cpuset_cpus string, 7 cpuset_mems string, 8 hugepage_limits repeated HugepageLimit

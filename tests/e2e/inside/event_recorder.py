@@ -1,7 +1,8 @@
 """An NRI plugin that notes every event, answers as the script says, and decides nothing.
 
-It runs with the product's Python: `-m e2e.inside.event_recorder SOCKET FILE [NAME INDEX]` ends with the connection. `noted` and
-`answer_to` serve the test of the embedded runtime, too.
+It runs with the product's Python: `-m e2e.inside.event_recorder SOCKET FILE [NAME INDEX]` ends with the connection. `noted`,
+`asked` and `answer_to` serve the tests of the embedded runtime and of what stands in for the kubelet, too. Under the name
+`kubelet` it notes what the kubelet asked for, and gives no CPUs.
 """
 
 import json
@@ -18,6 +19,7 @@ from nri_plugin.wire.nri.session import PluginSession
 
 from .event_script import BROKEN, CPUS, NO_CPUS, REFUSED
 
+KUBELET = "kubelet"
 _EVERY_EVENT = EventMask(0x1FFF)
 _DETAILED = (events.RunPodSandbox, events.CreateContainer)
 
@@ -37,6 +39,21 @@ def answer_to(event: events.NRIEvent) -> events.NRIResponse:
     if event.pod.name == REFUSED:
         raise RefusedError("refused by the recorder")
     return events.CreateContainerResponse(Resources(cpus=NO_CPUS if event.pod.name == BROKEN else CPUS))
+
+
+def asked(event: events.NRIEvent) -> Iterator[dict[str, object]]:
+    """The line about a new pod or container, with all that the kubelet decides."""
+    if not isinstance(event, _DETAILED):
+        return
+    container = getattr(event, "container", None)
+    one = container or event.pod
+    (line,) = noted(event)
+    line |= {"uid": event.pod.uid, "namespace": event.pod.namespace, "sandbox": event.pod.id}
+    line |= {"labels": dict(one.labels), "annotations": dict(one.annotations)}
+    if container is not None:
+        limits = container.resources.hugepage_limits if container.resources else ()
+        line |= {"hugepages": dict(limits), "score": container.oom_score_adj}
+    yield line
 
 
 def noted(event: events.NRIEvent) -> Iterator[dict[str, object]]:
@@ -109,8 +126,8 @@ def _own_keys(annotations: Mapping[str, str]) -> list[str]:
     return sorted(key for key in annotations if key.startswith("io.kubernetes.cri"))
 
 
-def serve(path: str, name: str, index: str, notes: Any) -> None:
-    """Serve one connection; `notes` is called with the lines of each event."""
+def serve(path: str, name: str, index: str, notes: Any, answer: Any = answer_to) -> None:
+    """Serve one connection; `notes` is called with each event, and `answer` makes the answer."""
     session = PluginSession(name, index, _EVERY_EVENT, details=True)
     with socket.socket(socket.AF_UNIX) as trunk:
         trunk.connect(path)
@@ -119,27 +136,28 @@ def serve(path: str, name: str, index: str, notes: Any) -> None:
         while data := trunk.recv(1 << 16):
             for request in session.receive_data(data, time.monotonic()):
                 if isinstance(request, events.Request):
-                    notes(list(noted(request.event)))
-                    _answer(session, request)
+                    notes(request.event)
+                    _answer(session, request, answer)
             trunk.sendall(session.data_to_send())
 
 
-def _answer(session: PluginSession, request: events.Request) -> None:
+def _answer(session: PluginSession, request: events.Request, answer: Any) -> None:
     try:
-        session.respond(request.call, answer_to(request.event), time.monotonic())
+        session.respond(request.call, answer(request.event), time.monotonic())
     except RefusedError as error:
         session.refuse(request.call, 2, str(error), time.monotonic())
 
 
 def main(path: str, file: str, name: str = "recorder", index: str = "10") -> None:
     """Serve one connection and write its lines to `file`."""
+    lines_of = asked if name == KUBELET else noted
     with Path(file).open("a", encoding="utf-8") as output:
 
-        def write(lines: list[dict[str, object]]) -> None:
-            output.writelines(json.dumps(line) + "\n" for line in lines)
+        def write(event: events.NRIEvent) -> None:
+            output.writelines(json.dumps(line) + "\n" for line in lines_of(event))
             output.flush()
 
-        serve(path, name, index, write)
+        serve(path, name, index, write, events.empty_response if name == KUBELET else answer_to)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .agent import Agent
-from .containerd import Containerd
 from .cri import CRIClient, CRIError
 from .observe import CGROUPS, Observed, observe
 from .pods import ContainerSpec, PodSpec
 from .report import Expectations
+from .runtime import Runtime
 from .waiting import wait_for
 
 GONE_S = 120
@@ -38,15 +38,16 @@ class Pod:
 class Node(Expectations):
     """What scenarios are given: pods come and go through it, and facts are told to it."""
 
-    runtime: Containerd
+    runtime: Runtime
     agent: Agent
-    cri: CRIClient = field(default_factory=CRIClient)
+    cri: CRIClient = field(init=False)
     pods: list[Pod] = field(default_factory=list)
     _pids: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Start with nothing told."""
         Expectations.__init__(self)
+        self.cri = CRIClient(self.runtime.socket)
 
     def sandbox(self, spec: PodSpec) -> Pod:
         """Make a pod without containers."""
@@ -59,6 +60,8 @@ class Node(Expectations):
         """Create one container of a pod and do not start it; a further attempt takes the place of the one before."""
         config = pod.spec.container_config(container)
         config["metadata"]["attempt"] = attempt
+        asked = config["linux"]["resources"]
+        asked["oom_score_adj"] = max(asked["oom_score_adj"], self.runtime.lowest_score)
         sandbox_config = pod.spec.sandbox_config(self.runtime.systemd)
         answer = self.cri.call(
             "CreateContainer", pod_sandbox_id=pod.sandbox, config=config, sandbox_config=sandbox_config

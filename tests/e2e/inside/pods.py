@@ -7,6 +7,7 @@ _MIB = 1 << 20
 _PERIOD_US = 100_000
 _QOS_SCORES = {"guaranteed": -997, "besteffort": 1000}
 _BURSTABLE_SCORE = 900  # the kubelet counts it from the request and the node's size; any value between serves
+_IMAGE = "localhost/test:1"
 _NAMESPACES = {"network": 2, "pid": 1, "ipc": 0}  # the node's, its own, the pod's
 
 
@@ -93,7 +94,7 @@ class PodSpec:
         """Return the ContainerConfig of one of the pod's containers."""
         return {
             "metadata": {"name": spec.name},
-            "image": {"image": "localhost/test:1"},
+            "image": {"image": _IMAGE, "user_specified_image": _IMAGE},
             "command": list(spec.command),
             "labels": {"io.kubernetes.container.name": spec.name, "io.kubernetes.pod.uid": self.uid},
             "log_path": f"{spec.name}.log",

@@ -1,10 +1,14 @@
-"""Run (a): the agent on the machine itself, whatever it has, at least two CPUs.
+"""Runs (a) and (e): the agent on the machine itself, whatever it has, at least two CPUs.
 
-One CPU is reserved, one becomes exclusive: that is all a machine with two CPUs can give.
+One CPU is reserved, one becomes exclusive: that is all a machine with two CPUs can give. With the word `crio` the runtime
+is CRI-O.
 """
 
+import sys
+from pathlib import Path
+
+from . import containerd, crio
 from .agent import Agent
-from .containerd import Containerd, version
 from .kubepods import make_kubepods
 from .laws import check_exclusive, check_laws
 from .node import Node
@@ -13,6 +17,7 @@ from .pods import best_effort, burstable, guaranteed
 from .report import play, tell
 from .scenarios_beside import (
     a_second_plugin_that_sets_cpusets_fails_the_creation_and_nothing_stays_allocated,
+    a_stuck_agent_is_dropped_and_its_return_puts_everything_right,
     has_validator,
     without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones,
 )
@@ -106,20 +111,26 @@ _SIZED = (
     the_daemonset_s_pod_serves_the_node,
 )
 
-_VALIDATED = (without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones,)
+_VALIDATED = (
+    without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones,
+    a_stuck_agent_is_dropped_and_its_return_puts_everything_right,
+)
 
 if __name__ == "__main__":
-    tell("runtime", version=version())
+    of = crio if sys.argv[1:] == ["crio"] else containerd
+    tell("runtime", version=of.version())
     if not (CGROUPS / "cpuset").is_dir():
         make_kubepods()
-    runtime = Containerd()
+    runtime = crio.Crio() if of is crio else containerd.Containerd()
+    if of is crio:
+        crio.import_images(Path("/opt/e2e/images"))
     runtime.start()
     agent = Agent(runtime, {"reservedSystemCPUs": "0"})
     node = Node(runtime, agent)
     agent.start()
     play(node, _STORY, node)
     play(node, _SIZED, node, _CPUS)
-    if has_validator(version()):
+    if of is containerd and has_validator(of.version()):
         play(node, _VALIDATED, node, _CPUS)
     play(node, (the_agent_had_nothing_to_complain_of,), node)
     agent.stop()

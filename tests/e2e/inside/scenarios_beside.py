@@ -1,6 +1,7 @@
 """Other parts of NRI beside the agent: a second plugin that sets cpusets, and the validator that asks for the agent."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from .agent import PYTHON
+from .cri import CRIError
 from .laws import check_exclusive, check_laws
-from .node import Node
+from .node import Node, Pod
 from .pods import best_effort, guaranteed
 from .waiting import wait_for
 
@@ -65,6 +67,38 @@ def without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones(no
         check_laws(node)
         for pod in (late, tolerated, exclusive):
             node.remove(pod)
+
+
+def a_stuck_agent_is_dropped_and_its_return_puts_everything_right(node: Node, cpus: int) -> None:
+    """The agent stands still while the validator asks for it; then it goes on, and comes back by itself."""
+    with _validated(node):
+        exclusive = node.run(guaranteed("required", cpus))
+        unasked = node.sandbox(best_effort("unasked"))
+        before = _times_connected(node)
+        os.kill(node.agent.pid, signal.SIGSTOP)
+        try:
+            said = _started(node, unasked)
+            node.figure("the container that found the agent stuck", said or "was created without it")
+            said = node.refusal_of(best_effort("too-late"))
+            node.expect("from then on nothing is created without the agent", "nri-pin" in said, said)
+        finally:
+            os.kill(node.agent.pid, signal.SIGCONT)
+        wait_for(lambda: _times_connected(node) > before, 60, "the agent is back at the runtime")
+        late = node.run(best_effort("late"))
+        check_exclusive(node, "required/main", cpus)
+        check_laws(node)
+        for pod in (late, unasked, exclusive):
+            node.remove(pod)
+
+
+def _started(node: Node, pod: Pod) -> str:
+    """Create and start a pod's only container; return why the runtime did not, empty where it did."""
+    try:
+        node.create(pod, pod.spec.containers[0])
+        node.start(pod)
+    except CRIError as error:
+        return error.reason
+    return ""
 
 
 @contextmanager

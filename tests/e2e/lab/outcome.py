@@ -13,7 +13,7 @@ ABOUT, LINUX = "what it shows", "Linux"
 
 @dataclass
 class Outcome:
-    """One run: which containerd it was, what held and what did not; `broken` is why it ended too early.
+    """One run: which runtime it was, what held and what did not; `broken` is why it ended too early.
 
     Where `too_slow` says how the host showed to be too slow, what did not hold says nothing about the product.
     `keep` is given each scenario that ended, at once: an interrupted run loses none.
@@ -75,7 +75,7 @@ class Outcome:
 
 def table(outcomes: list[Outcome]) -> str:
     """Return the final table."""
-    rows = [("run", "containerd", "passed", "failed", "seconds")]
+    rows = [("run", "runtime", "passed", "failed", "seconds")]
     rows += [(o.run, o.runtime, str(o.passed), str(o.failed), f"{o.seconds:.0f}") for o in outcomes]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [

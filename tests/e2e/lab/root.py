@@ -44,10 +44,11 @@ _BUILDER_VERSION = 4  # part of every cache key: count up when a root is built i
 
 @dataclass(frozen=True, slots=True)
 class RootRecipe:
-    """One root: a release and what it holds beside the container runtime."""
+    """One root: a release and what it holds beside the container runtime; `name` where the release has several roots."""
 
     suite: str
     extra: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def key(self) -> str:
@@ -61,19 +62,21 @@ RECIPES = {
         "trixie", (KERNEL_PACKAGE, "dbus", "systemd-sysv")
     ),  # containerd 1.7; the kernel of all guests that name no other
     "sid": RootRecipe("sid", ("crun", "dbus", "irqbalance", "systemd-sysv")),  # containerd 2.1 or later
+    "crio": RootRecipe("sid", ("conmon", "skopeo"), "crio"),  # what CRI-O needs; it is built from source
 }
 
 
 def build_root(recipe: RootRecipe, mirror: Mirror, work: Path) -> Path:
     """Return the directory of the root, built now or kept from an earlier run."""
-    root = work / f"root-{recipe.suite}-{recipe.key}"
+    name = recipe.name or recipe.suite
+    root = work / f"root-{name}-{recipe.key}"
     done = root.with_suffix(".done")
     if done.exists():
         return root
-    for leftover in work.glob(f"root-{recipe.suite}-*"):
+    for leftover in work.glob(f"root-{name}-*"):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-    with step(f"building the {recipe.suite} root"):
-        archives = work / f"debs-{recipe.suite}"
+    with step(f"building the {name} root"):
+        archives = work / f"debs-{name}"
         shutil.rmtree(archives, ignore_errors=True)
         PackageLists(mirror, recipe.suite, work / f"apt-{recipe.suite}").fetch(
             [*_ALWAYS, *recipe.extra], archives

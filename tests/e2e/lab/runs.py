@@ -14,7 +14,7 @@ from tests.e2e.cluster.components import DEFAULT_VERSION, programs, programs_wor
 from tests.e2e.inside.report import ONLY
 
 from .accelerator import accelerator
-from .built_runtimes import PROGRAMS, built_containerd
+from .built_runtimes import built
 from .direct import run_in_root
 from .lab_files import machine_named
 from .outcome import Outcome
@@ -33,7 +33,7 @@ class Run:
 
     A guest has a machine of the lab, the kernel of a suite, and perhaps further devices in QEMU's words and drivers:
     names of modules. One that `reboots` is booted a second time, with `/out/state` of the first as
-    `/out/before`. `built` is a version of containerd that is built from source and takes the place of the root's.
+    `/out/before`. `built` is a runtime, as `containerd 2.3.4`, that is built from source and takes the place of the root's.
     `scenarios` are parts of names: others are left out; empty for all.
     With `has_kubelet` a kubelet, built as for the cluster, is the disk `/dev/vda`, and the module is told its size.
     """
@@ -93,7 +93,8 @@ _REMAPPING = ("-device", "intel-iommu,intremap=on")
 # what the kernel lets anybody move, and says when it does not, differs between them
 _KERNELS = (("Linux 6.1", "bookworm"), ("Linux 6.12", "trixie"), ("the newest Linux", "sid"))
 
-_BUILT = ("2.2.7", "2.3.4")
+_BUILT = ("containerd 2.2.7", "containerd 2.3.4")
+_CRIO = "crio 1.34.0"
 
 RUNS = (
     Run("a", "a: this machine, containerd 1.7", "trixie", "run_machine"),
@@ -156,9 +157,10 @@ RUNS = (
         reboots=True,
     ),
     *(
-        Run("e", f"e: this machine, containerd {version} from source", "sid", "run_machine", built=version)
-        for version in _BUILT
+        Run("e", f"e: this machine, {runtime} from source", "sid", "run_machine", built=runtime)
+        for runtime in _BUILT
     ),
+    Run("e", "e: this machine, CRI-O 1.34.0 from source", "crio", "run_machine", ("crio",), built=_CRIO),
     Run(
         "f",
         "f: systemd starts the agent in a guest, containerd 1.7",
@@ -180,8 +182,8 @@ RUNS = (
     Run("r", "r: events of containerd 1.7", "trixie", "run_events"),
     Run("r", "r: events of containerd 2", "sid", "run_events"),
     *(
-        Run("r", f"r: events of containerd {version} from source", "sid", "run_events", built=version)
-        for version in _BUILT
+        Run("r", f"r: events of {runtime} from source", "sid", "run_events", built=runtime)
+        for runtime in _BUILT
     ),
 )
 
@@ -239,10 +241,9 @@ def _directly(run: Run, lab: Lab, place: Path, outcome: Outcome) -> int:
     prepared = lab.roots[run.root]
     command = _command(run, *run.arguments)
     if run.built:
-        programs = built_containerd(run.built, lab.work)
-        for name in PROGRAMS:
-            (place / "out/bin").mkdir(parents=True, exist_ok=True)
-            shutil.copy2(programs / name, place / "out/bin")
+        (place / "out/bin").mkdir(parents=True, exist_ok=True)
+        for program in built(*run.built.split(), lab.work):
+            shutil.copy2(program, place / "out/bin")
         command = ["env", "PATH=/out/bin:/usr/sbin:/usr/bin", *command]
     return run_in_root(prepared.root, prepared.payload, place / "out", command, outcome.hear)
 
