@@ -43,6 +43,7 @@ class AgentEvidence:
         observing: the running agent only observes.
         plugin: the file by which the runtime starts the agent itself; empty when it does not.
         unit: of the runtime.
+        has_unit: the agent's unit of systemd is installed.
         failed_creations: creations in a row that failed after the agent's answer, as it reports.
         quiet: quiet CPUs, as it reports; None where no container asks for them.
         suspects: plugins that the runtime starts beside the agent, and programs that pin.
@@ -67,6 +68,7 @@ class AgentEvidence:
     failed_creations: int = 0
     suspects: Sequence[str] = ()
     must_hand_over: bool = False
+    has_unit: bool = False
     plugin: str = ""
     unit: str = "containerd"
     first_lines: Sequence[str] = ()
@@ -199,6 +201,10 @@ def _not_running(seen: AgentEvidence) -> Finding:
     if seen.plugin:
         says = f"{says}; the runtime starts it from {seen.plugin}, once, at its own start"
         return to_do(says, "restart the runtime; containers go on running", seen.restart)
+    if seen.has_unit:
+        return to_do(
+            says, "start its unit; journalctl -u nri-pin says why it ended", "systemctl start nri-pin"
+        )
     do = "start it, or name its configuration with --config"
     return to_do(says, do, f"nri-pin run --config {seen.path}")
 

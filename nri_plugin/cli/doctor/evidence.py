@@ -357,6 +357,7 @@ class _Collector:
             quiet=status.quiet if status else None,
             suspects=(*self.runtime.other_plugins, *self.rivals),
             must_hand_over=self.kubelet.must_hand_over,
+            has_unit=self.kubelet.has_unit,
             plugin=self.plugin[0] if self.plugin else "",
             unit=UNITS[CRIO if self.runtime_name == CRIO else CONTAINERD],
         )

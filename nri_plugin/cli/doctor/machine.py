@@ -263,9 +263,14 @@ def _is_slice(group: CgroupDir) -> bool:
     return not depth or (depth == 1 and group.path.endswith(QOS_ENDINGS))
 
 
+def _is_without_pods(group: CgroupDir, tree: Tree) -> bool:
+    """Whether it is a QoS slice with nothing below: systemd takes the controller from it with its last pod."""
+    return "/" in group.path and not any(one.path.startswith(f"{group.path}/") for one in tree.groups)
+
+
 def _delegation(tree: Tree) -> Finding:
     above = [group for group in tree.groups if _is_slice(group)]
-    lacking = [group for group in above if not group.passes_on]
+    lacking = [group for group in above if not group.passes_on and not _is_without_pods(group, tree)]
     if not lacking:
         below = f"down to the pods of {tree.top}" if tree.top else "to those below the root"
         return fine(f"the cpuset controller is passed on {below}")

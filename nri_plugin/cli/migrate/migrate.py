@@ -28,7 +28,7 @@ from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.source import FailedError, usage_errors
 from nri_plugin.config.checks import HOST_MOUNT, present
 from nri_plugin.model.errors import NriPinError
-from nri_plugin.model.records import named
+from nri_plugin.model.records import named, owner_of
 
 EXAMPLES = """\b
 Examples:
@@ -294,12 +294,20 @@ def _text(decided: Decided, host: Host) -> Iterator[str]:
 
 def _allocations(decided: Decided) -> list[str]:
     rows = decided.state.allocations.items()
-    pods = decided.state.pods
     found = [
-        f"{named(pods, key)}  CPUs {one.cpus or '-'}" + (f"  memory nodes {one.mems}" if one.mems else "")
+        f"{_named(decided, key)}  CPUs {one.cpus or '-'}" + (f"  memory nodes {one.mems}" if one.mems else "")
         for key, one in rows
     ]
     return found or ["no allocations"]
+
+
+def _named(decided: Decided, key: str) -> str:
+    """NAMESPACE/POD/CONTAINER of an allocation, as far as the state or the node knows it."""
+    uid, container = owner_of(key)
+    pod = decided.names.get(uid)
+    if pod is None or uid in decided.state.pods:
+        return named(decided.state.pods, key)
+    return f"{pod}/{container}" if container else pod
 
 
 def _facts(decided: Decided | None, host: Host) -> dict[str, Any]:

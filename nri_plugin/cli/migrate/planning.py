@@ -1,6 +1,7 @@
 """Looks at a node and decides a migration: nothing is changed, and whatever can be checked before a service stops is checked."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -45,6 +46,9 @@ from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.state import State
 
+POD_LOGS = "/var/log/pods"
+"""Directories NAMESPACE_NAME_UID. Source: kubelet 1.36, pkg/kubelet/kuberuntime/helpers.go."""
+
 GUIDE = "deploy/guide/migrate.md"
 Way = Literal["unit", "runtime", "daemonset"]
 
@@ -75,6 +79,7 @@ class Decided:
     Attributes:
         plan: to be carried out.
         state: the allocations that change hands.
+        names: NAMESPACE/POD by uid, as far as the node knows them.
         notes: sentences.
         before: commands that have to precede it.
         after: commands that have to follow.
@@ -82,6 +87,7 @@ class Decided:
 
     plan: Plan
     state: State
+    names: Mapping[str, str]
     notes: tuple[str, ...] = ()
     before: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
@@ -199,7 +205,7 @@ def decide_to_plugin(host: Host, wishes: Wishes) -> Decided | None:
         notes.append(
             "topologyManagerPolicyOptions, topologyManagerScope, reservedMemory and feature gates stay: without managers they have no effect"
         )
-    return Decided(plan, state, tuple(notes), *_kubectl(plan))
+    return Decided(plan, state, pod_names(host), tuple(notes), *_kubectl(plan))
 
 
 def _taken_over(site: _Site, bare: Plan, config: Config, node: Node, *, agent_runs: bool) -> State:
@@ -261,7 +267,14 @@ def decide_to_kubelet(host: Host, wishes: Wishes) -> Decided | None:
     )
     gates = [NEEDS_GATES] if needs_pod_level(node, state) else []
     notes = (*kubelet_doubts(node, state), *gates, *_restart_doubts(site))
-    return Decided(plan, state, notes, *_kubectl(plan))
+    return Decided(plan, state, pod_names(host), notes, *_kubectl(plan))
+
+
+def pod_names(host: Host) -> dict[str, str]:
+    """NAMESPACE/POD by uid. The kubelet's state files have uids alone; it names a directory of logs after each pod."""
+    found = host.view.names(POD_LOGS)
+    parts = (name.split("_") for name in found) if isinstance(found, tuple) else ()
+    return {one[2]: f"{one[0]}/{one[1]}" for one in parts if len(one) == 3}
 
 
 def _restart_doubts(site: _Site) -> list[str]:

@@ -166,6 +166,7 @@ class _Work:
     def __init__(self, plan: Plan, host: Host, say: Say) -> None:
         self.plan, self.host, self.say = plan, host, say
         self.services = host.services
+        self.told: set[str] = set()
 
     def to_plugin(self) -> Iterator[Step]:
         plan = self.plan
@@ -377,7 +378,9 @@ class _Work:
     def _verify(self) -> None:
         moved, others = moves(self.plan.before, self.host.cpusets(), CPUSet.parse(self.plan.exclusive))
         for line in others:
-            self.say(f"   note: {line}")
+            if line not in self.told:
+                self.say(f"   note: {line}")
+        self.told.update(others)
         if moved:
             raise HostError("cgroups", "; ".join(moved))
 

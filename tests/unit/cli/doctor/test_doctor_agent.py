@@ -56,6 +56,12 @@ def test_while_the_kubelet_has_to_hand_over_the_agent_is_not_started_first() -> 
         assert "the steps for the kubelet above" in answers[check].do
 
 
+def test_an_agent_of_systemd_is_started_by_its_unit() -> None:
+    answer = found(has_unit=True, trouble="nobody listens")["agent"]
+    assert (answer.verdict, answer.command) == (Verdict.TO_DO, "systemctl start nri-pin")
+    assert found(trouble="nobody listens")["agent"].command == "nri-pin run --config /etc/nri-pin/config.yaml"
+
+
 def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> None:
     answers = found(observing=True, rivals=("koordlet",))
     assert answers["observing"].verdict is Verdict.ADVICE

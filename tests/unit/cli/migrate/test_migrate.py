@@ -73,6 +73,17 @@ def test_a_node_of_a_daemonset_goes_there_and_back_twice(node: PlayedNode) -> No
     assert node.cpusets() == before
 
 
+def test_a_container_that_is_kept_off_exclusive_cpus_is_noted_once(
+    node: PlayedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cgroup = next(path for path, cpus in node.cpusets().items() if len(CPUSet.parse(cpus)) > 3)
+    node.pin(cgroup, "0-7")
+    assert node.migrate("to-plugin") == ""
+    said = [line for line in capsys.readouterr().out.splitlines() if "note: " in line and cgroup in line]
+    assert len(said) == 1
+    assert "ran on CPUs 0-7 and runs on " in said[0]
+
+
 def test_allocations_of_the_kubelet_are_not_replaced_by_a_checkpoint_that_is_left_over(
     node: PlayedNode,
 ) -> None:
@@ -363,6 +374,21 @@ def test_a_migration_whose_kubelet_has_started_is_finished(
     assert json.loads(capsys.readouterr().out)["direction"] == direction
     assert judge(node, before) == AFTER[direction]
     assert node.migrate(direction) == ""
+
+
+def test_a_plan_names_the_pods_by_their_log_directories(
+    node: PlayedNode, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert node.migrate("to-plugin", yes=False) == ""
+    uid = next(
+        line.split("/")[0].strip() for line in capsys.readouterr().out.splitlines() if "  CPUs " in line
+    )
+    node.path(f"var/log/pods/shop_db-0_{uid}").mkdir(parents=True)
+    node.path("var/log/pods/lost+found").mkdir()
+    assert node.migrate("to-plugin", yes=False) == ""
+    said = capsys.readouterr().out
+    assert "       shop/db-0/" in said
+    assert f" {uid}/" not in said
 
 
 def notes(node: PlayedNode, capsys: pytest.CaptureFixture[str], direction: str = "to-plugin") -> str:
