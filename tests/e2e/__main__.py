@@ -90,7 +90,7 @@ def _is_asked(run: Run, asked: str) -> bool:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="hack/e2e", description="Real containerd around the agent of this checkout."
+        prog="hack/e2e", description="Real containerd or CRI-O around the agent of this checkout."
     )
     parser.add_argument("runs", nargs="?", default=USUAL, choices=[*"abcdefgr", USUAL, "all", REPORT])
     parser.add_argument(
