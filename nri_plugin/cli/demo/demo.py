@@ -27,7 +27,7 @@ from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.simulator.machine import machine
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.player import Player, StepOutcome
+from nri_plugin.simulator.scenario.player import LATE_S, Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario, load
 from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
 from nri_plugin.simulator.scenario.steps import Say
@@ -38,6 +38,9 @@ NARROWEST, NARROW, WIDEST = 40, 80, 100
 
 PAUSE_S = 0.3
 """The pause between paragraphs, for a reader at a terminal."""
+
+LOOK_S = 0.02
+"""The pause between two looks at cgroups that the agent may still write."""
 
 EPILOG = """\b
 Examples:
@@ -193,11 +196,19 @@ def perform(scenario: Scenario, node: ScenarioNode, report: Report) -> list[str]
         outcome = player.play(step)
         report.outcome(outcome, player)
         problems += [place_of(scenario, outcome, problem) for problem in outcome.problems]
-    problems += contradictions(node)
+    problems += lasting_contradictions(node)
     # The agent is asked for pods that run in part, which no checkpoint tells.
     report.end(node, player, time.monotonic() - began, problems)
     node.stop_agent()
     return problems
+
+
+def lasting_contradictions(node: ScenarioNode) -> list[str]:
+    """Contradictions that stay: the agent may still write what could wait until its last answer was out."""
+    deadline = time.monotonic() + LATE_S
+    while (found := contradictions(node)) and node.agent_pid and time.monotonic() < deadline:
+        time.sleep(LOOK_S)
+    return found
 
 
 def contradictions(node: ScenarioNode) -> list[str]:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import click
 import pytest
@@ -128,6 +129,21 @@ def test_what_was_expected_and_did_not_happen_is_exit_1_and_the_log_is_kept(tmp_
     complaint = "x.yaml:7: a/b/c should have exclusive cpus: 3, it has 2; the agent's log is kept in "
     assert complaint in done.stderr
     assert "decided" in Path(done.stderr.strip().rpartition(" ")[2]).read_text()
+
+
+@pytest.mark.parametrize(("agent_pid", "found"), [(1, []), (0, ["a is not written"])])
+def test_contradictions_count_where_the_agent_will_not_write_any_more(
+    agent_pid: int, found: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([["a is not written"], ["a is not written"], []])
+    monkeypatch.setattr(demo, "contradictions", lambda _node: next(looks))
+    assert demo.lasting_contradictions(SimpleNamespace(agent_pid=agent_pid)) == found  # type: ignore[arg-type]
+
+
+def test_a_contradiction_that_stays_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demo, "contradictions", lambda _node: ["a is not written"])
+    monkeypatch.setattr(demo, "LATE_S", 0.0)
+    assert demo.lasting_contradictions(SimpleNamespace(agent_pid=1)) == ["a is not written"]  # type: ignore[arg-type]
 
 
 def test_an_agent_that_cannot_start_is_exit_1_with_its_words(tmp_path: Path) -> None:
