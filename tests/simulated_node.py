@@ -17,6 +17,7 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
+from nri_plugin.simulator.runtime.pods import RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.wire.nri import events
@@ -140,7 +141,9 @@ class SimulatedNode:
         version: int = 2,
     ) -> None:
         self.tree = CgroupTree.of(topology, version=version)
-        self.runtime = Runtime(BEHAVIOURS[runtime], NoMirror(self.tree), driver, MEMORY_BYTES)
+        self.runtime = Runtime(
+            RuntimeIdentity(BEHAVIOURS[runtime], driver, MEMORY_BYTES), NoMirror(self.tree)
+        )
         self.agent: EngineAgent | None = None
         self.new_agent: Callable[[Node, CgroupTree, State | None], EngineAgent] = EngineAgent
 

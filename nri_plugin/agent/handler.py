@@ -74,7 +74,8 @@ MOST_UNACCOUNTED = 96
 """Parts of accounts that may wait while the runtime goes on asking: those of 32 requests."""
 
 LONGEST_WAIT_S = 10.0
-"""The longest time between two portions of waiting writes. The loop begins a portion whenever no request waits."""
+"""The longest time between two portions of waiting writes. The loop begins one whenever no request waits, and several in a
+second while requests come in a burst."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
 """Events that may be the first of a container that was created while the agent was away."""

@@ -318,8 +318,8 @@ SHARE_OF_TIME = 0.25
 """The part of the time left for the request that a question may take, where that is shorter."""
 
 LATE_PAUSE_S = 5.0
-"""Seconds without questions after two late answers in a row: an exporter that hangs must not slow down every container. One
-late answer silences nobody, so that the other containers of the pod still get their facts."""
+"""Seconds without questions after two late answers in a row: an exporter that hangs must not slow down every container. After
+one late answer the agent asks on, so the other containers of the pod still get their facts."""
 
 MOST_PODS_SAID = 1024
 """Pods whose cuts are remembered as logged; a node has fewer."""

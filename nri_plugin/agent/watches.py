@@ -166,6 +166,8 @@ QUIET_S, BURST_S = 0.002, 0.1
 class LateWriter:
     """Writes the cgroups that may wait until an answer is out, in portions; requests are answered between two portions.
 
+    A burst of requests comes before the next portion.
+
     Args:
         handler: writes them.
         loop: runs some portions in each of its turns, as long as the runtime asks for nothing.

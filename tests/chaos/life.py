@@ -12,7 +12,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, RuntimeIdentity, shares_from_milli
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
@@ -164,7 +164,7 @@ class Life:
         self.tree = CgroupTree.of(MACHINE, version=version)
         behaviour = BEHAVIOURS[self.random.choice(sorted(BEHAVIOURS))]
         driver = self.random.choice(list(Driver))
-        self.runtime = UnluckyRuntime(behaviour, NoMirror(self.tree), driver, MEMORY_BYTES)
+        self.runtime = UnluckyRuntime(RuntimeIdentity(behaviour, driver, MEMORY_BYTES), NoMirror(self.tree))
         self.facts = ToldFacts()
         # Without them the runtime knows all allocations, so that the checkpoint can be lost.
         self.has_whole_pods = self.random.random() < 0.6

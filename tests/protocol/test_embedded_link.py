@@ -13,7 +13,7 @@ import pytest
 from nri_plugin.model.errors import HostError
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
 from nri_plugin.wire.nri import events, spec
@@ -117,7 +117,8 @@ def node_runtime(name: str, request_timeout: float = PATIENCE_S) -> Runtime:
     behaviour = BEHAVIOURS[name]
     profile = replace(behaviour.profile, registration_timeout=PATIENCE_S, request_timeout=request_timeout)
     tree = SimulatedNode(machine()).tree
-    return Runtime(replace(behaviour, profile=profile), NoMirror(tree), Driver.CGROUPFS, 1 << 34)
+    who = RuntimeIdentity(replace(behaviour, profile=profile), Driver.CGROUPFS, 1 << 34)
+    return Runtime(who, NoMirror(tree))
 
 
 def lose_patience(server: NRIServer) -> None:

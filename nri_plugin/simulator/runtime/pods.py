@@ -14,6 +14,7 @@ import hashlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.quantity import format_bytes
@@ -128,9 +129,15 @@ def requests_and_limits(amounts: Amounts) -> dict[str, tuple[int, int]]:
     return {name: both for name, both in found.items() if any(both)}
 
 
+UNKNOWN_MEMORY_BYTES = 64 << 30
+"""For oom_score_adj if the size is unknown."""
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeIdentity:
     """Which node, runtime and cgroup driver a pod's messages are made for.
+
+    `on` takes what a machine tells.
 
     Attributes:
         memory_bytes: the node's memory capacity, of which oom_score_adj takes its share.
@@ -142,10 +149,12 @@ class RuntimeIdentity:
     memory_bytes: int
     page_sizes_kb: tuple[int, ...] = ()
 
-
-def page_sizes_kb(topology: Topology) -> tuple[int, ...]:
-    """The sizes of huge pages that a machine's kernel has, ascending."""
-    return tuple(sorted({size for node in topology.nodes for size, _ in node.hugepages}))
+    @classmethod
+    def on(cls, topology: Topology, behaviour: Behaviour, driver: Driver) -> Self:
+        """The identity of a runtime on a machine."""
+        memory_bytes = sum(node.memory_bytes or 0 for node in topology.nodes) or UNKNOWN_MEMORY_BYTES
+        sizes = {size_kb for node in topology.nodes for size_kb, _ in node.hugepages}
+        return cls(behaviour, driver, memory_bytes, tuple(sorted(sizes)))
 
 
 def shares_from_milli(cpu_milli: int) -> int:
@@ -192,7 +201,7 @@ def _page_limits(spec: ContainerSpec, who: RuntimeIdentity) -> tuple[tuple[str, 
 
     Source: kubelet v1.35.3 kuberuntime_container_linux.go, GetHugepageLimitsFromResources.
     """
-    sizes = {page_size(f"hugepages-{format_bytes(size * 1024)}"): 0 for size in who.page_sizes_kb}
+    sizes = {page_size(hugepages_name(size_kb)): 0 for size_kb in who.page_sizes_kb}
     return tuple((sizes | {page_size(name): size for name, size in spec.hugepages}).items())
 
 
@@ -223,6 +232,11 @@ def pod_facts(pod: PodSpec, uid: str) -> PodFacts:
         containers=tuple(ContainerFacts(each.name, kind, each.amounts) for each, kind in pod.members),
         pod_resources=pod.whole,
     )
+
+
+def hugepages_name(size_kb: int) -> str:
+    """The resource of a page size."""
+    return f"hugepages-{format_bytes(size_kb * 1024)}"
 
 
 def page_size(resource: str) -> str:

@@ -37,7 +37,7 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.runtime.profile import Behaviour, PodFields
+from nri_plugin.simulator.runtime.profile import PodFields
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
 
@@ -208,25 +208,22 @@ class Plugin(Protocol):
 class Runtime:
     """One runtime on one node.
 
+    Args:
+        who: which runtime, and on which node.
+        mirror: of its cgroups.
+
     Attributes:
         behaviour: the runtime that is simulated.
         cgroups: the cgroups of its pods and containers.
         plugin: gets the events; None while no plugin is connected.
     """
 
-    def __init__(
-        self,
-        behaviour: Behaviour,
-        mirror: CgroupMirror,
-        driver: Driver,
-        memory_bytes: int,
-        page_sizes_kb: tuple[int, ...] = (),
-    ) -> None:
-        self.behaviour = behaviour
+    def __init__(self, who: RuntimeIdentity, mirror: CgroupMirror) -> None:
+        self.behaviour = who.behaviour
         self.plugin: Plugin | None = None
-        self.cgroups = CgroupKeeper(mirror, _qos_slices(driver))
+        self.cgroups = CgroupKeeper(mirror, _qos_slices(who.driver))
         self._failed: list[CgroupWriteError] = []
-        self._who = RuntimeIdentity(behaviour, driver, memory_bytes, page_sizes_kb)
+        self._who = who
         self._sandboxes: dict[str, Sandbox] = {}
         self._records: dict[str, Record] = {}
         self._serial = 0

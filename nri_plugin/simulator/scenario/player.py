@@ -421,7 +421,9 @@ class Player:
             yield from self._moves(running)
         if isinstance(step, Restart):
             for change in (each for each in changed if each.key not in disturbed):
-                yield f"the restart changed {change.key} from {change.before} to {change.after}"
+                # The agent widens the shared pool after its answers: it may have ended before it came to that.
+                if self.wants_own(change.key) or not change.before <= change.after:
+                    yield f"the restart changed {change.key} from {change.before} to {change.after}"
 
     def _first_instructions(self, notes: Notes) -> Iterator[str]:
         """The first instruction of a container ran on the container's own CPUs."""

@@ -26,7 +26,7 @@ from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
 from nri_plugin.simulator.runtime.device_manager import DeviceManager, ExporterStandIn
 from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
-from nri_plugin.simulator.runtime.pods import page_sizes_kb
+from nri_plugin.simulator.runtime.pods import RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.runtime.runtime import Runtime
 from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
@@ -39,7 +39,6 @@ AGENT_START_S = 60.0
 AGENT_STOP_S = 30.0
 REQUEST_S = 30.0
 """No scenario tests lateness: the runtime must not drop an agent that a busy machine delays."""
-UNKNOWN_MEMORY_BYTES = 64 << 30
 
 
 class AgentFailedError(NriPinError):
@@ -114,8 +113,7 @@ class ScenarioNode:
         mirror.materialize()
         behaviour = BEHAVIOURS[scenario.runtime]
         patient = replace(behaviour, profile=replace(behaviour.profile, request_timeout=REQUEST_S))
-        sizes = page_sizes_kb(self.topology)
-        self.runtime = Runtime(patient, mirror, scenario.driver, _memory_bytes(self.topology), sizes)
+        self.runtime = Runtime(RuntimeIdentity.on(self.topology, patient, scenario.driver), mirror)
         self.server = NRIServer(self.runtime, places.socket)
         self.exporter = ExporterStandIn(places.exporter, self.devices, self.facts) if has_exporter else None
         self.command = _nri_pin(
@@ -281,7 +279,3 @@ def _environment() -> dict[str, str]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG", "TMPDIR") if name in os.environ}
     package = str(Path(__file__).parents[3])
     return {**kept, "PYTHONPATH": package, "PYTHONUNBUFFERED": "1"}
-
-
-def _memory_bytes(topology: Topology) -> int:
-    return sum(node.memory_bytes or 0 for node in topology.nodes) or UNKNOWN_MEMORY_BYTES

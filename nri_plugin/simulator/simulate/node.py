@@ -33,7 +33,6 @@ from nri_plugin.core.requests import pod_total, regime_of
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
-from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.records import Amounts, Kind, Phase, PodFacts, Regime
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.state import State
@@ -45,6 +44,7 @@ from nri_plugin.simulator.runtime.pods import (
     PodSpec,
     RuntimeIdentity,
     container_message,
+    hugepages_name,
     pod_facts,
     pod_message,
     requests_and_limits,
@@ -137,11 +137,6 @@ def node_room(node: Node, reserved_count: int = 0) -> NodeRoom:
         total = sum(size or 0 for size in sizes)
         amounts["memory"] = max(0, total - sum(pages.values()) - node.options.kept_memory_bytes)
     return NodeRoom(amounts | pages)
-
-
-def hugepages_name(size_kb: int) -> str:
-    """The resource of a page size."""
-    return f"hugepages-{format_bytes(size_kb * 1024)}"
 
 
 def pod_requests(pod: PodSpec) -> dict[str, int]:

@@ -23,7 +23,6 @@ from nri_plugin.simulator.runtime.pods import (
     ContainerSpec,
     PodSpec,
     RuntimeIdentity,
-    page_sizes_kb,
 )
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.scenario import DEFAULT_RUNTIME
@@ -95,10 +94,6 @@ def _divided(trial: PlayedNode, pod: PodSpec, count: int) -> tuple[int, Simulate
 # A real node
 
 
-UNKNOWN_MEMORY_BYTES = 64 << 30
-"""For oom_score_adj if the size is unknown."""
-
-
 @dataclass(frozen=True, slots=True)
 class FreedRoom:
     """A pod, and how many pods of the shape fit once it has ended.
@@ -143,13 +138,7 @@ def standing_node(
         links: between devices.
         knows_pods: whether the exporter tells the agent the facts of a pod.
     """
-    sizes = [one.memory_bytes or 0 for one in node.topology.nodes]
-    who = RuntimeIdentity(
-        BEHAVIOURS[DEFAULT_RUNTIME],
-        Driver.SYSTEMD,
-        sum(sizes) or UNKNOWN_MEMORY_BYTES,
-        page_sizes_kb(node.topology),
-    )
+    who = RuntimeIdentity.on(node.topology, BEHAVIOURS[DEFAULT_RUNTIME], Driver.SYSTEMD)
     room = node_room(node)
     for pod in state.pods.values():
         room.hold(pod.uid, requests_of(state, pod))

@@ -19,7 +19,7 @@ from nri_plugin.model.options import REGISTRY, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.source import SourcedMachine
 from nri_plugin.simulator.runtime.device_manager import DeviceManager
-from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity, page_sizes_kb
+from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
 from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.simulator.scenario.steps import (
     Expect,
@@ -36,7 +36,7 @@ from nri_plugin.simulator.scenario.steps import (
 from nri_plugin.simulator.simulate.config import Chosen
 from nri_plugin.simulator.simulate.node import PlayedNode, node_room
 from nri_plugin.simulator.simulate.plan import PodPlan
-from nri_plugin.simulator.simulate.room import UNKNOWN_MEMORY_BYTES, TrialBudget, more_that_fit
+from nri_plugin.simulator.simulate.room import TrialBudget, more_that_fit
 from nri_plugin.simulator.simulate.rows import (
     Rows,
     Shapes,
@@ -240,13 +240,7 @@ def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts
     """An empty node; with `counts`, requests are counted even if the plan has no objects."""
     described = machine.description
     devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
-    sizes = [one.memory_bytes or 0 for one in machine.topology.nodes]
-    who = RuntimeIdentity(
-        BEHAVIOURS[plan.runtime],
-        plan.driver,
-        sum(sizes) or UNKNOWN_MEMORY_BYTES,
-        page_sizes_kb(machine.topology),
-    )
+    who = RuntimeIdentity.on(machine.topology, BEHAVIOURS[plan.runtime], plan.driver)
     return PlayedNode(
         chosen.node,
         devices,

@@ -1,6 +1,6 @@
 """A scenario that records what the real kubelet asks a runtime for, as a plugin of NRI is told of it.
 
-The recording becomes `tests/vectors/kubelet/messages-VERSION.json.gz`, with which the simulator's kubelet is compared.
+The recording becomes `tests/vectors/nri/kubelet-VERSION.json.gz`, with which the simulator's kubelet is compared.
 """
 
 import json

@@ -1,11 +1,10 @@
 """containerd: its configuration, its version, its images."""
 
-import re
 import subprocess
 from pathlib import Path
 from typing import ClassVar
 
-from .runtime import Runtime
+from .runtime import Runtime, version_of
 
 _CONFIG = Path("/run/containerd.toml")
 
@@ -55,19 +54,14 @@ class Containerd(Runtime):
         _CONFIG.write_text(text + lines + self.tables)
         return ["containerd", "-c", str(_CONFIG)]
 
-    def request_limit(self) -> str:
-        """Time a plugin has for a request, as the runtime itself prints its configuration."""
-        command = ["containerd", "-c", str(_CONFIG), "config", "dump"]
-        printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        found = re.search(r"plugin_request_timeout = ['\"](\w+)['\"]", printed)
-        return found[1] if found else "not told"
+    def tells_configuration(self) -> list[str]:
+        """The command that prints its whole configuration."""
+        return ["containerd", "-c", str(_CONFIG), "config", "dump"]
 
 
 def version() -> str:
     """Version of the installed containerd, as `2.1.9`."""
-    printed = subprocess.run(["containerd", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"\sv?(\d+\.\d+\.\d+)", printed)
-    return found[1] if found else printed.strip()
+    return version_of("containerd")
 
 
 def import_images(directory: Path) -> None:

@@ -1,12 +1,11 @@
 """CRI-O: its configuration, its version, its images."""
 
-import re
 import shutil
 import subprocess
 from pathlib import Path
 from typing import ClassVar
 
-from .runtime import Runtime
+from .runtime import Runtime, version_of
 
 _CONFIG = Path("/run/crio.toml")
 _POLICY = Path("/run/crio-policy.json")
@@ -53,20 +52,14 @@ class Crio(Runtime):
         _POLICY.write_text('{"default": [{"type": "insecureAcceptAnything"}]}')
         return ["crio", "--config", str(_CONFIG), "--config-dir", ""]
 
-    def request_limit(self) -> str:
-        """Time a plugin has for a request, as the runtime itself prints its configuration."""
-        printed = subprocess.run(
-            [*self.command(), "config"], capture_output=True, text=True, check=True
-        ).stdout
-        found = re.search(r'nri_plugin_request_timeout = "(\w+)"', printed)
-        return found[1] if found else "not told"
+    def tells_configuration(self) -> list[str]:
+        """The command that prints its whole configuration."""
+        return [*self.command(), "config"]
 
 
 def version() -> str:
     """Version of the CRI-O on the PATH, as `1.34.0`."""
-    printed = subprocess.run(["crio", "--version"], capture_output=True, text=True, check=True).stdout
-    found = re.search(r"(\d+\.\d+\.\d+)", printed)
-    return found[1] if found else printed.strip()
+    return version_of("crio")
 
 
 def import_images(directory: Path) -> None:

@@ -18,6 +18,7 @@ from .node import Node
 from .observe import CGROUPS, cpuset_directory, format_list, machine_cpus
 from .pods import ContainerSpec, PodSpec, burstable
 from .report import tell
+from .runtime import NRI_SOCKET
 from .waiting import wait_for
 
 _PODS, _IN_A_POD = 20, 10
@@ -25,8 +26,6 @@ _SHARED, _PODS_SHARED = 100, 10
 _WITHOUT, _WITH, _OTHER = "without the plugin", "with the plugin", "with the other plugin"
 _OTHER_PLUGIN = Path("/out/plugin")
 """A plugin that takes the path of the NRI socket as its only word; not there where nobody asked for it."""
-
-_NRI_SOCKET = "/run/nri/nri.sock"
 
 
 def creations(node: Node) -> None:
@@ -71,7 +70,7 @@ def _plugin(node: Node, side: str) -> Iterator[None]:
         node.agent.stop()
     else:
         joined = node.agent.times_joined()
-        with subprocess.Popen([_OTHER_PLUGIN, _NRI_SOCKET]) as process:
+        with subprocess.Popen([_OTHER_PLUGIN, NRI_SOCKET]) as process:
             wait_for(
                 lambda: node.agent.times_joined() > joined, 300, "the runtime has taken the other plugin"
             )

@@ -1,6 +1,7 @@
 """A container runtime of this root, as a node runs it, but without a network: started, stopped, asked for its log."""
 
 import os
+import re
 import subprocess
 import time
 from dataclasses import dataclass, field
@@ -44,9 +45,15 @@ class Runtime:
         """Write its configuration; return the command that starts it."""
         raise NotImplementedError
 
+    def tells_configuration(self) -> list[str]:
+        """The command that prints its whole configuration."""
+        raise NotImplementedError
+
     def request_limit(self) -> str:
         """Time a plugin has for a request, as the runtime itself prints its configuration."""
-        raise NotImplementedError
+        printed = _printed(self.tells_configuration())
+        found = re.search(r"plugin_request_timeout = ['\"](\w+)['\"]", printed)
+        return found[1] if found else "not told"
 
     def start(self) -> float:
         """Start it and wait until it takes requests and plugins; return the seconds that took."""
@@ -84,3 +91,14 @@ class Runtime:
     def log_lines(self, *words: str) -> list[str]:
         """Return the lines of its log that hold every one of `words`."""
         return [line for line in self.log.read_text().splitlines() if all(word in line for word in words)]
+
+
+def version_of(program: str) -> str:
+    """Version of a program on the PATH, as `2.1.9`."""
+    printed = _printed([program, "--version"])
+    found = re.search(r"\sv?(\d+\.\d+\.\d+)", printed)
+    return found[1] if found else printed.strip()
+
+
+def _printed(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout

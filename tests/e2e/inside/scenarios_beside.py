@@ -13,6 +13,7 @@ from .cri import CRIError
 from .laws import check_exclusive, check_laws
 from .node import Node, Pod
 from .pods import best_effort, guaranteed
+from .runtime import NRI_SOCKET
 from .waiting import wait_for
 
 _OTHER = "other"
@@ -61,12 +62,7 @@ def without_the_agent_the_validator_lets_no_container_start_but_tolerant_ones(no
         tolerated = node.run(tolerant)
         before = _times_connected(node)
         node.agent.start()
-        wait_for(lambda: _times_connected(node) > before, 60, "the agent is back at the runtime")
-        late = node.run(best_effort("late"))
-        check_exclusive(node, "required/main", cpus)
-        check_laws(node)
-        for pod in (late, tolerated, exclusive):
-            node.remove(pod)
+        _is_right_again(node, cpus, before, tolerated, exclusive)
 
 
 def a_stuck_agent_is_dropped_and_its_return_puts_everything_right(node: Node, cpus: int) -> None:
@@ -83,12 +79,17 @@ def a_stuck_agent_is_dropped_and_its_return_puts_everything_right(node: Node, cp
             node.expect("from then on nothing is created without the agent", "nri-pin" in said, said)
         finally:
             os.kill(node.agent.pid, signal.SIGCONT)
-        wait_for(lambda: _times_connected(node) > before, 60, "the agent is back at the runtime")
-        late = node.run(best_effort("late"))
-        check_exclusive(node, "required/main", cpus)
-        check_laws(node)
-        for pod in (late, unasked, exclusive):
-            node.remove(pod)
+        _is_right_again(node, cpus, before, unasked, exclusive)
+
+
+def _is_right_again(node: Node, cpus: int, connected_before: int, *pods: Pod) -> None:
+    """The agent comes back, pods are created again, and nobody has CPUs of others; these pods end."""
+    wait_for(lambda: _times_connected(node) > connected_before, 60, "the agent is back at the runtime")
+    late = node.run(best_effort("late"))
+    check_exclusive(node, "required/main", cpus)
+    check_laws(node)
+    for pod in (late, *pods):
+        node.remove(pod)
 
 
 def _started(node: Node, pod: Pod) -> str:
@@ -110,7 +111,7 @@ def _second_plugin(node: Node) -> Iterator[None]:
         PYTHON,
         "-m",
         f"{__package__}.event_recorder",
-        "/run/nri/nri.sock",
+        str(NRI_SOCKET),
         "/out/other.jsonl",
         _OTHER,
         "90",

@@ -269,19 +269,23 @@ def test_programs_are_told_which_files_there_are_now(call, good: Path, tmp_path:
     assert [Path(path).name for path in told["kept"]] == ["90-nri-pin.conf.previous"]
 
 
-def test_edits_of_the_installed_configuration_are_kept(call, good: Path, tmp_path: Path) -> None:
+def check_that_edits_are_kept(call, good: Path, installed: Path) -> None:
+    """Install twice and uninstall, with edits of the installed configuration before the last two."""
+    former = installed.with_name(f"{installed.name}.previous")
     call("--config", good)
-    installed = tmp_path / "conf.d/90-nri-pin.conf"
-    former = tmp_path / "conf.d/90-nri-pin.conf.previous"
     assert "kept" not in call("--config", good)[1]
     edited = installed.read_text() + "logLevel: debug\n"
     installed.write_text(edited)
     code, printed = call("--config", good)
     assert (code, f"kept the former configuration as {former}\n" in printed) == (0, True)
-    assert (former.read_text(), installed.read_text()) == (edited, f"{MARK}\n{GOOD}")
+    assert (former.read_text(), installed.read_text()) == (edited, f"{MARK}\n{good.read_text()}")
     installed.write_text(edited + "# mine\n")
     assert f"kept the former configuration as {former}\n" in call("--uninstall")[1]
     assert former.read_text() == edited + "# mine\n"
+
+
+def test_edits_of_the_installed_configuration_are_kept(call, good: Path, tmp_path: Path) -> None:
+    check_that_edits_are_kept(call, good, tmp_path / "conf.d/90-nri-pin.conf")
 
 
 def test_where_an_agent_could_not_come_back_nothing_is_installed(

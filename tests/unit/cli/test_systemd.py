@@ -16,6 +16,7 @@ from nri_plugin.cli import installed_files, systemd
 from nri_plugin.cli.doctor.runtime_files import NRISettings
 from nri_plugin.cli.installed_files import MARK
 from nri_plugin.config.loading import load_text
+from tests.unit.cli.test_install import check_that_edits_are_kept
 
 GOOD = 'reservedSystemCPUs: "0"\n'
 AGENT = "etc/systemd/system/nri-pin.service"
@@ -80,17 +81,7 @@ def test_a_second_install_replaces_what_the_first_wrote(call: Call, good: Path, 
 
 
 def test_edits_of_the_installed_configuration_are_kept(call: Call, good: Path, tmp_path: Path) -> None:
-    call("--config", good)
-    installed, former = tmp_path / "root" / CONFIG, tmp_path / "root" / FORMER
-    assert "kept" not in call("--config", good)[1]
-    edited = installed.read_text() + "logLevel: debug\n"
-    installed.write_text(edited)
-    code, printed = call("--config", good)
-    assert (code, f"kept the former configuration as {former}\n" in printed) == (0, True)
-    assert (former.read_text(), installed.read_text()) == (edited, f"{MARK}\n{GOOD}")
-    installed.write_text(edited + "# mine\n")
-    assert f"kept the former configuration as {former}\n" in call("--uninstall")[1]
-    assert former.read_text() == edited + "# mine\n"
+    check_that_edits_are_kept(call, good, tmp_path / "root" / CONFIG)
 
 
 def test_a_configuration_of_the_operators_own_is_used_and_kept(call: Call, tmp_path: Path) -> None:

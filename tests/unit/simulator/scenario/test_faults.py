@@ -1,9 +1,11 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.scenario import faults, player
-from nri_plugin.simulator.scenario.player import Player
+from nri_plugin.simulator.scenario.player import CPUChange, Player
 from nri_plugin.simulator.scenario.scenario import parse
 from nri_plugin.simulator.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
@@ -137,3 +139,18 @@ def test_a_resized_container_is_judged_by_its_new_size() -> None:
     refused = "  - update: a/own/c\n    cpu: 100\n  - expect: a/own/c\n    refused: not enough\n"
     shrunk = "  - update: a/own/c\n    cpu: 2\n  - expect: a/own/c\n    cpus: 1-2\n"
     assert problems(grown + refused + shrunk) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "before", "after", "is_fault"),
+    [(0, "0,3", "0-3", False), (0, "0-3", "0,3", True), (0, "0-1", "2-3", True), (1, "1", "1-2", True)],
+)
+def test_a_restart_may_only_widen_the_shared_pool(
+    own: int, before: str, after: str, is_fault: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = SimpleNamespace(take_rejections=list)
+    actor = Player(SimpleNamespace(runtime=runtime, agent_pid=1, agent_death=None))  # type: ignore[arg-type]
+    monkeypatch.setattr(actor, "wants_own", lambda _key: own)
+    (*_, step) = parse(HEAD + "  - restart: agent\n", "x.yaml").steps
+    found = actor._judge(step, {}, (CPUChange("a/shared/c", CPUSet.parse(before), CPUSet.parse(after)),))
+    assert bool(list(found)) is is_fault
