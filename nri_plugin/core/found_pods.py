@@ -17,15 +17,16 @@ Differs: the kubelet does not start on a damaged state file, and without a file 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.placement import adopted, exclusive_count, leave_a_pool
-from nri_plugin.core.pods import divided
+from nri_plugin.core.pods import divided, in_whole_cores
 from nri_plugin.core.requests import ContainerRequest, gives_wholes, owned_as_whole, regime_now
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.options import CPUManagerPolicy, Node
+from nri_plugin.model.options import CPUManagerPolicy, Node, SMTOddCounts
 from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
@@ -43,7 +44,7 @@ from nri_plugin.model.records import (
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_policy import nearest
-from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, sets_of
+from nri_plugin.policy.pod_level import PodPart, cpu_claim, has_own_resources, pod_cpus, sets_of
 from nri_plugin.policy.search.mask_order import distances_of
 
 Found = tuple[ContainerRecord, ContainerRequest | None]
@@ -231,7 +232,8 @@ def rebuilt(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> State 
     count, amounts = owned_as_whole(node.options, facts)
     others, block, parts = state.released(pod.uid), NO_CPUS, dict[str, PodPart]()
     if count:
-        found = _block(node, others, facts, count, told | held, live)
+        sizes = (_block(node, others, one, told | held, live) for one in _sizes(node, pod, facts))
+        found = next(filter(None, sizes), None)
         if found is None:
             return None
         block, parts = found
@@ -248,20 +250,28 @@ def _is_live(record: ContainerRecord) -> bool:
     return record.phase is not Phase.STOPPED
 
 
+def _sizes(node: Node, pod: PodRecord, facts: PodFacts) -> Iterator[PodFacts]:
+    """The pod by each rule for odd counts that it may have been admitted by: that of now need not be the one of then."""
+    for rule in dict.fromkeys((node.options.smt_odd_counts, SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP)):
+        with suppress(AdmissionError):  # by now it would be refused
+            yield in_whole_cores(
+                replace(node, options=replace(node.options, smt_odd_counts=rule)), pod, facts
+            )
+
+
 def _block(
-    node: Node, others: State, facts: PodFacts, count: int, has: Mapping[str, CPUSet], live: Collection[str]
+    node: Node, others: State, facts: PodFacts, has: Mapping[str, CPUSet], live: Collection[str]
 ) -> tuple[CPUSet, dict[str, PodPart]] | None:
     """The CPUs of the pod and the part of each container; None where they do not follow from what containers have.
 
     Args:
         node: the node.
         others: the state without the pod's allocations.
-        facts: the pod's.
-        count: how many CPUs the pod owns.
+        facts: the pod's; its CPUs are those that it owns.
         has: the CPUs of its containers, by name, also of ended ones.
         live: the containers that have not ended.
     """
-    claims = {one.name: cpu_claim(facts, one) for one in facts.containers}
+    count, claims = pod_cpus(facts), {one.name: cpu_claim(facts, one) for one in facts.containers}
     slices = {name: cpus for name, cpus in has.items() if claims.get(name)}
     # The slice of an ended init container may be part of those of later containers.
     inits = {one.name for one in facts.containers if one.kind is Kind.INIT}

@@ -516,6 +516,19 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
 # Containers that exist already, and CPUs for the system: no hints, no merge.
 
 
+def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
+    """How many exclusive CPUs a container that runs on `has` CPUs may have been given.
+
+    The rule for odd counts of its start need not be the one of now.
+
+    Raises:
+        AdmissionError: the runtime cannot tell the number.
+    """
+    rules = (SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP)
+    least, most = (exclusive_count(node, replace(request, smt_odd_counts=rule)) for rule in rules)
+    return most if has == most else least
+
+
 def adopted(
     node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
 ) -> State | None:
@@ -529,7 +542,7 @@ def adopted(
     try:
         if request.claim.cpus:
             return with_claim(node, state, request)
-        count = exclusive_count(node, request)
+        count = _count_found(node, request, len(cpus))
     except AdmissionError:
         return None
     # Memory nodes that lost their memory are no allocation to keep.

@@ -25,8 +25,11 @@ Differs: the kubelet knows which containers of a pod have limits of their own; h
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
 from types import MappingProxyType
 
+from nri_plugin.core.annotations import SMT_ODD_COUNTS, given_annotations, word_of
 from nri_plugin.core.hint_providers import (
     OWN,
     Question,
@@ -51,6 +54,7 @@ from nri_plugin.core.requests import (
     annotated,
     lacks_its_resources,
     owned_as_whole,
+    peak,
     pod_request,
     regime_of,
     spec_requests,
@@ -62,9 +66,10 @@ from nri_plugin.model.errors import (
     InsufficientCPUsError,
     InsufficientMemoryError,
 )
-from nri_plugin.model.options import Node, TopologyManagerScope
+from nri_plugin.model.options import Node, Options, SMTOddCounts, TopologyManagerScope
 from nri_plugin.model.records import (
     Allocation,
+    Amounts,
     Kind,
     Phase,
     PodFacts,
@@ -77,12 +82,14 @@ from nri_plugin.model.records import (
 from nri_plugin.model.refusals import AdmissionRefusal, HintNotAdmitted, PodMemoryShortage
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import State
+from nri_plugin.policy.cpu_policy import whole_core_count
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.hints import HintSet
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.policy.merge import admit as admit_hint
 from nri_plugin.policy.pod_level import (
     PodPart,
+    cpu_claim,
     pod_memory,
     refuse_empty_cpu_pool,
     refuse_empty_memory_pool,
@@ -401,24 +408,25 @@ def _admit_with_own_resources(
     """
     facts = pod.facts
     assert facts is not None
-    question = pod_question(node, state, pod, facts, request)
-    total = question.request
+    total = pod_total_request(pod, facts)
     try:
+        question = pod_question(node, state, pod, facts, request)
+        filled, rule = in_whole_cores(node, pod, facts), odd_counts_rule(node.options, pod, "")
         # 1. One merge for the pod; a pod without a CPU or a byte for its shared containers has no hint that fits.
         terms = pod_terms(question, facts)
         hint = admit_hint(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
         # 2. The CPUs of the pod, then the part of each container.
-        tables, options = tables_of(node), node.options
+        tables, options = tables_of(node), replace(node.options, smt_odd_counts=rule)
         block = CPUSet()
         if question.exclusive_cpus:
             block = take_block(
-                tables, facts, question.available, hint.affinity, reserved=node.reserved, options=options
+                tables, filled, question.available, hint.affinity, reserved=node.reserved, options=options
             )
             leave_a_pool(node, state, block)
-        parts = sets_of(tables, facts, block, options)
+        parts = sets_of(tables, filled, block, options)
         # 3. The memory of the pod: its nodes are those of all its containers.
         if question.memory:
-            refuse_empty_memory_pool(facts)
+            refuse_empty_memory_pool(facts, node.options.pod_shared_pool_rule)
         blocks, mems = memory_under(question, hint)
     except AdmissionError as error:
         refusal = _in_scope_words(error.refusal, Regime.WHOLE)
@@ -466,6 +474,57 @@ def divided(
     return state
 
 
+def odd_counts_rule(options: Options, pod: PodRecord, name: str) -> SMTOddCounts:
+    """The rule for CPUs of the container that do not fill cores; for those of the pod with an empty name.
+
+    Raises:
+        AnnotationError: the annotation has another word.
+    """
+    annotated_rule = word_of(given_annotations(options, pod), SMT_ODD_COUNTS, name, SMTOddCounts)
+    return annotated_rule or options.smt_odd_counts
+
+
+def in_whole_cores(node: Node, pod: PodRecord, facts: PodFacts) -> PodFacts:
+    """The pod's facts with the CPUs that the rules for odd counts give to it and to its slices.
+
+    Under `round-up`, a slice gets the rest of its last core, and the pod grows by what its running slices need more, so
+    that the pod shared pool does not shrink.
+
+    Raises:
+        SMTAlignmentError: the rule is `reject`, and the CPUs of the pod or of a slice do not fill cores.
+        AnnotationError: an annotation has no rule.
+
+    Differs: the kubelet checks only the number of the pod under full-pcpus-only, so two containers of a pod
+        may share a core; here: the rules `reject` and `round-up` hold for each slice, too. Why: two
+        latency-critical containers disturb each other on one core. Option: `smtOddCounts: kubelet` (the
+        default).
+    """
+    threads, (total, _) = tables_of(node).cpus_per_core, owned_as_whole(node.options, facts)
+    claims = [cpu_claim(facts, one) for one in facts.containers]
+    # A pod without CPUs, or with containers that need more than it has, stays as it is.
+    if threads == 1 or not 0 < total >= peak(facts, claims):
+        return facts
+
+    def whole(count: int, name: str) -> int:
+        return whole_core_count(odd_counts_rule(node.options, pod, name), count, threads, name)
+
+    filled = [whole(claim, one.name) for claim, one in zip(claims, facts.containers, strict=True)]
+    running = [one.kind is not Kind.INIT for one in facts.containers]
+    size = whole(total + sum(compress(filled, running)) - sum(compress(claims, running)), "")
+    if filled == claims and size == total:
+        return facts
+    containers = (
+        replace(one, amounts=_with_cpus(one.amounts, count)) if count else one
+        for one, count in zip(facts.containers, filled, strict=True)
+    )
+    assert facts.pod_resources is not None
+    return replace(facts, containers=tuple(containers), pod_resources=_with_cpus(facts.pod_resources, size))
+
+
+def _with_cpus(amounts: Amounts, count: int) -> Amounts:
+    return replace(amounts, cpu_request_milli=1000 * count, cpu_limit_milli=1000 * count)
+
+
 def pod_total_request(pod: PodRecord, facts: PodFacts) -> ContainerRequest:
     """The resources of the pod in the form of a container's request."""
     memory = dict(pod_memory(facts))
@@ -482,8 +541,12 @@ def pod_total_request(pod: PodRecord, facts: PodFacts) -> ContainerRequest:
 def pod_question(
     node: Node, state: State, pod: PodRecord, facts: PodFacts, request: ContainerRequest
 ) -> Question:
-    """The question to hint providers about the resources of the pod; `request` tells its devices."""
-    count, amounts = owned_as_whole(node.options, facts)
+    """The question to hint providers about the resources of the pod; `request` tells its devices.
+
+    Raises:
+        SMTAlignmentError: see `in_whole_cores`.
+    """
+    count, amounts = owned_as_whole(node.options, in_whole_cores(node, pod, facts))
     total = replace(pod_total_request(pod, facts), devices=request.pod_devices or request.devices)
     return Question(node, state, pod, total, exclusive_cpus=count, memory=amounts)
 
@@ -494,14 +557,14 @@ def pod_terms(question: Question, facts: PodFacts) -> MergeTerms:
     Raises:
         AdmissionError: a provider of another package failed.
     """
-    terms = terms_of(question)
+    terms, rule = terms_of(question), question.node.options.pod_shared_pool_rule
     providers = list(terms.providers)
     for provider, resources, refuse in (
-        (cpus, ("cpu",) if question.exclusive_cpus else (), refuse_empty_cpu_pool),
-        (memory, tuple(sorted(question.memory)), refuse_empty_memory_pool),
+        (cpus, ("cpu",) if question.exclusive_cpus else (), partial(refuse_empty_cpu_pool, facts)),
+        (memory, tuple(sorted(question.memory)), partial(refuse_empty_memory_pool, facts, rule)),
     ):
         try:
-            refuse(facts)
+            refuse()
         except EmptyPodSharedPoolError as error:
             why = str(error)
             hints = tuple(HintSet(resource, (), why=why) for resource in resources)

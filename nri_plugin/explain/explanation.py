@@ -416,7 +416,8 @@ def _why(
     cpus = allocation.cpus if allocation else NO_CPUS
     block = decision.state.allocations.get(allocation_key(pod.uid, ""))
     if block is not None and block.cpus and allocation is not None:
-        yield Why(WhyKind.POD_SHARED_POOL if allocation.is_pod_shared else WhyKind.SLICE, ids=str(block.cpus))
+        kind = WhyKind.POD_SHARED_POOL if allocation.is_pod_shared else WhyKind.SLICE
+        yield Why(kind, request.exclusive_cpus, ids=str(block.cpus))
     else:
         kind = _why_exclusive(request) if cpus else _why_shared(node, pod, request)
         yield Why(kind, request.exclusive_cpus if cpus else 0, is_qos_by_facts=by_facts)

@@ -18,6 +18,7 @@ from nri_plugin.model.options import (
     MemoryManagerPolicy,
     Node,
     Options,
+    PodSharedPoolRule,
     SMTOddCounts,
     TopologyManagerScope,
 )
@@ -247,10 +248,14 @@ def _variants(refused: Trial) -> Iterator[tuple[FitKind, str, str, Options]]:
     if options.full_pcpus_only:
         yield FitKind.OPTION, "full-pcpus-only", "", change(full_pcpus_only=False)
     threads = tables_of(refused.node).cpus_per_core
-    if refused.request.exclusive_cpus % max(1, threads):
+    rejects = options.smt_odd_counts is SMTOddCounts.REJECT  # perhaps a slice of the pod
+    if rejects or refused.request.exclusive_cpus % max(1, threads):
         for rule in (SMTOddCounts.ROUND_UP, SMTOddCounts.ALLOW):
             if (refused.request.smt_odd_counts or options.smt_odd_counts) is not rule:
                 yield FitKind.OPTION, "smtOddCounts", rule, change(smt_odd_counts=rule)
+    if options.pod_level_managers and refused.request.hugepages:
+        laxer = PodSharedPoolRule.CPU_AND_MEMORY
+        yield FitKind.OPTION, "podSharedPoolRule", laxer, change(pod_shared_pool_rule=laxer)
     if options.isolated_cpus is IsolatedCPUs.ON_REQUEST and refused.node.isolated:
         exclusive = IsolatedCPUs.EXCLUSIVE
         yield FitKind.OPTION, "isolatedCPUs", exclusive, change(isolated_cpus=exclusive)

@@ -191,6 +191,13 @@ class SMTOddCounts(StrEnum):
     ALLOW = "allow"
 
 
+class PodSharedPoolRule(StrEnum):
+    """What the exclusive containers of a pod with resources of its own have to leave to those that share."""
+
+    KUBELET = "kubelet"
+    CPU_AND_MEMORY = "cpu-and-memory"
+
+
 @dataclass(frozen=True, slots=True)
 class ReservedMemory:
     """Memory of one NUMA node kept for the system; `resource` is `memory` or `hugepages-SIZE`."""
@@ -356,6 +363,13 @@ class Options:
 
     smt_odd_counts: SMTOddCounts = option(SMTOddCounts.KUBELET, "smtOddCounts", Affects.CPUS)
     """`reject`, `round-up` or `allow` numbers of CPUs that do not fill cores."""
+
+    pod_shared_pool_rule: PodSharedPoolRule = option(
+        PodSharedPoolRule.KUBELET, "podSharedPoolRule", Affects.NUMA_NODES
+    )
+    """`cpu-and-memory`: a [pod with resources of its own](#pods-with-resources-of-their-own) is admitted also where its
+    exclusive containers leave no huge pages to the others (the kubelet refuses it).
+    """
 
     topology_tie_break: TopologyTieBreak = option(
         TopologyTieBreak.PACKED, "topologyTieBreak", Affects.NUMA_NODES

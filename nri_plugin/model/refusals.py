@@ -222,11 +222,13 @@ class PartialCore:
         requested: CPUs.
         threads: CPUs of a core.
         by_odd_counts: smtOddCounts refuses it, not full-pcpus-only.
+        container: that asks for a slice of its pod; empty where the CPUs are those of the request itself.
     """
 
     requested: int
     threads: int
     by_odd_counts: bool = False
+    container: str = ""
 
     def __str__(self) -> str:
         below = self.requested - self.requested % self.threads
@@ -234,7 +236,8 @@ class PartialCore:
         core = f"not a multiple of the {self.threads} cpus per core"
         if self.by_odd_counts:
             core = f"{core if below else f'less than the {self.threads} cpus of a core'} and smtOddCounts is reject"
-        return f"requested {self.requested} cpus is {core}; ask for {near}"
+        whose = f" for container {self.container}" if self.container else ""
+        return f"requested {self.requested} cpus{whose} is {core}; ask for {near}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,9 +395,10 @@ class EmptyPodSharedPool:
     def remedy(self) -> str:
         """What an operator can do."""
         said = str if self.resource == "cpu" else format_bytes
+        option = ", or `podSharedPoolRule: cpu-and-memory`" if self.resource not in {"cpu", "memory"} else ""
         return (
             f"container {self.container} shares what the exclusive containers leave, and they take {said(self.taken)} of "
-            f"{said(self.amount)}; set more {self.resource} for the pod itself"
+            f"{said(self.amount)}; set more {self.resource} for the pod itself{option}"
         )
 
 

@@ -41,7 +41,7 @@ from nri_plugin.policy.whole_queues import without_split_queues
 # `smtOddCounts: kubelet` (the default).
 
 
-def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
+def whole_core_count(rule: SMTOddCounts, count: int, threads: int, container: str = "") -> int:
     """How many exclusive CPUs a container gets that asks for `count`.
 
     Args:
@@ -49,6 +49,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
             for (whether full-pcpus-only refuses it then is decided with `checks_multiple`).
         count: exclusive CPUs asked for, 0 for none.
         threads: CPUs per core; 1 leaves every number as it is.
+        container: its name, for the refusal of a pod of which it is a part.
 
     Raises:
         SMTAlignmentError: the rule is `reject` and the last core would be shared.
@@ -58,7 +59,7 @@ def whole_core_count(rule: SMTOddCounts, count: int, threads: int) -> int:
         return count
     if rule is SMTOddCounts.ROUND_UP:
         return count + threads - odd
-    raise SMTAlignmentError(PartialCore(count, threads, by_odd_counts=True))
+    raise SMTAlignmentError(PartialCore(count, threads, by_odd_counts=True, container=container))
 
 
 def checks_multiple(rule: SMTOddCounts) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from nri_plugin.model.errors import EmptyPodSharedPoolError
-from nri_plugin.model.options import Options
+from nri_plugin.model.options import Options, PodSharedPoolRule
 from nri_plugin.model.records import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.model.refusals import EmptyPodSharedPool
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -105,8 +105,13 @@ def refuse_empty_cpu_pool(facts: PodFacts) -> None:
     _refuse_empty(facts, "cpu", pod_cpus(facts), claims, [not claim for claim in claims])
 
 
-def refuse_empty_memory_pool(facts: PodFacts) -> None:
+def refuse_empty_memory_pool(facts: PodFacts, rule: PodSharedPoolRule = PodSharedPoolRule.KUBELET) -> None:
     """Refuse a pod whose exclusive containers leave nothing of a memory resource to those that share.
+
+    Args:
+        facts: the pod's.
+        rule: `cpu-and-memory` does not look at huge pages. Those that a sharing container asks for are always left, since
+            the pod has at least the sum of its containers.
 
     Raises:
         EmptyPodSharedPoolError: of the first such resource, `memory` first.
@@ -114,9 +119,14 @@ def refuse_empty_memory_pool(facts: PodFacts) -> None:
     Differs: the kubelet names a random one of several exhausted memory resources in its message; here: the
         first one is named, ordinary memory before huge pages. Why: equal requests get equal answers. Option:
         none.
+    Differs: the kubelet refuses a pod whose exclusive containers leave no huge pages to the others; here: the
+        rule `cpu-and-memory` admits it. Why: the API server gives a pod the sum of its containers' huge pages,
+        and most sidecars need none. Option: `podSharedPoolRule: kubelet` (the default).
     """
     claims = [memory_claim(facts, one) for one in facts.containers]
     for resource, size in pod_memory(facts).items():
+        if resource != MEMORY and rule is PodSharedPoolRule.CPU_AND_MEMORY:
+            continue
         _refuse_empty(
             facts, resource, size, [one.get(resource, 0) for one in claims], [not one for one in claims]
         )

@@ -59,7 +59,7 @@ _WHY = {
     ),
     WhyKind.SLICE: (
         "exclusive: a slice of CPUs {cpus}, which its pod has by resources of its own (spec.resources); its CPU and memory "
-        "requests equal its limits, and its CPUs are whole"
+        "requests equal its limits, and its CPUs are whole{more}"
     ),
     WhyKind.POD_SHARED_POOL: (
         "pod shared pool: CPUs {cpus} are its pod's (spec.resources), and it runs on those that no container of the pod "

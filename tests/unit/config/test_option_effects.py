@@ -27,6 +27,7 @@ from nri_plugin.model.options import (
     MemoryManagerPolicy,
     Node,
     Options,
+    PodSharedPoolRule,
     ReceiveSteering,
     ReservedMemory,
     SMTOddCounts,
@@ -52,6 +53,13 @@ WHOLE_CORES = {"full_pcpus_only": True, "smt_odd_counts": SMTOddCounts.ALLOW}
 BEST_FIT = {"uncore_cache_fit": UncoreCacheFit.BEST}
 QUIET = {"irqs": IRQs.EXCLUSIVE}
 STATIC_MEMORY = {"memory_manager_policy": MemoryManagerPolicy.STATIC}
+PODS_AS_WHOLES = {
+    **SINGLE,
+    **STATIC_MEMORY,
+    "topology_manager_scope": TopologyManagerScope.POD,
+    "pod_level_managers": True,
+    "reserved_memory": (ReservedMemory(NUMANodeID(0), "memory", GIB),),
+}
 
 CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "cpu_manager_policy": ({}, CPUManagerPolicy.NONE),
@@ -73,6 +81,7 @@ CASES: dict[str, tuple[dict[str, Any], Any]] = {
     "prefer_whole_queues": ({}, True),
     "full_pcpus_rule": (WHOLE_CORES, FullPCPUsRule.WHOLE_CORES),
     "smt_odd_counts": ({}, SMTOddCounts.REJECT),
+    "pod_shared_pool_rule": (PODS_AS_WHOLES, PodSharedPoolRule.CPU_AND_MEMORY),
     "topology_tie_break": (BEST_EFFORT, TopologyTieBreak.SPREAD),
     "isolated_cpus": ({}, IsolatedCPUs.ON_REQUEST),
     "isolation": ({}, Isolation.PARTITION),
@@ -101,7 +110,8 @@ def machine() -> Topology:
     distances = {0: (10, 20, 30, 12), 1: (20, 10, 12, 30), 2: (30, 12, 10, 20), 3: (12, 30, 20, 10)}
     made = Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(4), 16 * GIB), distances=distances)
     queues = (SharedQueue(CPUSet.parse("0-1,16-17"), CPUSet.of(1)),)
-    return replace(made, isolated=CPUSet.parse("2,18"), queues=queues)
+    nodes = tuple(replace(one, hugepages=((2048, 512),)) for one in made.nodes)
+    return replace(made, nodes=nodes, isolated=CPUSet.parse("2,18"), queues=queues)
 
 
 Asked = tuple[float, int, str, tuple[int, ...]]
@@ -142,11 +152,19 @@ def whole_pod() -> InformedCreate:
     return InformedCreate(nri.CreateContainer(of, container(of, "c", cpu=2, memory=GIB)), facts=facts)
 
 
+def pod_with_pages() -> InformedCreate:
+    """A pod with CPUs of its own, of which one container has all the huge pages, and one shares the rest."""
+    of, pages = pod("pages", "Guaranteed", cpu=4), (("hugepages-2Mi", 64 << 20),)
+    rows = ContainerFacts("c", Kind.APP, Amounts(2000, 2000, GIB, GIB, pages)), ContainerFacts("log")
+    facts = PodFacts(of.uid, QOSClass.GUARANTEED, rows, Amounts(4000, 4000, 2 * GIB, 2 * GIB, pages))
+    return InformedCreate(nri.CreateContainer(of, container(of, "c", cpu=2, memory=GIB)), facts=facts)
+
+
 def outcomes(options: dict[str, Any]) -> Iterator[object]:
     """Everything that follows from the same lives: decisions, kernel settings, published zones."""
     node = Node(machine(), Options(**options), CPUSet.parse("0,16"))
     lives = [[creation(f"p{number}", asked) for number, asked in enumerate(life)] for life in LIVES]
-    for life in (*lives, [whole_pod()]):
+    for life in (*lives, [whole_pod()], [pod_with_pages()]):
         state = State()
         for known in life:
             of, created = known.event.pod, known.event.container

@@ -231,7 +231,7 @@ def test_another_instance_found_of_a_container_that_has_its_promise_takes_nothin
 
 def test_a_container_found_with_a_number_of_cpus_that_policy_refuses_runs_on_unplaced() -> None:
     on = node(smt_odd_counts=SMTOddCounts.REJECT)
-    found = container(pod(), cpu=3, cpus="4-6")
+    found = container(pod(), cpu=3, cpus="2-6")
     decision = decide(on, EMPTY, nri.StartContainer(pod(), found))
     assert not decision.state.exclusive
     assert "SMTAlignmentError" in decision.state.containers["p1-c-0"].unplaced

@@ -129,7 +129,12 @@ def test_a_reason_that_holds_for_several_resources_is_shown_once() -> None:
     told = explain(level_node(), State(), of_pod("main", rows, Amounts(4000, 4000, 4 * GIB, 4 * GIB, pages)))
     assert {one.resource for one in told.hints} == {"cpu", "memory", "hugepages-2Mi"}
     shown = explanation_text(told, 1000)
-    assert shown.count("they take 4Mi of 4Mi; set more hugepages-2Mi for the pod itself: fits nowhere") == 1
+    assert (
+        shown.count(
+            "they take 4Mi of 4Mi; set more hugepages-2Mi for the pod itself, or `podSharedPoolRule: cpu-and-memory`: fits nowhere"
+        )
+        == 1
+    )
 
 
 def test_an_annotation_that_is_heard_is_why() -> None:

@@ -15,9 +15,12 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
     UncoreCacheFit,
 )
+from nri_plugin.model.records import ContainerFacts
 from nri_plugin.model.state import State
+from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, cpus, machine, node
 from tests.explained import after, creation
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 
@@ -49,6 +52,23 @@ def test_options_that_were_in_the_way_are_named() -> None:
     ]
     strict = node(machine(caches=2), uncore_cache_fit=UncoreCacheFit.BEST, strict_uncore_cache=True)
     assert fits(strict, creation(cpu=6), None, "option") == ["without strictUncoreCache"]
+
+
+def test_rules_that_a_slice_or_the_pages_of_a_pod_break_are_named() -> None:
+    slices = PodLife(pod_scope(smt_odd_counts=SMTOddCounts.REJECT), part("a", 3), resources=whole(6))
+    assert what_fits(slices, "a") == ["smtOddCounts: round-up", "smtOddCounts: allow"]
+    pages = (("hugepages-2Mi", 4 << 20),)
+    on = pod_scope(topology_manager_policy=SINGLE)
+    paged = tuple(replace(one, hugepages=((2048, 8),)) for one in on.topology.nodes)
+    on = replace(on, topology=replace(on.topology, nodes=paged))
+    owner = replace(part("a", 2), amounts=replace(part("a", 2).amounts, hugepages=pages))
+    shared = PodLife(on, owner, ContainerFacts("log"), resources=replace(whole(6), hugepages=pages))
+    assert "podSharedPoolRule: cpu-and-memory" in what_fits(shared, "a")
+
+
+def what_fits(life: PodLife, name: str) -> list[str]:
+    event = InformedCreate(nri.CreateContainer(life.of, life.message(name)), facts=life.facts)
+    return fits(life.on, event, None, "option")
 
 
 def test_cpus_that_the_kernel_isolates_are_counted_and_offered_by_their_option() -> None:

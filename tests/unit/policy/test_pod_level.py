@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from nri_plugin.model.errors import AdmissionError, EmptyPodSharedPoolError, InsufficientCPUsError
-from nri_plugin.model.options import Options
+from nri_plugin.model.options import Options, PodSharedPoolRule
 from nri_plugin.model.records import Amounts, ContainerFacts, Kind, MemoryBlock, PodFacts, QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_assignment import cpu_tables
@@ -115,6 +115,24 @@ def test_containers_that_share_need_something_to_share(
         refuse(facts(*rows))
     assert caught.value.reason == "EmptyPodSharedPoolError"
     assert f"container {name} shares what the exclusive containers leave" in str(caught.value)
+
+
+@pytest.mark.parametrize(("pages", "words"), [(8, ""), (4, "podSharedPoolRule: cpu-and-memory")])
+def test_the_rule_of_cpu_and_memory_does_not_look_at_huge_pages(pages: int, words: str) -> None:
+    of = facts((APP, amounts(2000, 5, pages=4)), (APP, SHARED), whole=amounts(8000, 64, pages=pages))
+    refuse_empty_memory_pool(of, PodSharedPoolRule.CPU_AND_MEMORY)
+    if words:
+        with pytest.raises(EmptyPodSharedPoolError, match=words):
+            refuse_empty_memory_pool(of)
+    else:
+        refuse_empty_memory_pool(of)
+
+
+def test_the_rule_of_cpu_and_memory_looks_at_memory() -> None:
+    with pytest.raises(EmptyPodSharedPoolError, match=r"set more memory for the pod itself$"):
+        refuse_empty_memory_pool(
+            facts((APP, amounts(2000, 64)), (APP, SHARED)), PodSharedPoolRule.CPU_AND_MEMORY
+        )
 
 
 def test_the_block_is_checked_as_a_container_of_its_size_is() -> None:
