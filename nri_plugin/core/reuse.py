@@ -137,8 +137,9 @@ def inits_ended(state: State, pod: PodRecord, name: str) -> State:
 def _plain_inits_before(facts: PodFacts | None, name: str) -> tuple[str, ...]:
     """The plain init containers that are listed before container `name`; none without facts."""
     names = [one.name for one in facts.containers] if facts else []
-    earlier = names[: names.index(name)] if name in names else []
-    return tuple(one for one in earlier if is_plain_init(facts, one))
+    if facts is None or name not in names:
+        return ()
+    return tuple(one.name for one in facts.containers[: names.index(name)] if one.kind is Kind.INIT)
 
 
 def init_memory_released(state: State, record: ContainerRecord) -> State:

@@ -49,10 +49,14 @@ def table(figures: Sequence[Figure]) -> str:
     width = max(len(figure.what) for figure in figures)
     lines = [f"{'':{width}}  {'p50':>10}  {'p99':>10}      {'samples':>7}"]
     for figure in figures:
-        tail = "" if figure.p99 is None else f"{figure.p99:.1f}"
-        row = f"{figure.what:{width}}  {figure.p50:>10.1f}  {tail:>10}  {figure.unit:<3} {figure.samples:>7}"
+        tail = "" if figure.p99 is None else _number(figure.p99)
+        row = f"{figure.what:{width}}  {_number(figure.p50):>10}  {tail:>10}  {figure.unit:<3} {figure.samples:>7}"
         lines.append(row)
     return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}"
 
 
 def as_json(figures: Sequence[Figure]) -> str:

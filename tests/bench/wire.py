@@ -5,7 +5,7 @@ import socketserver
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -88,20 +88,36 @@ def _restart() -> Iterator[Figure]:
 def _pods(rounds: int) -> Iterator[Figure]:
     """Pods whose objects are known, one after the other: the first creation places all their containers.
 
-    Later creations are measured against those of a pod whose containers get nothing.
+    A pod whose containers own a CPU each, in turn with one whose containers share.
     """
-    for count, cpu in ((5, 0.1), (20, 0.1), (128, 0.1), (1, 1), (5, 1), (20, 1), (128, 1)):
-        first, later = [], []
-        with site() as base, _exporter(base, count, cpu), running_at(base, CONTAINERD_2_1, NOTHING) as agent:
+    for count in (1, 5, 20, 128):
+        took: dict[str, tuple[list[float], list[float]]] = {}
+        with ExitStack() as stack:
+            agents = {what: _with_facts(stack, count, cpu) for what, cpu in _SIZES.items()}
             for number in range(max(3, rounds // count)):
-                took = _whole_pod(agent, f"bench-{number}", count, cpu)
-                first += took[:1]
-                later += took[1:]
-        what = "shared" if cpu < 1 else "exclusive"
-        name = f"pod of {count} {what}, facts known"
-        yield milliseconds(f"{name}: first creation", first)
-        if later:
-            yield milliseconds(f"{name}: later creations", later)
+                for what, agent in agents.items():
+                    first, later = took.setdefault(what, ([], []))
+                    one, *others = _whole_pod(agent, f"bench-{number}", count, _SIZES[what])
+                    first.append(one)
+                    later += others
+        for what, (first, later) in took.items():
+            name = f"pod of {count} {what}, facts known"
+            yield milliseconds(f"{name}: first creation", first)
+            if later:
+                yield milliseconds(f"{name}: later creations", later)
+        if count > 1:
+            shared, exclusive = (at(later, 0.5) for _, later in took.values())
+            yield Figure("later creations: exclusive in percent of shared", "%", 100 * exclusive / shared)
+
+
+_SIZES = {"shared": 0.1, "exclusive": 1}
+"""CPUs of each container."""
+
+
+def _with_facts(stack: ExitStack, count: int, cpu: float) -> Running:
+    base = stack.enter_context(site())
+    stack.enter_context(_exporter(base, count, cpu))
+    return stack.enter_context(running_at(base, CONTAINERD_2_1, NOTHING))
 
 
 def _whole_pod(agent: Running, name: str, count: int, cpu: float) -> list[float]:
