@@ -90,7 +90,7 @@ SUPPORT: Sequence[Support] = (
         "Kubernetes",
         "1.37",
         _RUN,
-        "1.37.2: API server, scheduler, controllers and kubelet by `hack/cluster run --kubernetes 1.37.2`, 15 scenarios",
+        "1.37.2: API server, scheduler, controllers and kubelet by `hack/cluster run --kubernetes 1.37.2`, 20 scenarios",
         "2026-11-26",
     ),
     Support(
@@ -105,7 +105,7 @@ SUPPORT: Sequence[Support] = (
         "1.35",
         _RUN,
         "1.35.3: API server, scheduler, controllers and kubelet by `hack/cluster run`",
-        "2026-11-24",
+        "2026-11-26",
     ),
     Support("Kubernetes", "1.34 and earlier", _NOT_TRIED),
     Support(
