@@ -147,11 +147,11 @@ def _memory_refusal(node: Node, record: Record) -> str:
 def kubelet_doubts(node: Node, state: State) -> list[str]:
     """Why a kubelet may not keep our allocations although its checks pass; empty where it will.
 
-    Source: kubelet v1.36.2 admits running pods anew when it starts; github.com/kubernetes/kubernetes issue 140906.
+    Source: kubelet v1.36.2 and v1.37.2 admit running pods anew when they start; github.com/kubernetes/kubernetes issue 140906.
     """
     wholes = [named(state.pods, key) for key in state.allocations if is_whole_pod(key)]
     doubt = (
-        "a kubelet of Kubernetes 1.36 or 1.37.0 admits running pods anew when it starts, and refuses or moves those that "
+        "a kubelet of Kubernetes 1.36 or 1.37 admits running pods anew when it starts, and refuses or moves those that "
         f"have CPUs or memory as a whole ({', '.join(wholes)}); end these pods before the export, or use a newer kubelet"
     )
     return [*([doubt] if wholes else ()), *_memory_doubts(node, state)]

@@ -1,7 +1,8 @@
 """Kubernetes manifests as pods for one node: Pods, workloads, and lists of them as kubectl prints.
 
-Resources get the API server's defaults (a limit is the request if none is set) and its validation. Fields that decide
-which node a pod goes to are ignored with a note: here every pod goes to the one node.
+Resources get the defaults of the API server of Kubernetes 1.36 (a limit is the request if none is set) and its validation. A
+note counts the pods to which 1.37 gives other ones. Fields that decide which node a pod goes to are ignored with a note:
+here every pod goes to the one node.
 
 Objects are plain values as YAML or JSON gives them. An error has the path of the wrong value; the caller, who has the
 text, finds its line.
@@ -196,19 +197,26 @@ def _amount(name: str, value: object, path: Path) -> Fraction:
         raise ManifestError(path, f"is no resource of containers; {hint}")
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ManifestError(path, f"expected an amount such as 500m or 2Gi, found {_found(value)}")
+    size = name.removeprefix(HUGEPAGES)
     try:
         amount = parse_quantity(str(value))
+        page = parse_quantity(size) if size != name else Fraction(0)
     except ValueError as error:
         raise ManifestError(path, str(error)) from None
     if amount < 0:
         raise ManifestError(path, f"{value} is negative; the smallest amount is 0")
     if not is_native(name) and amount.denominator != 1:
         raise ManifestError(path, f"{value} is no whole number; devices are counted")
+    if page and amount % page:
+        raise ManifestError(path, f"{value} is no multiple of {size}, the size of a page")
     return amount
 
 
 def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], path: Path) -> None:
     """The API server's validation of requests against limits."""
+    named = {*limits, *requests}
+    if any(name.startswith(HUGEPAGES) for name in named) and not named & {CPU, MEMORY}:
+        raise ManifestError(path, "huge pages need cpu or memory beside them")
     for name, amount in requests.items():
         where, limit = (*path, "requests", name), limits.get(name)
         if limit is not None and amount > limit:
@@ -220,29 +228,30 @@ def _check(limits: Mapping[str, Fraction], requests: Mapping[str, Fraction], pat
 
 
 def _pod_level(obj: Object, path: Path) -> Object:
-    """Pod-level resources. A missing request is the sum of the containers' requests, else the limit.
+    """Pod-level resources. With limits, a missing request is the sum of the containers' requests, else the limit.
 
     Huge pages that the pod does not name are those of its containers, as limit and request.
 
-    Source: kubernetes v1.36 core/v1/defaults.go, setDefaultPodRequests and defaultHugePagePodLimits.
+    Source: kubernetes v1.36 core/v1/defaults.go, defaultPodRequests and defaultHugePagePodLimits.
     """
     resources = _resources(obj["spec"]["resources"], path)
+    if resources.get("claims") is not None:
+        raise ManifestError((*path, "claims"), "a pod as a whole has no claims")
     for part in ("limits", "requests"):
         for name in _amounts(resources, part, path):
             if not is_affine(name):
                 raise ManifestError(
                     (*path, part, name), "a pod as a whole has cpu, memory and hugepages-SIZE only"
                 )
-    below = pod_demand({**obj, "spec": {**obj["spec"], "resources": None}}).effective_with_sidecars
-    summed = {name: f"{amount}m" for name, amount in below.items() if amount and is_affine(name)}
+    summed = _summed(obj["spec"], "requests")
     texts = {part: _as_text(resources.get(part) or {}) for part in ("limits", "requests")}
     pages = {
         name: amount
         for name, amount in summed.items()
         if name.startswith(HUGEPAGES) and name not in texts["requests"]
     }
-    said = pages | texts["limits"]
-    overcommitted = {name: amount for name, amount in summed.items() if name in STANDARD}
+    said = pages | texts["limits"] if any(texts.values()) else {}
+    overcommitted = {name: amount for name, amount in summed.items() if said and name in STANDARD}
     filled = said | overcommitted | texts["requests"]
     bounds, asked = (
         {name: parse_quantity(value) for name, value in amounts.items()} for amounts in (said, filled)
@@ -252,6 +261,39 @@ def _pod_level(obj: Object, path: Path) -> Object:
         obj["spec"], bounds, asked, {name: parse_quantity(one) for name, one in summed.items()}, path
     )
     return {"limits": said, "requests": filled}
+
+
+def _newer_differs(spec: Object) -> bool:
+    """Whether Kubernetes 1.37 gives the defaulted pod other resources, or another QoS class.
+
+    It sums requests also without a limit of the pod, fills in the limits that every container has, and takes the class from
+    the containers if the pod's own amounts are empty.
+
+    Source: kubernetes v1.37 api/pod/util.go, DefaultPodLevelResources; core/v1/helper/qos, ComputePodQOS.
+    """
+    if spec.get("resources") is None:
+        return False
+    requests, limits = (spec["resources"].get(part) or {} for part in ("requests", "limits"))
+    everybody = [one["resources"] for part in ("initContainers", "containers") for one in spec[part]]
+    inside = {name for one in everybody for name in one["requests"] if name in (CPU, MEMORY)}
+    if not requests and not limits:
+        return bool(inside)
+    return any(
+        name not in requests or (name not in limits and all(name in one["limits"] for one in everybody))
+        for name in {*requests, *inside}
+    )
+
+
+def _summed(spec: Object, part: str) -> dict[str, str]:
+    """What the containers request, or have as limits, together."""
+    inside = {
+        kind: [{**one, "resources": {"requests": one["resources"][part]}} for one in spec[kind]]
+        for kind in ("initContainers", "containers")
+    }
+    amounts = pod_demand(
+        {"spec": {**spec, **inside, "resources": None, "overhead": None}}
+    ).effective_with_sidecars
+    return {name: f"{amount}m" for name, amount in amounts.items() if is_affine(name)}
 
 
 def _check_containers(
@@ -266,7 +308,7 @@ def _check_containers(
     Source: kubernetes v1.36 core/validation/validation.go, validatePodResourceConsistency.
     """
     for name, amount in summed.items():
-        if amount > requests[name]:
+        if name in requests and amount > requests[name]:
             where = (*path, "requests", name)
             detail = f"{_short(requests[name])} is less than its containers ask for; ask for {_short(amount)} or more"
             raise ManifestError(where, detail)
@@ -355,6 +397,7 @@ class Manifests:
     _nodes: Counter[str] = field(default_factory=Counter)
     _elsewhere: int = 0
     _nothing: list[str] = field(default_factory=list)
+    _newer: int = 0
 
     def read(self, obj: object, path: Path) -> None:
         """Read an object.
@@ -382,6 +425,11 @@ class Manifests:
         for kind, count in self._kinds.items():
             yield f"{_times(kind, count)} passed over: no kind of object that makes pods here"
         yield from self._nothing
+        if self._newer:
+            yield (
+                f"spec.resources of {_times('pod', self._newer)} filled in as by Kubernetes 1.36; 1.37 fills in more, or takes "
+                "the QoS class from the containers; set requests and limits of the pod"
+            )
         if self._over:
             yield f"{_times('pod', self._over)} passed over: Succeeded or Failed, nothing is held by it any more"
         if self._elsewhere:
@@ -439,6 +487,8 @@ class Manifests:
             demand = pod_demand(filled)
         except KubeObjectError as error:
             raise ManifestError(path, str(error)) from None
+        if not (obj.get("status") or {}).get("qosClass"):  # else an API server has filled it in
+            self._newer += _newer_differs(filled["spec"])
         pod = _pod_spec(filled, demand, namespace, name, path)
         if pod.key in self._names:
             raise ManifestError(

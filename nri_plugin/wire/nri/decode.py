@@ -11,6 +11,7 @@ writes names, annotations, environment and devices: `PLACEMENT` bounds them befo
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
@@ -165,7 +166,10 @@ def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()
 def _cut_amounts(resources: pb.LinuxResources, *names: str) -> tuple[Cut, ...]:
     """The kinds of fields that exceed a bound: names, sizes of huge pages."""
     is_long = max(map(len, names)) > bounds.NAME_CHARS
-    has_many = len(resources.hugepage_limits) > bounds.PAGE_SIZES
+    limits = iter(resources.hugepage_limits)
+    kept = {limit.page_size for limit in islice(limits, bounds.PAGE_SIZES)}
+    # containerd appends to the limits at every update, so sizes repeat.
+    has_many = any(limit.page_size not in kept for limit in limits)
     if not is_long and not has_many:
         return ()
     return (*((Cut.NAMES,) if is_long else ()), *((Cut.PAGE_SIZES,) if has_many else ()))

@@ -274,6 +274,8 @@ def cpus_by_zone(stage: Stage, node: str) -> dict[str, int]:
 def resize_in_place(stage: Stage) -> None:
     """kubectl resizes a running pod: it grows around its CPUs, shrinks to them, and a refused growth changes nothing."""
     node = agent_by_chart(stage)
+    # pods of the scenario before are gone from the API server a little earlier than from the node
+    stage.until(lambda: available(stage, node) == 14, "all CPUs are available", PATIENCE_S)
     start(stage, guaranteed("first", 2), shared("beside"))  # the NUMA node of the reserved CPUs has no more
     start(stage, guaranteed("sized", 2))
     first = judge_exclusive(stage, node, "before the resize")["sized/c0"]

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.e2e.lab.writing import write_whole
 from tests.kube_api_exchanges import crd
 from tests.kube_api_player import RECORDER, compared, played, recorded
 from tests.kube_api_server import KubeAPI
@@ -242,7 +243,7 @@ def tokens_expire(stage: Stage) -> None:
         "the log names the refusal",
     )
     stage.hold(not stage.topology(node.name), "nothing is published with an expired token")
-    file.write_text(token(20))
+    write_whole(file, token(20))  # what is read empty once is not read again
     ends = time.monotonic() + 20
     stage.until(lambda: stage.topology(node.name), "it publishes once the file is renewed", patience_s=150)
     stage.cluster.until(
@@ -255,7 +256,7 @@ def tokens_expire(stage: Stage) -> None:
         lambda: stage.log(refused).count("401") + stage.log(refused).count("Unauthorized") > 1,
         "it is refused again",
     )
-    file.write_text(token(600))
+    write_whole(file, token(600))
     stage.until(
         lambda: sum(map(int, stage.available(node.name))) == 12, "it publishes with the third", patience_s=150
     )

@@ -8,11 +8,13 @@ import pytest
 
 from nri_plugin.checkpoint.kubelet_export import (
     cpu_file,
+    go_json,
     kubelet_doubts,
     kubelet_refusals,
     memory_file,
     needs_pod_level,
     restart_refusals,
+    sealed,
 )
 from nri_plugin.checkpoint.kubelet_files import (
     checksum,
@@ -20,7 +22,11 @@ from nri_plugin.checkpoint.kubelet_files import (
     cpu_v1,
     cpu_v2,
     cpu_v3,
+    data_checksum,
+    data_of,
     load_refusal,
+    memory_v1,
+    parse,
 )
 from nri_plugin.checkpoint.kubelet_import import (
     File,
@@ -290,6 +296,21 @@ def test_the_form_of_kubernetes_1_37_is_read_from_its_data() -> None:
     assert load_refusal(of_1_37(LEVEL_TEXT), "cpu", "static", pod_level=True) == ""
     recorded = File("memory", (WRITTEN / "memory_manager_state.pod-level-v3-of-1.37.json").read_bytes())
     assert [block.size_bytes for block in allocations_in(None, recorded).memory["pod3/"]] == [GIB // 2]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_files_of_a_kubelet_1_37_2_are_read_and_written_alike(kind: str) -> None:
+    raw = Path(__file__).with_name(f"{kind}_manager_state.1.37.2.json").read_bytes()
+    file = File(kind, raw)
+    found = allocations_in(file, None).cpus if kind == "cpu" else allocations_in(None, file).memory
+    assert {key.partition("/")[2] for key in found} == {"c0", "rest", ""}  # the last is the pod
+    assert load_refusal(raw, kind, parse(raw)["policyName"], pod_level=True) == ""
+    outer = {
+        key: value for key, value in parse(raw).items() if key not in ("checksum", "data", "dataChecksum")
+    }
+    text = go_json(data_of(parse(raw)))
+    render = {"cpu": cpu_v2, "memory": memory_v1}[kind]
+    assert sealed(outer, render, {"data": text, "dataChecksum": data_checksum(text)}) == raw
 
 
 @pytest.mark.parametrize(

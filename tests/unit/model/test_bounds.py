@@ -1,5 +1,7 @@
 """What is kept of what a pod's author writes."""
 
+from dataclasses import replace
+
 import pytest
 
 from nri_plugin.core.decision import InformedCreate
@@ -12,7 +14,7 @@ from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
-from nri_plugin.wire.nri.messages import DeviceNode
+from nri_plugin.wire.nri.messages import DeviceNode, Resources
 from tests.builders import container, node, pod
 from tests.largest_pods import ADDRESS, TRUSTED, largest
 
@@ -156,6 +158,21 @@ def test_what_is_left_out_is_named(kind: str, of_pod: list[str], of_container: l
     of, (one, *_) = largest(kind)
     event = read(events.CreateContainer(of, one))
     assert (list(event.pod.cut), list(event.container.cut)) == (of_pod, of_container)
+
+
+@pytest.mark.parametrize(
+    ("limits", "cut"),
+    [
+        ([("2MB", 0), ("1GB", 0)] * 3, ()),  # as containerd sends them after two updates
+        ([(f"{number}MB", 0) for number in range(5)], (bounds.Cut.PAGE_SIZES,)),
+    ],
+)
+def test_page_sizes_that_repeat_are_not_left_out(
+    limits: list[tuple[str, int]], cut: tuple[bounds.Cut, ...]
+) -> None:
+    of = pod("p1", "BestEffort")
+    one = replace(container(of), resources=Resources(hugepage_limits=tuple(limits)))
+    assert read(events.CreateContainer(of, one)).container.cut == cut
 
 
 def test_a_privileged_container_with_many_devices_has_lost_nothing() -> None:

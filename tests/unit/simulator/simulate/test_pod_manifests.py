@@ -102,9 +102,54 @@ def test_resources_of_the_pod_as_a_whole_decide_its_class_and_its_requests() -> 
     assert pod_requests(found) == {"cpu": 4000, "memory": 2 * GIB}
 
 
-def test_what_a_pod_leaves_out_as_a_whole_is_what_its_containers_request() -> None:
-    spec = "{resources: {limits: {cpu: 4}}, containers: [{name: a, resources: {requests: {cpu: 1, memory: 1Gi}}}]}"
-    assert pod(spec).whole == Amounts(1000, 4000, GIB, 0)
+@pytest.mark.parametrize(
+    ("whole", "inside", "filled"),
+    [
+        ("{limits: {cpu: 4}}", "{requests: {cpu: 1, memory: 1Gi}}", Amounts(1000, 4000, GIB, 0)),
+        ("{limits: {cpu: 4}}", "{limits: {cpu: 0}}", Amounts(0, 4000, 0, 0)),
+        ("{requests: {cpu: 4}}", "{limits: {cpu: 1, memory: 1Gi}}", Amounts(4000, 0, 0, 0)),
+        (
+            "{requests: {cpu: 4}}",
+            "{limits: {cpu: 1, memory: 1Gi, hugepages-2Mi: 2Mi}}",
+            Amounts(4000, 0, GIB, 0, (("hugepages-2Mi", 2 << 20),)),
+        ),
+        ("{limits: {}}", "{limits: {cpu: 1, memory: 1Gi}}", None),
+    ],
+)
+def test_a_pod_with_limits_requests_as_a_whole_what_its_containers_request(
+    whole: str, inside: str, filled: Amounts | None
+) -> None:
+    (found,) = manifests(level_pod(whole, inside)).pods
+    assert found.pod.whole == filled
+
+
+def test_overhead_is_no_part_of_what_a_pod_has_as_a_whole() -> None:
+    inside = "containers: [{name: a, resources: {limits: {cpu: 2, memory: 1Gi}}}], overhead: {cpu: 250m}"
+    for whole in ("{limits: {cpu: 4, memory: 1Gi}}", "{requests: {cpu: 2}, limits: {cpu: 4, memory: 1Gi}}"):
+        assert pod(f"{{resources: {whole}, {inside}}}").whole == Amounts(2000, 4000, GIB, GIB)
+
+
+@pytest.mark.parametrize(
+    ("whole", "inside", "differs"),
+    [
+        ("{requests: {cpu: 4, memory: 4Gi}}", ["{limits: {cpu: 1, memory: 1Gi}}"], True),  # Guaranteed
+        ("{requests: {cpu: 4, memory: 4Gi}}", ["{limits: {cpu: 1, memory: 1Gi}}", "{}"], False),
+        ("{requests: {cpu: 4}}", ["{requests: {memory: 1Gi}}"], True),
+        ("{limits: {cpu: 4}}", ["{limits: {memory: 1Gi}}"], True),
+        ("{limits: {cpu: 4}}", ["{limits: {cpu: 1}}"], False),
+        ("{limits: {cpu: 4}}", ["{limits: {cpu: 1, ephemeral-storage: 1Gi}}"], False),
+        ("{}", ["{limits: {cpu: 1, memory: 1Gi}}"], True),  # not BestEffort
+        ("{}", ["{}"], False),
+        ("null", ["{limits: {cpu: 1, memory: 1Gi}}"], False),
+    ],
+)
+def test_pods_that_kubernetes_1_37_reads_otherwise_are_counted(
+    whole: str, inside: list[str], differs: bool
+) -> None:
+    text = level_pod(whole, *inside)
+    assert any("1.37" in note for note in manifests(text).notes()) is differs
+    stored = text.replace("spec:", "status: {qosClass: Burstable}, spec:", 1)
+    assert list(manifests(stored).notes()) == []
 
 
 def test_overhead_of_a_runtime_class_is_counted_and_given_to_nobody() -> None:
@@ -266,7 +311,13 @@ def wrong(resources: str) -> Any:
             "requests.nvidia.com/gpu: must equal its limit, found 1 and no limit",
         ),
         ("{requests: {a.b/c: 1}, limits: {a.b/c: 2}}", "must equal its limit, found 1 and limit 2"),
-        ("{requests: {hugepages-2Mi: 2Mi}}", "must equal its limit"),
+        ("{requests: {cpu: 1, hugepages-2Mi: 2Mi}}", "must equal its limit"),
+        ("{limits: {hugepages-2Mi: 2Mi}}", "huge pages need cpu or memory beside them"),
+        (
+            "{limits: {cpu: 1, hugepages-2Mi: 3Mi}}",
+            "hugepages-2Mi: 3Mi is no multiple of 2Mi, the size of a page",
+        ),
+        ("{limits: {cpu: 1, hugepages-x: 3Mi}}", "hugepages-x: 'x' is not a quantity"),
         ("{limits: {nvidia.com/gpu: 1.5}}", "1.5 is no whole number; devices are counted"),
         ("{limits: 3}", "resources.limits: expected keys and values, found 3"),
         ("{limit: {cpu: 2}}", "resources.limit: unknown key; did you mean limits?"),
@@ -367,7 +418,15 @@ def test_what_the_api_server_would_refuse_is_refused_with_its_path(resources: st
             "spec.containers[0].resources.limits.memory: 3Gi is more than the limit of the pod, 2147483648",
         ),
         (
-            level_pod("{requests: {hugepages-2Mi: 4Mi}}", "{limits: {hugepages-2Mi: 4Mi}}"),
+            level_pod("{claims: [{name: x}]}", "{}"),
+            "spec.resources.claims: a pod as a whole has no claims",
+        ),
+        (
+            level_pod("{limits: {hugepages-2Mi: 4Mi}}", "{}"),
+            "spec.resources: huge pages need cpu or memory beside them",
+        ),
+        (
+            level_pod("{limits: {cpu: 2}, requests: {hugepages-2Mi: 4Mi}}", "{}"),
             "spec.resources.requests.hugepages-2Mi: must equal its limit, found 4194304 and no limit",
         ),
         (
@@ -383,7 +442,7 @@ def test_what_is_no_manifest_is_told_with_its_path(text: str, told: str) -> None
 
 
 def test_a_pod_as_a_whole_has_the_huge_pages_of_its_containers_unless_it_names_them() -> None:
-    inside = "{limits: {hugepages-2Mi: 4Mi}}", "{limits: {hugepages-2Mi: 2Mi}}"
+    inside = "{limits: {cpu: 1, hugepages-2Mi: 4Mi}}", "{limits: {cpu: 1, hugepages-2Mi: 2Mi}}"
     for whole, pages in (("{limits: {cpu: 2}}", 6 << 20), ("{limits: {hugepages-2Mi: 8Mi}}", 8 << 20)):
         (found,) = manifests(level_pod(whole, *inside)).pods
         assert found.pod.whole is not None
