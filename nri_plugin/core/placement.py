@@ -343,16 +343,23 @@ def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
     state, pod = question.state, question.pod
     scope, asked = in_scope(question)
     if asked is None:
-        return state, _kept_hint(question), (scope,)
+        hint = _kept_hint(question)
+        return _keeping(state, pod, hint, pod.devices_counted), hint, (scope,)
     terms = terms_of(asked)
     hint = admit(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
     if scope == POD_SCOPE:
-        # The later containers of the pod are placed by this hint.
-        affinity = hint.affinity or NO_NODES
-        counted = bool(question.request.pod_devices)
-        pod = replace(pod, affinity=affinity, affinity_preferred=hint.preferred, devices_counted=counted)
-        state = state.with_pod(pod)
+        state = _keeping(state, pod, hint, bool(question.request.pod_devices))
     return state, hint, (scope,) if hint.exact else (scope, "inexact-hint")
+
+
+def _keeping(state: State, pod: PodRecord, hint: MergedHint, counted: bool) -> State:
+    """The state with the hint by which the later containers of the pod are placed."""
+    if pod.affinity is not None:
+        return state
+    affinity = hint.affinity or NO_NODES
+    return state.with_pod(
+        replace(pod, affinity=affinity, affinity_preferred=hint.preferred, devices_counted=counted)
+    )
 
 
 def in_scope(question: Question) -> tuple[str, Question | None]:
@@ -363,7 +370,7 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
     # Older runtimes do not tell the pod's total; then each container is placed for itself.
     if pod.cpu_milli is None and pod.facts is None:
         return "pod-total-unknown", question
-    if pod.affinity is not None:
+    if pod_hint(question.state, pod) is not None:
         return "pod-scope-kept", None
     # The amounts are the pod's. The allocations, and those that pass on to the container, stay as they are.
     total = replace(pod_request(node.options, pod), devices=request.pod_devices or request.devices)
@@ -394,6 +401,22 @@ def _filled_up(node: Node, request: ContainerRequest) -> int:
     return whole_core_count(rule, count, tables_of(node).cpus_per_core) if fills_up else count
 
 
+def pod_hint(state: State, pod: PodRecord) -> MergedHint | None:
+    """The merged hint of a pod under pod scope; None for a pod that holds nothing yet.
+
+    Where the record of the merge is lost with the checkpoint, the pod is on the NUMA nodes of what it holds. A claim tells
+    nothing: another program chose its CPUs.
+    """
+    if pod.affinity is not None:
+        return MergedHint(pod.affinity or None, pod.affinity_preferred)
+    held = [one for one in state.allocations_of(pod.uid).values() if not one.claim]
+    nodes = NO_NODES
+    for one in held:
+        nodes |= one.affinity | one.mems
+    # No set of nodes is narrower than one node, so it is preferred.
+    return MergedHint(nodes or None, preferred=len(nodes) == 1) if held else None
+
+
 def _kept_hint(question: Question) -> MergedHint:
     """The pod's hint, if policy admits the locality of this container's devices together with it.
 
@@ -409,8 +432,8 @@ def _kept_hint(question: Question) -> MergedHint:
         Why: the runtime reports the devices of one container at a time. Option: `exporterSocket`, with the
         exporter running.
     """
-    node, pod = question.node, question.pod
-    hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
+    node, pod, hint = question.node, question.pod, pod_hint(question.state, question.pod)
+    assert hint is not None
     if pod.devices_counted:
         return hint
     devices = device_hint_sets(node.topology.node_ids, question.request.devices)

@@ -66,7 +66,7 @@ from nri_plugin.model.errors import (
     InsufficientCPUsError,
     InsufficientMemoryError,
 )
-from nri_plugin.model.options import Node, Options, SMTOddCounts, TopologyManagerScope
+from nri_plugin.model.options import Node, Options, SMTOddCounts
 from nri_plugin.model.records import (
     Allocation,
     Amounts,
@@ -262,14 +262,6 @@ def admit_rest(
         pod: its record, with its facts.
         devices: of its containers, by name, as far as they are known.
     """
-    held = list(state.allocations_of(pod.uid).values())
-    if held and pod.affinity is None and node.options.topology_manager_scope is TopologyManagerScope.POD:
-        # The record of the merge is lost: the pod is on the nodes of what it holds.
-        nodes = NO_NODES
-        for one in held:
-            nodes |= one.affinity
-        pod = replace(pod, affinity=nodes, affinity_preferred=False)
-        state = state.with_pod(pod)
     placed = _place_each(node, state, pod, _missing(node, state, pod), devices)
     return placed if isinstance(placed, Unfit) else placed[0]
 

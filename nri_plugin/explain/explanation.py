@@ -17,7 +17,7 @@ from nri_plugin.core.advice import Trial
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import creation_context, decide, has_uncounted_devices
 from nri_plugin.core.hint_providers import Question
-from nri_plugin.core.placement import MergeTerms, in_scope, question_of, terms_of
+from nri_plugin.core.placement import MergeTerms, in_scope, pod_hint, question_of, terms_of
 from nri_plugin.core.pods import Unfit, admit, pod_question, pod_terms
 from nri_plugin.core.requests import ContainerRequest, annotated, qos_of, regime_of
 from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
@@ -39,7 +39,7 @@ from nri_plugin.model.records import (
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import State
-from nri_plugin.policy.merge import MergedHint, admits, merge
+from nri_plugin.policy.merge import admits, merge
 from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse
 
 
@@ -353,8 +353,9 @@ def _merge_story(question: Question, terms: MergeTerms, scope: str) -> Story:
 def _kept_story(question: Question, scope: str) -> Story:
     """Under pod scope the first container decided for all."""
     pod, policy = question.pod, question.node.options.topology_manager_policy
-    hint = MergedHint(pod.affinity or None, pod.affinity_preferred)
-    merged = Merged(policy, scope, str(pod.affinity or ""), hint.preferred, admits(policy, hint))
+    hint = pod_hint(question.state, pod)
+    assert hint is not None
+    merged = Merged(policy, scope, str(hint.affinity or ""), hint.preferred, admits(policy, hint))
     return (), merged, taking_of(question, hint)
 
 

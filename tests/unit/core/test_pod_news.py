@@ -162,6 +162,24 @@ def test_after_loss_of_the_checkpoint_the_rest_goes_to_the_nodes_of_what_the_pod
     assert life.state.pods["p1"].affinity == nodes(1)
 
 
+@pytest.mark.parametrize("is_informed", [True, False], ids=["with facts", "without"])
+def test_after_loss_of_the_checkpoint_the_next_creation_does_not_ask_again_for_what_runs(
+    is_informed: bool,
+) -> None:
+    of = replace(pod(), resources=cpu_resources(6, 2 * GIB))
+    life = Life(node(**ONE_NODE), one("a", 4), one("b", 2), of=of)
+    running = replace(
+        life.message("a"), state=ContainerState.RUNNING, resources=cpu_resources(4, GIB, cpus="8-11")
+    )
+    other = pod("other")
+    beside = replace(container(other, cpu=6, cpus="2-7"), state=ContainerState.RUNNING)
+    life.tell(nri.Synchronize((life.of, other), (running, beside)))
+    assert life.create("b", life.facts if is_informed else None).refusal is None
+    assert life.held["b"] == "12-13"
+    kept = life.state.pods["p1"]
+    assert (kept.affinity, kept.affinity_preferred) == (nodes(1), True)
+
+
 def test_a_pod_that_holds_nothing_gets_a_hint_of_its_own() -> None:
     life = Life(node(**ONE_NODE), one("log"), one("b", 4))
     life.state = decide(life.on, State(), nri.Synchronize((life.of,), (life.message("log"),))).state
