@@ -51,6 +51,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     stored_mems,
     with_late_facts,
+    without_admission,
 )
 from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
 from nri_plugin.core.reuse import init_memory_released, inits_ended, inits_known
@@ -99,11 +100,7 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     # The records stay until the runtime removes the containers: a late event would adopt an unknown container again.
     after = state.released(pod.uid).with_containers(stopped)
     # A new sandbox of the pod gets a new hint: other pods may have taken the CPUs of the old one.
-    after = after.with_pod(
-        changed(
-            pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False, regime=None
-        )
-    )
+    after = after.with_pod(without_admission(pod))
     return Decision(after, writes=pool_writes(node, state, after), steps=("released",))
 
 

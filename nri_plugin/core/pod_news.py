@@ -15,7 +15,14 @@ from nri_plugin.core.decision import Decision
 from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.pods import Unfit, admit_rest, admits_whole
 from nri_plugin.core.pool import pool_writes
-from nri_plugin.core.requests import informed, lacks_its_resources, pod_uid, regime_now, remembered
+from nri_plugin.core.requests import (
+    informed,
+    lacks_its_resources,
+    pod_uid,
+    regime_now,
+    remembered,
+    without_admission,
+)
 from nri_plugin.core.reuse import inits_known
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import Phase, PodFacts, PodRecord, Regime, allocation_key, is_whole_pod
@@ -120,6 +127,6 @@ def has_ended(node: Node, before: State, event: PodHasEnded) -> Decision:
     # Should a container be created all the same, its pod is admitted anew.
     pod = replace(pod, is_admitted=False)
     if allocation_key(pod.uid, "") in left or not after.allocations_of(pod.uid):
-        pod = replace(pod, affinity=None, affinity_preferred=True, devices_counted=False, regime=None)
+        pod = without_admission(pod)
     after = after.with_pod(pod)
     return Decision(after, writes=pool_writes(node, before, after), steps=("pod-ended", "released"))

@@ -21,7 +21,7 @@ from nri_plugin.core.annotations import (
 )
 from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.model import bounds
-from nri_plugin.model.frozen import made_quickly
+from nri_plugin.model.frozen import changed, made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     IsolatedWish,
@@ -455,6 +455,13 @@ def remembered(pod: PodRecord) -> PodRecord:
     """The record as it is stored: facts only of a pod that may hold an allocation when a later decision needs them."""
     may_hold = pod.qos is QOSClass.GUARANTEED or pod.annotations or pod.qos is not qos_of(pod.cgroup_parent)
     return pod if may_hold or pod.facts is None else replace(pod, facts=None)
+
+
+def without_admission(pod: PodRecord) -> PodRecord:
+    """The record of a pod that holds nothing any more: its next container is the first of a new admission."""
+    return changed(
+        pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False, regime=None
+    )
 
 
 def container_record(

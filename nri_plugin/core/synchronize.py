@@ -9,7 +9,7 @@ container that runs on exclusive CPUs was given them later, so it keeps them, an
 which no container runs has ended.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
@@ -26,6 +26,7 @@ from nri_plugin.core.requests import (
     pod_uid,
     regime_of,
     with_late_facts,
+    without_admission,
 )
 from nri_plugin.core.reuse import handed_over, init_memory_released
 from nri_plugin.model import bounds
@@ -75,8 +76,11 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     listed = {c.id: c for c in event.containers if uid_by_sandbox.get(c.pod_id) in pods}
     records = {c.id: _record(pods[uid_by_sandbox[c.pod_id]], c, state) for c in listed.values()}
     # 2. The allocations of pods that go on; unconfirmed resizes are settled by what the runtime has stored.
-    kept = _settled(records, _kept(state, records, event.pods))
-    after = State(_with_regimes(node, state, pods, records, kept), records, kept)
+    going_on = _going_on(records, event.pods)
+    kept = _settled(records, {key: one for key, one in state.allocations.items() if pod_of(key) in going_on})
+    regimes = _with_regimes(node, state, pods, records, kept)
+    pods = {uid: pod if uid in going_on else without_admission(pod) for uid, pod in regimes.items()}
+    after = State(pods, records, kept)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
     strange = [c for c in listed.values() if c.id not in state.containers]
     may_hold = _may_hold(after) | {records[c.id].pod_uid for c in strange if c.env}
@@ -210,18 +214,21 @@ def _rank(state: State, inhabited: set[str], pod: Pod) -> tuple[bool, bool]:
     return pod.id in inhabited, known is not None and known.sandbox_id == pod.id
 
 
-def _kept(
-    state: State, records: Mapping[str, ContainerRecord], listed: Iterable[Pod]
-) -> Mapping[str, Allocation]:
-    """Allocations of pods that go on.
+def _going_on(records: Mapping[str, ContainerRecord], listed: Sequence[Pod]) -> set[str]:
+    """The uids of pods that go on and keep their allocations.
 
     A pod goes on when one of its containers does, or its sandbox still has a process. That keeps the CPUs of a pod whose
     only container is about to be restarted. It releases those of a pod that ended while the agent was away and is only
     listed until it is removed.
+
+    CRI-O lists no ended pods, and its sandboxes usually have no process. There every listed pod goes on.
     """
     alive = {record.pod_uid for record in records.values() if record.phase is not Phase.STOPPED}
-    alive |= {pod_uid(pod) for pod in listed if pod.pid}
-    return {key: value for key, value in state.allocations.items() if pod_of(key) in alive}
+    with_process = {pod_uid(pod) for pod in listed if pod.pid}
+    if with_process and alive <= with_process:
+        return alive | with_process
+    # Where one has ended all the same, its cgroup is gone, and the agent notices that.
+    return alive | {pod_uid(pod) for pod in listed}
 
 
 def _settled(

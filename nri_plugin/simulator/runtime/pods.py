@@ -259,7 +259,8 @@ def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: RuntimeIdentity) -
         cgroup_parent=names.wire,
         cgroups_path=sandbox.wire,
         resources=resources,
-        pid=4000 + int(sandbox_id[:4], 16) % 20000,
+        # CRI-O drops the infra container, and with it the only process of a sandbox.
+        pid=4000 + int(sandbox_id[:4], 16) % 20000 if who.behaviour.is_containerd else 0,
     )
     return message, names
 

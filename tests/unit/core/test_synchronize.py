@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from nri_plugin.core.decision import Decision
+from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect, MemoryManagerPolicy, Node, SMTOddCounts, TopologyManagerPolicy
-from nri_plugin.model.records import MemoryBlock, Phase
+from nri_plugin.model.records import Amounts, ContainerFacts, MemoryBlock, Phase, PodFacts, QOSClass
 from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
@@ -112,10 +112,43 @@ def test_a_pod_between_two_instances_of_its_container_keeps_its_cpus() -> None:
 
 
 def test_a_pod_whose_sandbox_has_no_process_and_no_container_is_over() -> None:
-    on = node()
-    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3"))).state
-    ended = Pod(id="sb-p1", name="p1", uid="p1", cgroup_parent="/kubepods/podp1", pid=0)
-    assert not decide(on, state, nri.Synchronize((ended,), ())).state.exclusive
+    on, other = node(), pod("other")
+    beside = container(other, cpu=2, cpus="4-5")
+    state = listed(on, EMPTY, (pod(), container(pod(), cpu=2, cpus="2-3")), (other, beside)).state
+    after = decide(on, state, nri.Synchronize((replace(pod(), pid=0), other), (beside,))).state
+    assert after.exclusive == cpus("4-5")
+
+
+def test_where_the_sandboxes_of_running_pods_have_no_process_every_listed_pod_goes_on() -> None:
+    """As on CRI-O, which drops infra containers and lists no ended pods."""
+    on, of, other = node(), replace(pod(), pid=0), replace(pod("other"), pid=0)
+    with_infra = pod("with-infra")
+    beside = container(other, cpu=2, cpus="4-5")
+    state = listed(on, EMPTY, (of, container(of, cpu=2, cpus="2-3")), (other, beside)).state
+    for pods, containers in (((of, other), (beside,)), ((of, with_infra, other), (beside,)), ((of,), ())):
+        after = decide(on, state, nri.Synchronize(pods, containers)).state
+        assert after.allocations["p1/c"] == state.allocations["p1/c"]
+
+
+def test_a_pod_that_is_over_is_admitted_anew_if_it_is_created_again() -> None:
+    rows = (
+        ContainerFacts("a", amounts=Amounts(2000, 2000, GIB, GIB)),
+        ContainerFacts("b", amounts=Amounts(2000, 2000, GIB, GIB)),
+    )
+    facts = PodFacts("p1", QOSClass.GUARANTEED, rows)
+    on, other = node(), pod("other")
+    beside = container(other, cpu=2, cpus="4-5")
+
+    def created(state: State, of: Pod) -> State:
+        event = nri.CreateContainer(of, container(of, "a", cpu=2, memory=GIB))
+        return decide(on, state, InformedCreate(event, facts=facts)).state
+
+    state = created(listed(on, EMPTY, (other, beside)).state, pod())
+    assert set(state.allocations) == {"other/c", "p1/a", "p1/b"}
+    state = decide(on, state, nri.Synchronize((replace(pod(), pid=0), other), (beside,))).state
+    assert set(state.allocations) == {"other/c"}
+    assert not state.pods["p1"].is_admitted
+    assert set(created(state, pod(sandbox="new")).allocations) == {"other/c", "p1/a", "p1/b"}
 
 
 def test_what_policy_would_have_refused_runs_shared_and_is_marked() -> None:
