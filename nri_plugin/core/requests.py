@@ -338,14 +338,17 @@ def pod_request(options: Options, pod: PodRecord) -> ContainerRequest:
 def spec_requests(options: Options, pod: PodRecord) -> tuple[ContainerRequest, ...]:
     """The requests of all containers of the pod by its facts, in their order; none without facts."""
     return tuple(
-        ContainerRequest(
-            pod.uid,
-            one.name,
-            pod.qos,
-            one.amounts.cpu_request_milli,
-            one.amounts.memory_request_bytes,
-            one.amounts.hugepages,
-            pod_level=_is_pod_level(options, pod, one.name),
+        with_late_facts(
+            pod,
+            ContainerRequest(
+                pod.uid,
+                one.name,
+                pod.qos,
+                one.amounts.cpu_request_milli,
+                one.amounts.memory_request_bytes,
+                one.amounts.hugepages,
+                pod_level=_is_pod_level(options, pod, one.name),
+            ),
         )
         for one in (pod.facts.containers if pod.facts else ())
     )

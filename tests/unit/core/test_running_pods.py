@@ -75,6 +75,17 @@ def test_a_container_without_limits_owns_nothing_where_the_facts_came_after_the_
     assert {name: text for name, text in life.held.items() if text} == {"app": "2-3"}
 
 
+@pytest.mark.parametrize("order", [("db", "app"), ("app", "db")])
+def test_so_it_is_whichever_container_is_created_next(order: tuple[str, str]) -> None:
+    on = pod_scope(topology_manager_scope=TopologyManagerScope.CONTAINER)
+    life = PodLife(on, part("first", 2), NO_CLAIM, part("app", 2), resources=whole(8))
+    life.is_informed = False
+    life.run("first")
+    life.is_informed = True
+    life.run(*order)
+    assert life.held == {"first": "2-3", "app": "4-5"}
+
+
 def test_such_a_container_stays_shared_when_the_limits_of_its_pod_grow() -> None:
     life = sharing_pod()
     life.run("rest")
