@@ -19,7 +19,6 @@ from nri_plugin.core.requests import (
     informed,
     lacks_its_resources,
     pod_uid,
-    regime_now,
     remembered,
     without_admission,
 )
@@ -70,11 +69,7 @@ def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
         return False
     if pod.is_admitted:
         return pod.regime is Regime.WHOLE and pod.facts is None
-    return pod.facts is None or _is_placed_whole(node, pod) or lacks_its_resources(node.options, pod)
-
-
-def _is_placed_whole(node: Node, pod: PodRecord) -> bool:
-    return admits_whole(node, pod) and regime_now(node.options, pod.facts) is not Regime.WHOLE
+    return pod.facts is None or admits_whole(node, pod) or lacks_its_resources(node.options, pod)
 
 
 def not_created(state: State, uid: str) -> list[str]:
@@ -100,10 +95,11 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
     if pod.regime is Regime.FOUND and pod.facts is not None:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
-    if pod.regime is Regime.WHOLE or not _is_placed_whole(node, pod):
+    lacks = lacks_its_resources(node.options, pod)
+    if pod.regime is Regime.WHOLE or lacks or not admits_whole(node, pod):
         is_rebuilt = pod.regime is Regime.WHOLE and known.regime is Regime.FOUND
         how = ("pod-rebuilt",) if is_rebuilt else ()
-        how = ("pod-not-rebuilt",) if lacks_its_resources(node.options, pod) else how
+        how = ("pod-not-rebuilt",) if lacks else how
         after = before if pod.facts is None else state
         return Decision(after, writes=pool_writes(node, before, after), steps=("facts", *how))
     rest = admit_rest(node, state, pod, dict(event.devices_by_container))

@@ -205,7 +205,7 @@ def test_facts_of_a_pod_that_is_not_placed_as_a_whole_are_kept(
     assert life.state.pods["p1"].facts == life.facts
 
 
-def test_a_pod_with_resources_of_its_own_is_not_divided_while_it_runs() -> None:
+def test_a_pod_with_resources_of_its_own_that_runs_is_completed_container_by_container() -> None:
     life = Life(
         node(pod_level_managers=True, **ONE_NODE),
         one("a", 2),
@@ -213,8 +213,8 @@ def test_a_pod_with_resources_of_its_own_is_not_divided_while_it_runs() -> None:
         resources=Amounts(6000, 6000, 4 * GIB, 4 * GIB),
     )
     life.run("a")
-    assert life.facts_come().steps == ("facts",)
-    assert life.held == {"a": "2-3"}
+    assert life.facts_come().steps == ("facts", "whole-pod")
+    assert life.held == {"a": "2-3", "b": "4-5"}, "nothing for the pod as a whole"
 
 
 def test_facts_that_no_decision_needs_are_not_kept() -> None:
