@@ -87,12 +87,17 @@ def decide(
 def _run_pod(node: Node, state: State, event: nri.RunPodSandbox) -> Decision:
     """Remember the pod; never refuse it here (a refused sandbox can keep containerd from restarting)."""
     pod = pod_record(event.pod, node.options, state.pods.get(pod_uid(event.pod)), run_seen=True)
-    state = state.with_pod(pod)
+    state = _ended_before_forgotten(state, event.pod).with_pod(pod)
     return Decision(state, writes=floor_writes(node, state, pod), steps=("pod",))
 
 
 def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
-    """Release the pod's allocations. The end of an older sandbox of a pod that has a new one releases nothing."""
+    """Release the pod's allocations. The end of an older sandbox of a pod that has a new one releases nothing.
+
+    Differs: the kubelet keeps what a pod has while its sandbox is made anew, as after the death of the pause process;
+        here: the pod is admitted anew with its new sandbox, and may get other CPUs or be refused. Why: the runtime
+        does not tell whether a new sandbox follows. Option: none.
+    """
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
@@ -177,6 +182,7 @@ def creation_context(
     """The state in which a new container is placed, its pod, and its request before annotations are applied."""
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
+    state = _ended_before_forgotten(state, event.pod)
     pod = changed(pod, regime=regime_of(node.options, pod))
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     state = inits_ended(inits_known(state, pod), pod, event.container.name)
@@ -399,6 +405,20 @@ def _uid(state: State, pod: Pod) -> str:
         return pod.uid
     known = state.pod_of_sandbox(pod.id)
     return known.uid if known else pod.id
+
+
+def _ended_before_forgotten(state: State, pod: Pod) -> State:
+    """The state without containers that ended in an earlier sandbox of the pod.
+
+    The runtime keeps them for a while. Those of the new sandbox are created for the first time.
+    """
+    known = state.pods.get(pod_uid(pod))
+    if known is None or known.sandbox_id == pod.id:
+        return state
+    for record in state.containers_of(known.uid):
+        if record.phase is Phase.STOPPED:
+            state = state.without_container(record.id)
+    return state
 
 
 def _failed_instance_forgotten(state: State, uid: str, name: str) -> State:

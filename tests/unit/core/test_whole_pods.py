@@ -307,3 +307,18 @@ def test_the_refusal_of_a_pod_of_128_containers_takes_a_bounded_number_of_placem
     assert (refusal.container, life.held) == (f"c{MOST_CONTAINERS - 1}", {})
     assert "would fit" in str(refusal)
     assert MOST_CONTAINERS <= len(tried) <= 8 * MOST_CONTAINERS
+
+
+@pytest.mark.parametrize("is_run_seen", [True, False])
+def test_a_pod_with_a_new_sandbox_is_admitted_as_a_whole_beside_its_ended_containers(
+    is_run_seen: bool,
+) -> None:
+    life = PodLife(node(), part("a", 2), part("b", 4), resources=None)
+    life.run("a", "b")
+    life.tell(nri.StopPodSandbox(life.of))
+    assert life.held == {}
+    life.of = replace(life.of, id="new")
+    if is_run_seen:
+        life.tell(nri.RunPodSandbox(life.of))
+    life.run("a")
+    assert life.held == {"a": "2-3", "b": "4-7"}
