@@ -110,7 +110,12 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
         state = state.with_allocation(key, held)
-    is_same = held is not None and held.cpu_milli == request.cpu_milli and len(held.cpus) == count
+    # Under other options it may come to another number of CPUs. A pod that was admitted as a whole keeps what it has.
+    is_same = (
+        held is not None
+        and held.cpu_milli == request.cpu_milli
+        and (pod.is_admitted or len(held.cpus) == count)
+    )
     if held is not None and is_same and not _is_taken_over(state, pod, request, held):
         return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):

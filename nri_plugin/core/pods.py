@@ -176,7 +176,10 @@ def _by_its_rules(
     if regime is Regime.WHOLE:
         return _admit_with_own_resources(node, state, pod, request)
     if pod.is_admitted:
-        return place(node, state, pod, request)
+        # A container that was admitted with nothing goes on with nothing. One that is not of the specification is new.
+        is_named = pod.facts is not None and pod.facts.container(request.name) is not None
+        shares = is_named and request.key not in state.allocations
+        return Placement(state, None, ("shared",)) if shares else place(node, state, pod, request)
     lacks = lacks_its_resources(node.options, pod)
     if lacks and _is_between_instances(state, pod.uid):
         return _admit_again(node, state, pod, request)

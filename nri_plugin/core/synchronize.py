@@ -295,6 +295,10 @@ def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: S
             state = handed_over(state, [key], claim.cpus, claim.memory)
         else:
             state = state.without_allocation(key)
+            owner = state.pods[pod_of(key)]
+            if owner.regime is not Regime.WHOLE:
+                # A container that is created later counts as missing, not as one that shares.
+                state = state.with_pod(replace(owner, is_admitted=False))
     return state
 
 

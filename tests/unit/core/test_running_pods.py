@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.core.engine import decide
-from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.options import (
+    CPUManagerPolicy,
+    MemoryManagerPolicy,
+    Node,
+    TopologyManagerPolicy,
+    TopologyManagerScope,
+)
 from nri_plugin.model.records import Allocation, Amounts, ContainerFacts, Kind, Regime
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
@@ -248,6 +254,17 @@ def test_a_pod_that_was_admitted_as_a_whole_stays_so(cpu: float, options: dict[s
     life.restart("mesh", "app", "log")
     assert life.held == before
     assert bool(before) == (cpu == 6), "a pod of a fraction of a CPU holds nothing"
+
+
+def test_containers_of_an_admitted_pod_that_share_are_not_refused_under_a_new_policy() -> None:
+    on = pod_scope(cpu_manager_policy=CPUManagerPolicy.NONE)
+    life = PodLife(on, part("app", 2), part("db", 8), resources=None, state=filled(pod_scope()))
+    life.run("app")
+    assert {name: text for name, text in life.held.items() if text} == {}
+    turned(life)
+    life.run("db")
+    life.restart("app")
+    assert {name: text for name, text in life.held.items() if text} == {}
 
 
 def test_a_pod_that_was_admitted_under_container_scope_is_not_given_cpus_as_a_whole() -> None:
