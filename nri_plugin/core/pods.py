@@ -8,8 +8,8 @@ Containers that exist already, or that hold an allocation, are left as they are:
 and the rest of the pod is then placed around what it holds.
 
 Differs: the kubelet admits a pod with any number of containers as a whole; here: a pod with more than 128
-    containers is admitted container by container, so it may run in part. Why: the runtime waits for the
-    answer. Option: none.
+    containers is admitted container by container, so it may run in part, unless it owns CPUs or memory as a whole.
+    Why: the runtime waits for the answer. Option: none.
 Differs: the kubelet may refuse a pod of any namespace as a whole; here: a pod in a namespace of `neverRefuse`
     is admitted container by container, and a container that does not fit runs in the shared pool. Why: such a
     pod must run, even if not all of it is placed. Option: `neverRefuse` without the namespace (the default).

@@ -14,6 +14,7 @@ from nri_plugin.model.records import (
     Kind,
     Phase,
     PodRecord,
+    Regime,
     allocation_key,
     is_whole_pod,
     owner_of,
@@ -209,9 +210,11 @@ def kept_by_ended(state: State) -> dict[str, CPUSet]:
 
 
 def is_placed_singly(state: State, uid: str) -> bool:
-    """Whether the pod has too many containers to be admitted as a whole."""
+    """Whether the pod has too many containers to be admitted as a whole. Resources of the pod itself are one request."""
     pod = state.pods.get(uid)
-    return pod is not None and pod.facts is not None and len(pod.facts.containers) > MOST_CONTAINERS
+    if pod is None or pod.facts is None or pod.regime is Regime.WHOLE:
+        return False
+    return len(pod.facts.containers) > MOST_CONTAINERS
 
 
 def rows_of(seen: Seen, wanted: Wanted | None = None) -> list[StateRow]:

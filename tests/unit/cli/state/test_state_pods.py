@@ -27,6 +27,7 @@ from nri_plugin.model.records import (
     PodFacts,
     PodRecord,
     QOSClass,
+    Regime,
 )
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
@@ -220,6 +221,8 @@ def test_a_pod_of_very_many_containers_is_shown_as_container_by_container(tmp_pa
     text = " ".join(show(tmp_path, state).output.split())
     assert "shop/db Guaranteed container by container, for it has more than 128" in text
     assert [one["is_container_by_container"] for one in told(tmp_path, state)["pods"]] == [True]
+    with_own = State({"u1": replace(many, regime=Regime.WHOLE)}, {"id-c0": record("c0")})
+    assert "container by container" not in show(tmp_path, with_own).output
 
 
 @pytest.mark.parametrize(("others", "is_waiting"), [(("mesh", "db"), False), ((), True)])
