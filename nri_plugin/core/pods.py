@@ -177,8 +177,7 @@ def _by_its_rules(
         return _admit_with_own_resources(node, state, pod, request)
     if pod.is_admitted:
         # A container that was admitted with nothing goes on with nothing. One that is not of the specification is new.
-        is_named = pod.facts is not None and pod.facts.container(request.name) is not None
-        shares = is_named and request.key not in state.allocations
+        shares = _is_named(pod, request) and request.key not in state.allocations
         return Placement(state, None, ("shared",)) if shares else place(node, state, pod, request)
     lacks = lacks_its_resources(node.options, pod)
     if lacks and _is_between_instances(state, pod.uid):
@@ -186,8 +185,10 @@ def _by_its_rules(
     if admits_whole(node, pod) and not lacks:
         placed = _admit_whole(node, state, pod, request, devices)
         is_other = isinstance(placed, Unfit) and placed.request.key != request.key
-        # The rest of the pod does not fit; the container was admitted without it, and runs on without it.
-        return place(node, state, pod, request) if is_other and _was_created(state, request) else placed
+        # The rest of the pod does not fit. A container that was admitted without it goes on without it, and one that the
+        # specification does not name, such as an ephemeral one, is never admitted with a pod.
+        goes_alone = _was_created(state, request) or not _is_named(pod, request)
+        return place(node, state, pod, request) if is_other and goes_alone else placed
     _refuse_total(node, state, pod, request)
     return place(node, state, pod, request)
 
@@ -230,6 +231,11 @@ def with_parts_inside(state: State, uid: str) -> State:
     # It stays the same state where nothing is outside: writes are derived from what changed.
     more = replace(whole, cpus=cpus)
     return state if cpus == whole.cpus else state.with_allocation(allocation_key(uid, ""), more)
+
+
+def _is_named(pod: PodRecord, request: ContainerRequest) -> bool:
+    """Whether the specification of the pod names the container."""
+    return pod.facts is not None and pod.facts.container(request.name) is not None
 
 
 def _was_created(state: State, request: ContainerRequest) -> bool:

@@ -211,6 +211,17 @@ def test_so_it_is_where_the_runtime_has_removed_the_ended_instance() -> None:
     assert life.held == {"app": "2-3"}
 
 
+def test_an_ephemeral_container_is_not_refused_because_a_container_of_its_pod_does_not_fit() -> None:
+    life = PodLife(node(), part("app", 2), part("large", 20), resources=None)
+    life.is_informed = False
+    life.run("app")
+    life.is_informed = True
+    assert life.create("large").refusal is not None
+    life.run("debugger")
+    assert life.held == {"app": "2-3"}
+    assert life.runs_on("debugger") == "0-1,4-15"
+
+
 @pytest.mark.parametrize("policy", [TopologyManagerPolicy.BEST_EFFORT, TopologyManagerPolicy.RESTRICTED])
 def test_the_gate_takes_effect_for_new_pods_alone(policy: TopologyManagerPolicy) -> None:
     on = pod_scope(pod_level_managers=False, topology_manager_policy=policy)
