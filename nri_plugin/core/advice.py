@@ -11,7 +11,7 @@ from itertools import islice
 
 from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
 from nri_plugin.core.placement import Placement, exclusive_count
-from nri_plugin.core.pods import Unfit, admit
+from nri_plugin.core.pods import ABOUT_ALL, Unfit, admit
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.core.reuse import donors, reusable_memory
 from nri_plugin.model.errors import AdmissionError
@@ -242,7 +242,11 @@ def _laxer_policy(advice: Advice, trial: Trial, refusal: AdmissionRefusal) -> Ad
     for policy in LAXER.get(trial.node.options.topology_manager_policy, ())[-1:]:
         placed = trial.under(policy).placed() if refusal.kind is RefusalKind.TOPOLOGY_AFFINITY else None
         if placed:
-            return replace(advice, policy=(policy, str(nodes_of(trial.node, placed))))
+            nodes = nodes_of(trial.node, placed)
+            of_pod = placed.state.allocations_of(trial.pod.uid).values()
+            for one in of_pod if refusal.remark == ABOUT_ALL else ():
+                nodes |= trial.node.topology.nodes_of(one.cpus) | one.mems
+            return replace(advice, policy=(policy, str(nodes)))
     return advice
 
 

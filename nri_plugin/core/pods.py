@@ -46,6 +46,7 @@ from nri_plugin.core.placement import (
     leave_a_pool,
     memory_under,
     place,
+    pod_hint,
     terms_of,
     with_a_cpu,
 )
@@ -66,7 +67,7 @@ from nri_plugin.model.errors import (
     InsufficientCPUsError,
     InsufficientMemoryError,
 )
-from nri_plugin.model.options import Node, Options, SMTOddCounts
+from nri_plugin.model.options import Node, Options, SMTOddCounts, TopologyManagerScope
 from nri_plugin.model.records import (
     Allocation,
     Amounts,
@@ -99,6 +100,10 @@ from nri_plugin.policy.pod_level import (
 
 MOST_CONTAINERS = 128
 """The containers that are placed at once: the runtime waits meanwhile. The API server sets no limit."""
+
+
+ABOUT_ALL = "these are the amounts of the pod, whose containers are placed together under pod scope"
+"""The remark where the amounts are not those of the container that is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,13 +323,22 @@ def _place_each(
                 wanted = annotated(node.options, pod, replace(one, devices=devices.get(one.name, ())))
             placed = place(node, state, state.pods[pod.uid], wanted)
         except AdmissionError as error:
-            # The reader has asked for one container and has to learn which of the pod is meant.
             refusal = _in_scope_words(error.refusal, regime_of(node.options, pod))
+            if _is_about_all(node, state, pod.uid, refusal):
+                refusal = replace(refusal, remark=ABOUT_ALL)
+            # The reader has asked for one container and has to learn which of the pod is meant.
             return Unfit(state, wanted, replace(refusal, container=wanted.name))
         state = placed.state
         own = placed if one is created else own
     state = with_parts_inside(state, pod.uid)
     return state.with_pod(replace(state.pods[pod.uid], is_admitted=True)), own
+
+
+def _is_about_all(node: Node, state: State, uid: str, refusal: AdmissionRefusal) -> bool:
+    """Whether the policy does not admit the hint of the pod, which is merged for the amounts of all its containers."""
+    is_hint = isinstance(refusal.detail, HintNotAdmitted)
+    is_pod = node.options.topology_manager_scope is TopologyManagerScope.POD
+    return is_hint and is_pod and pod_hint(state, state.pods[uid]) is None
 
 
 def _refuse_total(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> None:

@@ -451,3 +451,16 @@ def test_the_other_containers_of_the_pod_are_named_where_no_other_pod_holds_anyt
         in text
     )
     assert "b (12 CPUs 16-27), c (12 CPUs 32-43), d (12 CPUs 48-59) and 1 more" in text
+
+
+def test_under_pod_scope_the_refusal_says_that_its_amounts_are_those_of_the_pod() -> None:
+    """Advice tells all NUMA nodes that a laxer policy would use."""
+    scope = TopologyManagerScope.POD
+    on = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE, topology_manager_scope=scope)
+    life = Life(on, one("a", 2), one("b", 6), one("c", 4))
+    refusal = life.create("a").refusal
+    assert refusal is not None
+    assert refusal.container == "a"
+    assert "cpu: 12 wanted, 14 available" in str(refusal)
+    assert "these are the amounts of the pod" in str(refusal)
+    assert "policy best-effort on NUMA nodes 0-1" in str(refusal)
