@@ -103,19 +103,17 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         return Placement(claimed, claimed.allocations[request.key], ("claimed",))
     # 1. The need on this node: CPUs that it may have, how many of them exclusively, memory that policy allocates.
     node = narrowed(node, request.isolated)
-    count, memory, key = exclusive_count(node, request), memory_request(node, request), request.key
+    memory, key = memory_request(node, request), request.key
     # 2. An earlier instance. The container keeps its allocation when it is started again and asks for the same.
     held = state.allocations.get(key)
     if held is not None and held.resize is not None:
         # The container ended in the middle of a resize; the new request tells whether that was done.
         held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
         state = state.with_allocation(key, held)
+    is_same = held is not None and held.cpu_milli == request.cpu_milli
     # Under other options it may come to another number of CPUs. A pod that was admitted as a whole keeps what it has.
-    is_same = (
-        held is not None
-        and held.cpu_milli == request.cpu_milli
-        and (pod.is_admitted or len(held.cpus) == count)
-    )
+    count = len(held.cpus) if held and is_same and pod.is_admitted else exclusive_count(node, request)
+    is_same = is_same and held is not None and len(held.cpus) == count
     if held is not None and is_same and not _is_taken_over(state, pod, request, held):
         return _kept(node, state, pod, request, held, memory)
     if held is not None and not held.memory and is_plain_init(pod.facts, request.name):

@@ -9,6 +9,7 @@ from nri_plugin.model.options import (
     CPUManagerPolicy,
     MemoryManagerPolicy,
     Node,
+    SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
 )
@@ -276,6 +277,20 @@ def test_containers_of_an_admitted_pod_that_share_are_not_refused_under_a_new_po
     life.run("db")
     life.restart("app")
     assert {name: text for name, text in life.held.items() if text} == {}
+
+
+@pytest.mark.parametrize("rule", [SMTOddCounts.REJECT, SMTOddCounts.ROUND_UP])
+def test_containers_of_an_admitted_pod_keep_an_odd_number_of_cpus_under_another_rule(
+    rule: SMTOddCounts,
+) -> None:
+    life = PodLife(pod_scope(), part("app", 3), part("db", 1), resources=None)
+    life.run("app")
+    before = life.held
+    turned(life, smt_odd_counts=rule)
+    life.run("db")
+    life.restart("app")
+    assert life.held == before
+    assert [len(cpus(text)) for text in before.values()] == [3, 1]
 
 
 def test_a_pod_that_was_admitted_under_container_scope_is_not_given_cpus_as_a_whole() -> None:
