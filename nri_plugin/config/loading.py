@@ -28,12 +28,12 @@ from nri_plugin.config.checks import (
 from nri_plugin.config.keys import KEYS, Settings, settings_of, values_of
 from nri_plugin.config.values import FEATURE_GATES, closest, memory_node_place, unknown
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, scalar
-from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import MANAGERS
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, HintProvider, Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
+from nri_plugin.policy.cpu_policy import reserved_cpus
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint

@@ -29,7 +29,6 @@ from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, TwoOw
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Node,
-    Options,
     SMTOddCounts,
     TopologyManagerPolicy,
     TopologyManagerScope,
@@ -38,9 +37,8 @@ from nri_plugin.model.options import (
 from nri_plugin.model.records import Allocation, ContainerRecord, MemoryBlock, PodRecord, named
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
-from nri_plugin.policy.cpu_assignment import Note, cpu_tables
-from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus, whole_core_count
+from nri_plugin.policy.cpu_assignment import Note
+from nri_plugin.policy.cpu_policy import allocate_cpus, whole_core_count
 from nri_plugin.policy.device_hints import device_hint_sets, devices_by_node
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.memory_assignment import allocate_memory
@@ -539,7 +537,7 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
 
 
 # ----------------------------------------------------------------------------------------------------
-# Containers that exist already, and CPUs for the system: no hints, no merge.
+# Containers that exist already: no hints, no merge.
 
 
 def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
@@ -599,14 +597,3 @@ def adopted(
         is_init=is_plain_init(pod.facts if pod else None, request.name),
     )
     return state.with_allocation(request.key, allocation)
-
-
-def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
-    """The reserved CPUs when only their number is configured: those that the policy takes first.
-
-    Raises:
-        InsufficientCPUsError: the machine has fewer.
-
-    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
-    """
-    return take_cpus(cpu_tables(topology), topology.online, count, options)

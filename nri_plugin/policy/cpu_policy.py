@@ -14,8 +14,16 @@ from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, SMTOddCounts, UncoreCacheFit
 from nri_plugin.model.refusals import FoundInPart, GrowsBeside, PartialCore, WholeCoreShortage
 from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
-from nri_plugin.policy.cpu_assignment import AssignmentStage, CPUTables, Note, take_distributed, take_packed
+from nri_plugin.policy.cpu_assignment import (
+    AssignmentStage,
+    CPUTables,
+    Note,
+    cpu_tables,
+    take_distributed,
+    take_packed,
+)
 from nri_plugin.policy.device_hints import proportional_shares
 from nri_plugin.policy.hints import (
     LISTED_NODES,
@@ -97,6 +105,17 @@ def take_cpus(
         spread=spread,
         note=note,
     )
+
+
+def reserved_cpus(topology: Topology, options: Options, count: int) -> CPUSet:
+    """The reserved CPUs when only their number is configured: those that the policy takes first.
+
+    Raises:
+        InsufficientCPUsError: the machine has fewer.
+
+    Source: kubelet v1.36 policy_static.go, NewStaticPolicy.
+    """
+    return take_cpus(cpu_tables(topology), topology.online, count, options)
 
 
 # ----------------------------------------------------------------------------------------------------

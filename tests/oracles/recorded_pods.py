@@ -6,7 +6,6 @@ from typing import Any
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
-from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.core.reuse import donors, reusable_cpus
 from nri_plugin.model.options import (
     CPUManagerPolicy,
@@ -22,6 +21,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
+from nri_plugin.policy.cpu_policy import reserved_cpus
 from nri_plugin.policy.hints import Provider
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod as RuntimePod

@@ -3,7 +3,6 @@
 import pytest
 
 from nri_plugin.core.engine import decide
-from nri_plugin.core.placement import reserved_cpus
 from nri_plugin.model.options import (
     Options,
     SMTOddCounts,
@@ -14,6 +13,7 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.state import State
 from nri_plugin.policy import merge
+from nri_plugin.policy.cpu_policy import reserved_cpus
 from nri_plugin.wire.nri import events as nri
 from tests.builders import container, machine, node, pod
 
