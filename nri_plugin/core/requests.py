@@ -167,11 +167,12 @@ def regime_of(options: Options, pod: PodRecord) -> Regime:
 def regime_now(options: Options, facts: PodFacts | None) -> Regime:
     """The rules for a pod with these facts of which no container was created.
 
-    Under the topology policy none the scope has no effect. An empty `spec.resources` makes the pod BestEffort.
+    Under the topology policy none the scope has no effect. A pod with an empty `spec.resources` has none of its
+    own: Kubernetes 1.36 makes it BestEffort, so nothing is allocated, and from 1.37 its containers decide.
     """
-    if facts is None or facts.pod_resources is None:
+    if facts is None or not has_own_resources(facts):
         return Regime.EACH
-    if not (options.pod_level_managers and has_own_resources(facts)):
+    if not options.pod_level_managers:
         return Regime.OFF
     return Regime.WHOLE if gives_wholes(options) else Regime.CLAIMS
 

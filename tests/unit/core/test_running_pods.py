@@ -293,6 +293,16 @@ def test_containers_of_an_admitted_pod_keep_an_odd_number_of_cpus_under_another_
     assert [len(cpus(text)) for text in before.values()] == [3, 1]
 
 
+@pytest.mark.parametrize("gate", [True, False])
+def test_the_containers_of_a_pod_with_empty_resources_decide_where_its_class_is_guaranteed(
+    gate: bool,
+) -> None:
+    """Kubernetes 1.37 makes such a pod Guaranteed; up to 1.36 it is BestEffort."""
+    life = PodLife(pod_scope(pod_level_managers=gate), part("app", 2), part("log", 0.5), resources=Amounts())
+    life.run("app", "log")
+    assert life.held["app"] == "2-3"
+
+
 def test_a_pod_that_was_admitted_under_container_scope_is_not_given_cpus_as_a_whole() -> None:
     scope = {"topology_manager_scope": TopologyManagerScope.CONTAINER}
     life = PodLife(pod_scope(**scope), *SHARING, resources=whole(6))
