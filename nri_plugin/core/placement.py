@@ -110,7 +110,8 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         state = state.with_allocation(key, held)
     is_same = held is not None and held.cpu_milli == request.cpu_milli
     # Under other options it may come to another number of CPUs. A pod that was admitted as a whole keeps what it has.
-    count = len(held.cpus) if held and is_same and pod.is_admitted else exclusive_count(node, request)
+    has = len(held.cpus) if held and is_same else 0
+    count = has if is_same and pod.is_admitted else _count_found(node, request, has)
     is_same = is_same and held is not None and len(held.cpus) == count
     if held is not None and is_same and not _is_taken_over(state, pod, request, held):
         return _kept(node, state, pod, request, held, memory)
@@ -541,16 +542,16 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
 
 
 def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
-    """How many exclusive CPUs a container that runs on `has` CPUs may have been given.
-
-    The rule for odd counts of its start need not be the one of now.
+    """How many exclusive CPUs a container gets that has `has`: as many, where a rule for odd counts gives them.
 
     Raises:
-        AdmissionError: the runtime cannot tell the number.
+        AdmissionError: as `exclusive_count`.
     """
-    rules = (SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP)
-    least, most = (exclusive_count(node, replace(request, smt_odd_counts=rule)) for rule in rules)
-    return most if has == most else least
+    # The rule of its start need not be the one of now.
+    for rule in (SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP) if has else ():
+        if has == exclusive_count(node, replace(request, smt_odd_counts=rule)):
+            return has
+    return exclusive_count(node, request)
 
 
 def adopted(

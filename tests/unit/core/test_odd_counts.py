@@ -120,6 +120,17 @@ def test_a_running_container_keeps_its_size_after_the_loss_of_the_checkpoint(the
     assert before.held == found(before, life(now, part("a", 3), cpu=3, level=False)).held
 
 
+@pytest.mark.parametrize("then", ["kubelet", "round-up"])
+@RULES
+def test_a_container_that_is_created_again_keeps_its_size(then: str, now: SMTOddCounts) -> None:
+    alone = life(then, part("a", 3), cpu=3, level=False)
+    alone.run("a")
+    before = alone.held
+    alone.on = replace(alone.on, options=replace(alone.on.options, smt_odd_counts=now))
+    alone.restart("a")
+    assert alone.held == before
+
+
 def found(before: PodLife, after: PodLife) -> PodLife:
     """An agent without a checkpoint finds the pod, and hears of its object."""
     listed = [
