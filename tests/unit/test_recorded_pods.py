@@ -124,7 +124,7 @@ def test_a_recorded_pod_with_resources_of_its_own_has_no_wish_for_memory() -> No
     wishes = {}
     for case in found:
         facts = facts_of(Pod.of({**case["pod"], "pod": case["pod"]["uid"]}))
-        facts = replace(facts, pod_resources=Amounts() if case["pod"].get("pod_resources") else None)
+        facts = replace(facts, pod_resources=Amounts(1000) if case["pod"].get("pod_resources") else None)
         record = informed(PodRecord(facts.uid, "s"), replace(facts, qos=QOSClass.GUARANTEED))
         wishes[case["id"]] = (
             bool(pod_request(Options(), record).memory_by_resource),
