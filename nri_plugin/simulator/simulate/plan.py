@@ -49,8 +49,9 @@ from nri_plugin.simulator.scenario.scenario import (
 )
 from nri_plugin.simulator.scenario.scenario import POD_KEYS as FIELDS
 from nri_plugin.simulator.scenario.steps import CONTAINER_KEYS, Run, Step, is_amount
-from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests, words
-from nri_plugin.simulator.simulate.manifests import Path as KeyPath
+from nri_plugin.simulator.simulate.manifests import Manifests
+from nri_plugin.simulator.simulate.pod_resources import ManifestError, words
+from nri_plugin.simulator.simulate.pod_resources import Path as KeyPath
 
 
 @dataclass(frozen=True, slots=True)

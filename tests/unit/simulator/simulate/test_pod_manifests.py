@@ -7,8 +7,9 @@ import yaml
 
 from nri_plugin.model.records import Amounts, QOSClass
 from nri_plugin.simulator.runtime.pods import PodSpec
-from nri_plugin.simulator.simulate.manifests import ManifestError, Manifests
+from nri_plugin.simulator.simulate.manifests import Manifests
 from nri_plugin.simulator.simulate.node import pod_requests
+from nri_plugin.simulator.simulate.pod_resources import ManifestError
 
 GIB = 1 << 30
 
