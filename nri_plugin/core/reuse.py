@@ -153,6 +153,6 @@ def init_memory_released(state: State, record: ContainerRecord) -> State:
     for name in _plain_inits_before(pod.facts, record.name):
         key = allocation_key(pod.uid, name)
         one = state.allocations.get(key)
-        if one is not None and one.memory:
+        if one is not None and one.mems:
             state = state.with_allocation(key, replace(one, mems=NO_NODES, memory=()))
     return state

@@ -46,6 +46,7 @@ from nri_plugin.model.records import (
     CgroupRef,
     ContainerFacts,
     ContainerRecord,
+    Kind,
     MemoryBlock,
     Phase,
     PodFacts,
@@ -58,6 +59,7 @@ from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri.events import Synchronize
 from tests.builders import GIB, container, machine, node, pod
 from tests.conftest import HERE
+from tests.whole_pods import PodLife, part, pod_scope, whole
 
 WRITTEN = HERE / "vectors" / "kubelet" / "checkpoints"
 STATIC = {
@@ -427,6 +429,15 @@ def test_pods_as_wholes_have_the_newer_form_and_their_memory_counts_once() -> No
 def test_without_the_facts_of_a_pod_each_container_is_shown_with_all_its_memory() -> None:
     blocks = json.loads(memory_file(node(machine(), **STATIC), LEVEL))["entries"]["p"]
     assert {name: one[0]["size"] // GIB for name, one in blocks.items()} == {"db": 3, "log": 3, "proxy": 3}
+
+
+def test_an_ended_init_container_has_no_part_of_the_memory_of_its_pod() -> None:
+    life = PodLife(pod_scope(), part("setup", 2, Kind.INIT), part("app", 4), resources=whole(6))
+    life.run("setup")
+    assert list(json.loads(memory_file(life.on, life.state))["entries"]["p1"]) == ["app", "setup"]
+    life.run("app")
+    assert list(json.loads(memory_file(life.on, life.state))["entries"]["p1"]) == ["app"]
+    assert life.held == {"": "2-7", "setup": "2-3", "app": "2-5"}
 
 
 def test_the_gate_alone_gives_the_newer_form() -> None:

@@ -19,7 +19,6 @@ from nri_plugin.core.hint_providers import OWN, cpus, memory, memory_state_of
 from nri_plugin.core.placement import in_scope, question_of, terms_of
 from nri_plugin.core.pods import pod_question, pod_terms
 from nri_plugin.core.requests import regime_of
-from nri_plugin.core.reuse import is_plain_init
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import Allocation, Amounts, Kind, PodFacts, Regime, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
@@ -113,7 +112,6 @@ class Player:
     pods: dict[str, LevelPod] = field(default_factory=dict)
     sandboxes: dict[str, RuntimePod] = field(default_factory=dict)
     messages: dict[tuple[str, str], Container] = field(default_factory=dict)
-    ended: set[str] = field(default_factory=set)
     unsound: str = ""
 
     @property
@@ -205,12 +203,6 @@ class Player:
         if (uid, name) not in self.messages and self.pods[uid].facts.container(name):
             self.create(uid, name)
         of, message = self.sandboxes[uid], self.messages[uid, name]
-        # The kubelet's books of plain init containers end with the start of a later container.
-        names = [one.name for one in self.pods[uid].facts.containers]
-        earlier = names[: names.index(name)] if name in names else []
-        self.ended |= {
-            allocation_key(uid, one) for one in earlier if is_plain_init(self.pods[uid].facts, one)
-        }
         for kind in (nri.PostCreateContainer, nri.StartContainer, nri.PostStartContainer):
             self.tell(kind(of, message))
         known = self.pods[uid].facts.container(name)
@@ -221,7 +213,6 @@ class Player:
     def remove(self, uid: str) -> None:
         self.tell(nri.StopPodSandbox(self.sandboxes[uid]))
         self.tell(nri.RemovePodSandbox(self.sandboxes[uid]))
-        self.ended = {key for key in self.ended if not key.startswith(f"{uid}/")}
         for kept in (self.pods, self.sandboxes):
             kept.pop(uid)
         self.messages = {key: one for key, one in self.messages.items() if key[0] != uid}
@@ -264,7 +255,7 @@ class Player:
         """What is held otherwise than recorded, or nothing."""
         if "default" in expect and str(self.default) != expect["default"]:
             return f"shared pool ours {self.default} recorded {expect['default']}"
-        if "machine" in expect and self.machine() != expect["machine"]:
+        if "machine" in expect and _by_group(self.machine()) != _by_group(expect["machine"]):
             return f"machine ours {self.machine()} recorded {expect['machine']}"
         if "pods" in expect:
             found = (self.compare_pod(one["pod"], one) for one in expect["pods"] if one["pod"] in self.pods)
@@ -294,7 +285,8 @@ class Player:
     def compare_container(self, uid: str, entry: Case, part: Any) -> str:
         name = entry["container"]
         held = self.state.allocations.get(allocation_key(uid, name), NOTHING)
-        blocks = held.memory if part is None else part
+        # A container of a pod as a whole has its part of the pod's memory as long as it has the pod's NUMA nodes.
+        blocks = held.memory if part is None else part * bool(held.mems)
         ours = {
             "cpuset": str(held.cpus) or None,
             "cpus": str(held.cpus or self.default),
@@ -302,8 +294,6 @@ class Player:
             "mems": list(held.mems),
             "isolation": self.isolation(uid, name),
         }
-        if allocation_key(uid, name) in self.ended:
-            ours |= {"blocks": None, "mems": []}
         told = {key: entry.get(key) for key in ours}
         told["mems"] = told["mems"] or []
         told["blocks"] = sorted(told["blocks"] or (), key=lambda one: one["type"]) or None
@@ -342,6 +332,34 @@ def _amounts_of(facts: PodFacts, name: str) -> Amounts:
     return known.amounts
 
 
+def _by_group(machine: Mapping[str, list]) -> dict[str, tuple]:
+    """A machine with the amounts of each group of nodes, as a kubelet compares them when it starts.
+
+    The kubelet gives memory back on the lowest nodes of a group, not where it was taken. The sums agree.
+    """
+    shown = {}
+    for node, (assignments, group, amounts) in machine.items():
+        members = [machine[str(other)][2] for other in group]
+        sums = {
+            name: [sum(one[name][at] for one in members if name in one) for at in range(2)]
+            for name in amounts
+        }
+        shown[node] = (assignments, group, sums)
+    return shown
+
+
+def _shown_machine(stored: Mapping[str, Any]) -> dict[str, list]:
+    """The machine of a state file, in the form of the steps; the other amounts are the machine's own."""
+    return {
+        node: [
+            one["numberOfAssignments"],
+            one["cells"],
+            {name: [memory["reserved"], memory["free"]] for name, memory in one["memoryMap"].items()},
+        ]
+        for node, one in stored.items()
+    }
+
+
 def _comparable(data: bytes) -> dict[str, Any]:
     """A state file without what does not matter: the order of blocks, and containers that hold nothing."""
     record = {key: value for key, value in parse(data).items() if key != "checksum"}
@@ -354,6 +372,8 @@ def _comparable(data: bytes) -> dict[str, Any]:
         pod: {key: _sorted_blocks(value) for key, value in entry.items()}
         for pod, entry in record.get("podEntries", {}).items()
     }
+    if "machineState" in record:
+        record["machineState"] = _by_group(_shown_machine(record["machineState"]))
     return record
 
 
