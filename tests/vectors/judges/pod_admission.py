@@ -22,7 +22,7 @@ from nri_plugin.core.requests import regime_of
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import Allocation, Amounts, Kind, PodFacts, Regime, allocation_key
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
-from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.pod_level import has_own_resources, memory_of
@@ -218,11 +218,19 @@ class Player:
         self.messages = {key: one for key, one in self.messages.items() if key[0] != uid}
 
     def forget(self, uid: str, name: str) -> None:
-        """What the kubelet does when the runtime deletes a container; here an allocation lives as long as its pod."""
+        """What the kubelet does when the runtime deletes a container; here an allocation lives as long as its pod.
+
+        Each manager keeps what the pod has as a whole until the last of its own entries is gone.
+        """
         self.state = self.state.without_allocation(allocation_key(uid, name))
-        mine = [key for key in self.state.allocations if key.startswith(f"{uid}/")]
-        if mine == [allocation_key(uid, "")]:
-            self.state = self.state.released(uid)
+        whole = allocation_key(uid, "")
+        block = self.state.allocations.get(whole)
+        if block is None:
+            return
+        left = [one for key, one in self.state.allocations_of(uid).items() if key != whole]
+        if not any(one.mems for one in left):
+            block = replace(block, mems=NO_NODES, memory=())
+        self.state = self.state.with_allocation(whole, block) if left else self.state.released(uid)
 
     def restart(self, step: Case, expect: Case) -> str:
         """A new agent on the checkpoint of the old one; it admits no running pod anew."""
