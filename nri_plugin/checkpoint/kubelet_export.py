@@ -147,12 +147,13 @@ def _memory_refusal(node: Node, record: Record) -> str:
 def kubelet_doubts(node: Node, state: State) -> list[str]:
     """Why a kubelet may not keep our allocations although its checks pass; empty where it will.
 
-    Source: kubelet v1.36.2 and v1.37.2 admit running pods anew when they start; github.com/kubernetes/kubernetes issue 140906.
+    Source: kubelet v1.36.2 and v1.37.2 admit running pods anew when they start; github.com/kubernetes/kubernetes issue
+        140906.
     """
     wholes = [named(state.pods, key) for key in state.allocations if is_whole_pod(key)]
     doubt = (
         "a kubelet of Kubernetes 1.36 or 1.37 admits running pods anew when it starts, and refuses or moves those that "
-        f"have CPUs or memory as a whole ({', '.join(wholes)}); end these pods before the export, or use a newer kubelet"
+        f"have CPUs or memory as a whole ({', '.join(wholes)}); end these pods before the export"
     )
     return [*([doubt] if wholes else ()), *_memory_doubts(node, state)]
 
@@ -296,7 +297,7 @@ def _written(
 ) -> bytes:
     """The text of a file.
 
-    Source: Kubernetes 1.37: version 4 of cpu_manager_state and version 3 of memory_manager_state have the fields and the
+    Source: kubelet v1.37.2: version 4 of cpu_manager_state and version 3 of memory_manager_state have the fields and the
         checksum of the version without pods, for older kubelets, and the whole state in `data`.
     """
     whole = {**record, "podEntries": pods} if pods else record

@@ -315,6 +315,14 @@ def test_files_of_a_kubelet_1_37_2_are_read_and_written_alike(kind: str) -> None
     assert sealed(outer, render, {"data": text, "dataChecksum": data_checksum(text)}) == raw
 
 
+def test_a_cpu_file_that_a_kubelet_of_1_37_wrote_is_read_and_written_byte_for_byte() -> None:
+    recorded = (WRITTEN / "cpu_manager_state.pod-level-v4-written-by-1.37.2.json").read_bytes()
+    on = node(machine(), **STATIC)
+    found = imported(on, allocations_in(File("cpu", recorded), None))
+    assert str(found.allocations["pod5/"].cpus) == "1-2,9-10"
+    assert cpu_file(on, found, 4) == recorded
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -87,7 +87,7 @@ def test_texts_figures_and_samples_are_listed_as_not_cases(tmp_path, capsys):
     (tmp_path / "README.md").write_text("words")
     write(tmp_path / "bench_go.json", {"results": []})
     code, lines = judged(capsys, tmp_path)
-    assert (code, lines[-1]) == (0, "44 passed, 0 failed")
+    assert (code, lines[-1]) == (0, "46 passed, 0 failed")
     listed = [line.partition(":")[0] for line in lines if "not cases" in line]
     assert {"README.md", "bench_go.json", "checkpoints/cpu_manager_state.v1-0.json"} <= set(listed)
 
