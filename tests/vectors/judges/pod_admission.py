@@ -357,7 +357,7 @@ def _by_group(machine: Mapping[str, list]) -> dict[str, tuple]:
 
 
 def _shown_machine(stored: Mapping[str, Any]) -> dict[str, list]:
-    """The machine of a state file, in the form of the steps; the other amounts are the machine's own."""
+    """The machine of a state file, in the form of the steps."""
     return {
         node: [
             one["numberOfAssignments"],
@@ -381,7 +381,13 @@ def _comparable(data: bytes) -> dict[str, Any]:
         for pod, entry in record.get("podEntries", {}).items()
     }
     if "machineState" in record:
-        record["machineState"] = _by_group(_shown_machine(record["machineState"]))
+        stored = record["machineState"]
+        record["machineState"] = _by_group(_shown_machine(stored))
+        record["sizes"] = {
+            (node, name): [memory[key] for key in ("total", "systemReserved", "allocatable")]
+            for node, one in stored.items()
+            for name, memory in one["memoryMap"].items()
+        }
     return record
 
 
