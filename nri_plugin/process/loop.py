@@ -58,6 +58,7 @@ class Loop:
         self._timers: dict[str, tuple[float, Action]] = {}
         self._after_turn: Action | None = None
         self._exit_code: int | None = None
+        self._hears_signals = False
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
         self._wake_out.setblocking(False)
@@ -134,6 +135,7 @@ class Loop:
 
         # A signal between the interpreter's last check for signals and the wait would be noticed late without this.
         signal.set_wakeup_fd(self._wake_out.fileno(), warn_on_full_buffer=False)
+        self._hears_signals = True
         for number in actions:
             signal.signal(number, hand_over)
 
@@ -163,6 +165,8 @@ class Loop:
 
     def close(self) -> None:
         """Close the descriptors."""
+        if self._hears_signals:
+            signal.set_wakeup_fd(-1)  # the number of the descriptor is given again
         self._selector.close()
         self._wake_in.close()
         self._wake_out.close()

@@ -190,7 +190,8 @@ class Life(RuleBasedStateMachine):
         exclusive = {
             key: running[key]
             for key, record in state.containers.items()
-            if key in running and (held := state.allocation_of(record)) and held.cpus
+            # One that has lost all its CPUs to the machine runs in the shared pool, which may grow.
+            if key in running and (held := state.allocation_of(record)) and running[key] <= held.cpus
         }
         told = all(
             stored[key] == str(state.allocation_of(state.containers[key]).cpus)

@@ -191,11 +191,12 @@ def test_more_posts_than_the_wake_up_socket_holds_are_all_run(loop: Loop):
 
 
 def test_a_signal_runs_its_action_in_the_loop(loop: Loop):
-    before = signal.getsignal(signal.SIGUSR1), signal.set_wakeup_fd(-1)
+    before = signal.getsignal(signal.SIGUSR1)
     try:
         loop.handle_signals({signal.SIGUSR1: lambda: loop.stop(7)})
         os.kill(os.getpid(), signal.SIGUSR1)
         assert loop.run() == 7
     finally:
-        signal.signal(signal.SIGUSR1, before[0])
-        signal.set_wakeup_fd(before[1])
+        signal.signal(signal.SIGUSR1, before)
+        loop.close()
+    assert signal.set_wakeup_fd(-1) == -1
