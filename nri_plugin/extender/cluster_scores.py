@@ -39,6 +39,9 @@ from nri_plugin.kube.pod_demand import PodDemand
 
 MAX_SCORE = 100
 
+LEAST_SCORE = -(1 << 53)
+"""Of a zone with less than nothing available. A larger number of a float may be none of an integer."""
+
 MOST_SETS = 2048
 """Most columns: all pairs of 64 NUMA nodes, all sets of 12."""
 
@@ -141,7 +144,8 @@ def _balanced(request: Request, batch: Batch, weights: Weights) -> Scores:  # no
     for share in shares:
         is_over |= share > 1
     shares = [np.where(is_over, 1.0, share) for share in shares]  # avoids squares that no integer can hold
-    return np.where(is_over, 0, ((1 - _variance(shares, is_over)) * MAX_SCORE).astype(np.int64))
+    scores = np.maximum((1 - _variance(shares, is_over)) * MAX_SCORE, LEAST_SCORE)
+    return np.where(is_over, 0, scores.astype(np.int64))
 
 
 def _shares(amount: int, have: Amounts) -> NDArray[np.float64]:

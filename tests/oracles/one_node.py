@@ -11,6 +11,7 @@ from operator import add
 
 from nri_plugin.extender.cluster import needs_no_filter, stays
 from nri_plugin.extender.cluster_scores import (
+    LEAST_SCORE,
     MAX_SCORE,
     DistanceBonus,
     Scoring,
@@ -149,7 +150,7 @@ def balanced_allocation(request: Amounts, available: Amounts, weights: Weights) 
     shares = [_share(amount, available.get(name, 0)) for name, amount in request.items()]
     if any(share > 1 for share in shares):
         return 0
-    return int((1 - sample_variance(shares)) * MAX_SCORE)
+    return max(LEAST_SCORE, int((1 - sample_variance(shares)) * MAX_SCORE))
 
 
 def sample_variance(values: list[float]) -> float:
