@@ -255,7 +255,8 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
     holders: dict[str, int] = {}
     for record in state.containers.values() if holding else ():
         if record.pod_uid in holding and record.id not in strange:
-            holders[record.key] = max(holders.get(record.key, 0), _liveliness(record))
+            for key in (record.key, allocation_key(record.pod_uid, "")):
+                holders[key] = max(holders.get(key, 0), _liveliness(record))
     empty = replace(state, allocations={})
     for one in sorted(unseen, key=lambda one: -_liveliness(one.record)):
         record = one.record

@@ -545,3 +545,14 @@ def test_the_facts_of_an_imported_pod_are_kept_and_change_nothing() -> None:
     assert facts_come(life).steps == ("facts",)
     assert (life.held, life.state.pods["p1"].facts) == (before, life.facts)
     assert facts_come(life).steps == ("facts-too-late",)
+
+
+def test_a_pod_that_runs_keeps_cpus_of_no_container_beside_one_without_a_record() -> None:
+    life = PodLife(pod_scope(), part("app", 2), resources=whole(6))
+    life.run("app")
+    assert life.held == {"": "2-7", "app": "2-3"}
+    other = pod("p2")
+    beside = container(other, "c", cpu=2, memory=GIB, cpus="4-5")
+    life.tell(nri.Synchronize((life.of, other), (*listed(life, {"app": "2-3"}), beside)))
+    assert life.held == {"": "2-7", "app": "2-3"}
+    assert life.state.allocations["p2/c"].cpus.isdisjoint(cpus("2-7"))
