@@ -38,6 +38,7 @@ class AgentEvidence:
         in_memory: whether the state directory is gone after a reboot; None when it is not there.
         free_bytes: left where it is.
         exporter: empty when its socket accepts connections, else why not; None when no exporter was set up.
+        pod_level: the feature gate PodLevelResourceManagers is on.
         fights: containers whose cpusets another program overwrites repeatedly, as the agent reports.
         rivals: other programs that assign CPUs to containers; hidden where processes are.
         observing: the running agent only observes.
@@ -62,6 +63,7 @@ class AgentEvidence:
     in_memory: bool | None = None
     free_bytes: int | None = None
     exporter: str | Hidden | None = None
+    pod_level: bool = False
     fights: Sequence[str] = ()
     rivals: Sequence[str] | Hidden = ()
     observing: bool = False
@@ -226,8 +228,11 @@ def _checkpoint(seen: AgentEvidence) -> Finding:
 
 
 def _exporter(seen: AgentEvidence) -> Finding | None:
-    if seen.exporter is None:
+    if seen.exporter is None and not seen.pod_level:
         return None
+    if seen.exporter is None:
+        says = "PodLevelResourceManagers is on and has no effect: only the exporter tells which pods have resources of their own"
+        return to_do(says, "run it", "nri-pin export")
     if isinstance(seen.exporter, Hidden):
         return not_visible(seen.exporter, "whether the exporter answers cannot be seen")
     if seen.exporter:

@@ -350,6 +350,7 @@ class _Collector:
             in_memory=is_in_memory(str(place)) if there else None,
             free_bytes=machine_files.free_bytes(str(place)) if there else None,
             exporter=self._exporter(),
+            pod_level=self.config.config is not None and self.config.config.options.pod_level_managers,
             fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
             rivals=self.processes if isinstance(self.processes, Hidden) else self.rivals,
             observing=status is not None and status.observing,

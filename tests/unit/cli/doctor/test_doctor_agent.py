@@ -96,6 +96,8 @@ def test_an_agent_that_only_observes_is_said_to_and_leaves_others_alone() -> Non
             Verdict.TO_DO,
             "nothing is published to the cluster",
         ),
+        ({"pod_level": True}, "exporter", Verdict.TO_DO, "PodLevelResourceManagers is on and has no effect"),
+        ({"exporter": "", "pod_level": True}, "exporter", Verdict.OK, "takes connections"),
         ({"exporter": OUT_OF_SIGHT}, "exporter", Verdict.NOT_VISIBLE, "cannot be seen"),
         ({"fights": ("shop/web/app",)}, "fights", Verdict.TO_DO, "overwrites the cpusets of shop/web/app"),
         ({"rivals": ("koordlet",)}, "rivals", Verdict.TO_DO, "koordlet gives CPUs"),
