@@ -462,6 +462,9 @@ class ForgetfulKubelet(Kubelet):
         refused = super().create(facts, one)
         unfit = self.unfit.setdefault(facts.uid, set())
         (unfit.add if refused else unfit.discard)(one.name)
+        if not self.state.pods[facts.uid].is_admitted:
+            # It was found running, and the rest of it does not fit: its containers are placed one by one.
+            self.tale.admitted.discard(facts.uid)
         return refused
 
     def end(self, uid: str) -> None:
