@@ -556,3 +556,14 @@ def test_a_pod_that_runs_keeps_cpus_of_no_container_beside_one_without_a_record(
     life.tell(nri.Synchronize((life.of, other), (*listed(life, {"app": "2-3"}), beside)))
     assert life.held == {"": "2-7", "app": "2-3"}
     assert life.state.allocations["p2/c"].cpus.isdisjoint(cpus("2-7"))
+
+
+def test_a_container_that_runs_keeps_its_cpus_against_a_pod_of_which_nothing_runs() -> None:
+    life = PodLife(pod_scope(), part("app", 2), resources=whole(6))
+    life.run("app")
+    other = pod("p2")
+    beside = container(other, "c", cpu=2, memory=GIB, cpus="4-5")
+    decision = life.tell(nri.Synchronize((life.of, other), (*listed(life, {"app": "2-3"}, "app"), beside)))
+    assert decision.state.allocations["p2/c"].cpus == cpus("4-5")
+    assert life.held == {"app": "2-3"}
+    assert life.state.pods["p1"].is_admitted, "app has what it had"
