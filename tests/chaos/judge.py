@@ -14,7 +14,7 @@ from nri_plugin.model.records import (
     is_whole_pod,
     pod_of,
 )
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
@@ -158,7 +158,7 @@ class Judge:
         for other, theirs in running.items():
             if other == key or theirs.isdisjoint(cpus) or self._name(other) == self._name(key):
                 continue
-            if not self._is_one_pool(other, key):
+            if not (self._is_one_pool(other, key) or self._has_lost_all(other, key)):
                 self._say("overlap", f"{other} runs on {theirs & cpus} of {key} after {story}")
 
     def _look_for_leaks(self, state: State, story: str) -> None:
@@ -208,6 +208,13 @@ class Judge:
         return first.sandbox is second.sandbox and may_run_together(
             first.sandbox.spec, first.message.name, second.message.name
         )
+
+    def _has_lost_all(self, one: str, other: str) -> bool:
+        """While all CPUs of a container are offline, it runs on those that its pod shares, perhaps with one other only."""
+        records = {record.message.id: record for record in self.runtime.records()}
+        had = self.promised.get(one, NO_CPUS)
+        is_gone = bool(had) and had.isdisjoint(self.node.topology.online)
+        return is_gone and records[one].sandbox is records[other].sandbox
 
     def _has_cgroup(self, parent: str) -> bool:
         return bool(parent) and cgroup_path(CgroupRef(parent)) in self.tree
