@@ -82,7 +82,11 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     pods = {uid: pod if uid in going_on else without_admission(pod) for uid, pod in regimes.items()}
     after = State(pods, records, kept)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
-    strange = [c for c in listed.values() if c.id not in state.containers]
+    strange = [
+        c
+        for c in listed.values()
+        if c.id not in state.containers or _has_grown(node, after, records[c.id], c)
+    ]
     may_hold = _may_hold(after) | {records[c.id].pod_uid for c in strange if c.env}
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
@@ -242,12 +246,21 @@ def _settled(
     }
 
 
+def _has_grown(node: Node, state: State, record: ContainerRecord, container: Container) -> bool:
+    """Whether the container runs on its CPUs and on more, as many as it asks for now: an outdated checkpoint lacks the resize."""
+    held, stored = state.allocations.get(record.key), record.stored_cpus
+    if held is None or not held.cpus or held.cpus == stored or not held.cpus <= stored:
+        return False
+    request = _request(node, state.pods[record.pod_uid], container)
+    return request is not None and request.exclusive_cpus == len(record.stored_cpus)
+
+
 def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> State:
     """The state without allocations that ended while the checkpoint could not be saved.
 
     A claim is the allocation of an unknown container, where its CPUs are exactly what it asks for. A running container
     wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
-    one wins: its allocation changes by a resize alone, and a resize is always saved.
+    one wins: its allocation changes by a resize alone, and one that has grown since counts as unknown.
     """
     # 1. The known containers, by allocation: how alive the liveliest container of each is.
     strange = {one.record.id for one in unseen}

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 
+import pytest
+
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect, MemoryManagerPolicy, Node, SMTOddCounts, TopologyManagerPolicy
@@ -358,3 +360,22 @@ def test_nobody_takes_the_last_cpus_of_the_shared_pool_from_an_older_checkpoint(
     after = decide(on, state, nri.Synchronize((most[0], former, runs[0]), (most[1], runs[1]))).state
     assert after.allocations["a/c"].cpus == cpus("2-3")
     assert after.containers[runs[1].id].unplaced
+
+
+@pytest.mark.parametrize(
+    ("asks", "runs_on", "has"),
+    [
+        (4, "2-5", "2-5"),  # the record of its resize is lost
+        (4, "2-7", "2-3"),  # more than it asks for: its cpuset was not written yet
+        (2, "2-5", "2-3"),
+    ],
+)
+def test_a_container_that_has_grown_since_the_checkpoint_keeps_its_cpus(
+    asks: int, runs_on: str, has: str
+) -> None:
+    on = node()
+    older = decide(on, EMPTY, nri.CreateContainer(pod(), container(pod(), cpu=2))).state
+    older = decide(on, older, nri.StartContainer(pod(), container(pod(), cpu=2, cpus="2-3"))).state
+    assert older.allocations["p1/c"].cpus == cpus("2-3")
+    grown = container(pod(), cpu=asks, cpus=runs_on)
+    assert listed(on, older, (pod(), grown)).state.allocations["p1/c"].cpus == cpus(has)
