@@ -251,9 +251,9 @@ def _is_live(record: ContainerRecord) -> bool:
 
 
 def _sizes(node: Node, pod: PodRecord, facts: PodFacts) -> Iterator[PodFacts]:
-    """The pod by each rule for odd counts that it may have been admitted by: that of now need not be the one of then."""
+    """The pod's facts under each rule for odd counts that may have admitted it; the rule may have changed since."""
     for rule in dict.fromkeys((node.options.smt_odd_counts, SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP)):
-        with suppress(AdmissionError):  # by now it would be refused
+        with suppress(AdmissionError):  # this rule refuses the pod, so it did not admit it
             yield in_whole_cores(
                 replace(node, options=replace(node.options, smt_odd_counts=rule)), pod, facts
             )

@@ -542,12 +542,12 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
 
 
 def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
-    """How many exclusive CPUs a container gets that has `has`: as many, where a rule for odd counts gives them.
+    """How many exclusive CPUs a container gets that has `has` now. It keeps them if any rule for odd counts gives as many.
 
     Raises:
         AdmissionError: as `exclusive_count`.
     """
-    # The rule of its start need not be the one of now.
+    # The rule may have changed since the container started.
     for rule in (SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP) if has else ():
         if has == exclusive_count(node, replace(request, smt_odd_counts=rule)):
             return has

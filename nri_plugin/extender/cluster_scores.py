@@ -40,7 +40,7 @@ from nri_plugin.kube.pod_demand import PodDemand
 MAX_SCORE = 100
 
 LEAST_SCORE = -(1 << 53)
-"""Of a zone with less than nothing available. A larger number of a float may be none of an integer."""
+"""The lowest score, for zones that publish negative amounts. A lower floating-point score may not fit an integer."""
 
 MOST_SETS = 2048
 """Most columns: all pairs of 64 NUMA nodes, all sets of 12."""
