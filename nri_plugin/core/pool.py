@@ -38,9 +38,10 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     Only running containers are written: a created one has no cgroup before it starts, and `own_write` writes it then.
     Narrowing comes before widening, so that at no moment a CPU is in two sets.
     """
+    left = _left_floor(node, before, after)
     # The same allocations mean the same pool: most events end here.
     if before.allocations is after.allocations or not _writes_cgroups(node, before, after):
-        return ()
+        return left
     pool_before, pool_after = before.shared_pool(node), after.shared_pool(node)
     # 1. The slices, which bound all containers below at once.
     slices = _bounding(node, before, after)
@@ -60,7 +61,15 @@ def pool_writes(node: Node, before: State, after: State) -> tuple[CpusetWrite, .
     if pool_before != pool_after and not slices:
         # All files are written above; slices that bound none of them come last.
         widening.extend(_floor(node, after, slices_of(after)))
-    return (*narrowing, *widening)
+    return (*narrowing, *widening, *left)
+
+
+def _left_floor(node: Node, before: State, after: State) -> tuple[CpusetWrite, ...]:
+    """The pool on slices whose last pod is gone: no later write would reach them, and none of their files waits."""
+    if len(after.pods) >= len(before.pods) or not _writes_cgroups(node, before, after):
+        return ()
+    named = slices_of(after)
+    return _floor(node, after, [one for one in slices_of(before) if one not in named])
 
 
 def _affected(
@@ -109,17 +118,22 @@ def bounded_writes(state: State, write: CpusetWrite) -> list[CpusetWrite]:
     ]
 
 
-def all_writes(node: Node, state: State, *, waits: bool = False) -> tuple[CpusetWrite, ...]:
+def all_writes(
+    node: Node, state: State, *, before: State | None = None, waits: bool = False
+) -> tuple[CpusetWrite, ...]:
     """Every cgroup that the agent sets; the writer skips those that already have the value.
 
     With `waits` only those that an answer has to wait for. The slices come first, as far as they hold too much: another
-    agent may have ended before it wrote the files below.
+    agent may have ended before it wrote the files below. `before` is the state whose pool the cgroups may hold.
     """
-    if not _writes_cgroups(node, state):
+    former = state if before is None else before
+    if not _writes_cgroups(node, former, state):
         return ()
     pool = state.shared_pool(node)
     own = _exclusive_by_key(node, state)
-    slices = floor_writes(node, state)
+    slices = _floor(node, state, slices_of(state))
+    # Nothing waits once the agent pins no more: nobody would write it.
+    waits = waits and pins(node, state)
     bounds = [replace(write, narrows=True, bounds=waits) for write in slices]
     writes = [
         CpusetWrite(record.cgroup, own.get(record.key, pool), record.id)
@@ -128,7 +142,7 @@ def all_writes(node: Node, state: State, *, waits: bool = False) -> tuple[Cpuset
     ]
     # The shared pool first: it leaves the exclusive CPUs before their containers enter them.
     writes.sort(key=lambda write: write.cpus != pool)
-    return (*bounds, *writes, *(() if waits else slices))
+    return (*bounds, *writes, *(() if waits else slices), *_left_floor(node, former, state))
 
 
 def own_write(node: Node, state: State, record: ContainerRecord) -> tuple[CpusetWrite, ...]:

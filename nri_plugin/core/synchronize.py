@@ -112,7 +112,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     return Decision(
         after,
         SynchronizeResponse(updates),
-        writes=all_writes(node, after, waits=True),
+        writes=all_writes(node, after, before=state, waits=True),
         steps=(*steps, *adopted_steps, *(("pod-pool-kept",) * pools)),
     )
 

@@ -4,9 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.agent.handler import untold_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide
+from nri_plugin.core.pod_news import PodHasEnded
 from nri_plugin.core.pool import (
     all_writes,
     bounded_writes,
@@ -108,6 +110,37 @@ def test_under_policy_none_the_slices_are_opened_last() -> None:
     on = node(cpu_manager_policy=CPUManagerPolicy.NONE)
     writes = decide(on, before, nri.StopPodSandbox(pod("x"))).writes
     assert [write.target for write in writes[2:]] == [BURSTABLE, BEST_EFFORT]
+
+
+def _pinned() -> State:
+    return run(ON, State(), pod("x"), container(pod("x"), cpu=2))
+
+
+_ENDS = {
+    "removed": (nri.RemovePodSandbox(pod("x")),),
+    "stopped and removed before a slice could be written": (
+        nri.StopPodSandbox(pod("x")),
+        nri.RemovePodSandbox(pod("x")),
+    ),
+    "its cgroup is gone": (untold_removal(_pinned().pods["x"]),),
+    "ended, says the exporter, and removed": (PodHasEnded(pod("x")), nri.RemovePodSandbox(pod("x"))),
+    "not in the runtime's list": (nri.Synchronize((), ()),),
+}
+
+
+@pytest.mark.parametrize("policy", [CPUManagerPolicy.STATIC, CPUManagerPolicy.NONE])
+@pytest.mark.parametrize("ends", _ENDS.values(), ids=_ENDS)
+def test_the_slices_widen_with_the_end_of_the_last_pod_however_it_became_known(
+    ends: tuple[nri.NRIEvent, ...], policy: CPUManagerPolicy
+) -> None:
+    on, state = node(cpu_manager_policy=policy), _pinned()
+    held = {BURSTABLE: cpus("0-1,4-15"), BEST_EFFORT: cpus("0-1,4-15")}
+    for event in ends:
+        decision = decide(on, state, event)
+        held |= {write.target: write.cpus for write in decision.writes if write.target in held}
+        state = decision.state
+    assert not state.pods
+    assert held == {BURSTABLE: cpus("0-15"), BEST_EFFORT: cpus("0-15")}
 
 
 def test_a_pool_that_has_nothing_in_common_with_the_former_one_is_written_as_a_whole() -> None:
