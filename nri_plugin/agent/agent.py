@@ -20,16 +20,16 @@ from pathlib import Path
 
 from nri_plugin.agent.arguments import HELP, Arguments, parse
 from nri_plugin.agent.assembly import Assembly, collect_garbage_between_requests
-from nri_plugin.agent.connection import adopt, connect
+from nri_plugin.agent.connection import SocketWatch, adopt, connect
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, RuntimeLink
+from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, UNNOTICED, RuntimeLink
 from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
 from nri_plugin.agent.startup import Reload, build_node
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock
-from nri_plugin.model.errors import ConfigError, LocalProtocolError, NriPinError
+from nri_plugin.model.errors import ConfigError, HostError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, set_up
 from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
@@ -151,7 +151,11 @@ def serve(
     log = set_up(config.log_level, config.log_format, Path(config.state_dir))
     loop = Loop()
     link = RuntimeLink(
-        loop, open_socket=partial(connect, config.nri_socket), new_session=identity.session, log=log
+        loop,
+        open_socket=partial(connect, config.nri_socket),
+        new_session=identity.session,
+        log=log,
+        made=watch_socket(config.nri_socket, log),
     )
     assembly = Assembly(config, log, loop, link, record)
 
@@ -181,6 +185,15 @@ def serve(
             build_node(config, None)
 
     return run(loop, link, Reload(load_again, link, log), log, begin, lease, life)
+
+
+def watch_socket(path: str, log: logging.Logger) -> SocketWatch | None:
+    """Return a watch of the runtime's socket; None, and a warning in the log, where the kernel has none left."""
+    try:
+        return SocketWatch(path)
+    except HostError as error:
+        say(log, logging.WARNING, UNNOTICED, err=error)
+        return None
 
 
 # The loop of every agent

@@ -1,16 +1,19 @@
 """One connection to the runtime: its socket, its session, and the pauses between attempts to connect.
 
+`SocketWatch` ends a pause when the runtime makes its socket.
 `RuntimeConnection` does steps 1 and 8 of a request (see `handler.py`): bytes to events, and replies to bytes. The
 session in `nri_plugin.wire.nri` knows the protocol and does no I/O; `Transport` does the I/O and never waits.
 """
 
 import logging
+import os
 import random
 import socket
 from collections.abc import Callable
 
 from nri_plugin.agent.outcome import RequestReply, name_of
 from nri_plugin.core.decision import EffectiveCheck
+from nri_plugin.host.cgroup_watch import IN_CREATE, IN_DELETE_SELF, IN_MOVE_SELF, IN_MOVED_TO, Inotify
 from nri_plugin.model.errors import HostError, LocalProtocolError, RemoteProtocolError
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import NRIResponse, Request, SessionEvent
@@ -223,3 +226,58 @@ class ReconnectBackoff:
     def reset(self) -> None:
         """Connect at once after the next loss: this connection served."""
         self._tries = 0
+
+
+class SocketWatch:
+    """Notices that the runtime's socket was made, also where its directory is missing or is replaced.
+
+    Args:
+        path: of the socket.
+
+    Raises:
+        HostError: the kernel has no watch left.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._inotify = Inotify()
+        self._watch: int | None = None
+        self._renew()
+
+    def fileno(self) -> int:
+        """The descriptor, readable after a change."""
+        return self._inotify.fileno()
+
+    def read(self) -> bool:
+        """Read the changes; return whether the socket was made.
+
+        Raises:
+            HostError: the kernel has no watch left.
+        """
+        is_made = False
+        while notices := self._inotify.read():
+            is_made = is_made or os.path.basename(self._path) in {notice.name for notice in notices}
+        before = self._watch
+        self._renew()
+        # In a directory that is new to the watch, the socket may have been made before the watch.
+        return is_made or (self._watch != before and os.path.exists(self._path))
+
+    def close(self) -> None:
+        """Remove the watch."""
+        self._inotify.close()
+
+    def _renew(self) -> None:
+        """Watch the socket's directory, or the nearest existing one above it, where the next one will be made."""
+        made = missing = None
+        while made is None or (
+            missing is not None and os.path.isdir(missing)
+        ):  # it was made since the look at it
+            folder, missing = os.path.dirname(os.path.realpath(self._path)), None
+            while (made := self._inotify.add(folder, _ON_THE_WAY)) is None:
+                missing, folder = folder, os.path.dirname(folder)
+        if self._watch is not None and self._watch != made:
+            self._inotify.remove(self._watch)
+        self._watch = made
+
+
+_ON_THE_WAY = IN_CREATE | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF

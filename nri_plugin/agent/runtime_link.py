@@ -14,7 +14,13 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nri_plugin.agent.connection import LONGEST_PAUSE_S, ReconnectBackoff, RuntimeConnection, Transport
+from nri_plugin.agent.connection import (
+    LONGEST_PAUSE_S,
+    ReconnectBackoff,
+    RuntimeConnection,
+    SocketWatch,
+    Transport,
+)
 from nri_plugin.agent.handler import Handler
 from nri_plugin.model.errors import (
     HostError,
@@ -47,6 +53,11 @@ EXIT_CONFIGURATION = 2
 HEALTHY_S = 1.0
 """After a connection that served this long the agent connects again at once, after a shorter one with growing pauses."""
 
+UNNOTICED = "a new socket of the runtime is not noticed; the agent tries to connect by the clock"
+
+MADE_PAUSE_S, MADE_TRIES = 0.005, 20
+"""Between the call that makes a socket and the one that listens, a connection is refused."""
+
 
 class RuntimeLink:
     """Connects, registers, passes requests on, and connects again.
@@ -61,7 +72,8 @@ class RuntimeLink:
             agent has its own configuration.
         can_reconnect: False for an agent that the runtime started.
         log: takes lines about the connection.
-        backoff: pauses between attempts.
+        backoff: pauses between attempts that fail.
+        made: ends a pause when the runtime makes its socket; None where nothing notices that.
 
     Attributes:
         handler: handles requests; None until the agent may serve.
@@ -80,6 +92,7 @@ class RuntimeLink:
         can_reconnect: bool = True,
         log: logging.Logger,
         backoff: ReconnectBackoff | None = None,
+        made: SocketWatch | None = None,
     ) -> None:
         self.handler = handler
         self.waits_for = ""
@@ -91,6 +104,7 @@ class RuntimeLink:
         self._can_reconnect = can_reconnect
         self._log = log
         self._backoff = backoff or ReconnectBackoff()
+        self._made, self._prompt_tries = made, 0
         self._connection: RuntimeConnection | None = None
         self._absence = LogRateLimit()
         self._loss = LogRateLimit()
@@ -112,13 +126,16 @@ class RuntimeLink:
     # ------------------------------------------------------- connect, lose, connect again
 
     def connect(self) -> None:
-        """Connect and register; a failure is tried again later."""
+        """Connect and register; a failure is tried again later, or when the runtime makes its socket."""
+        if self._made is not None:
+            self._loop.watch(self._made, self._socket_made)
         try:
             sock = self._open_socket()
         except HostError as error:
             self._is_absent(error)
             return
         self._absence.forget()
+        self._prompt_tries = 0
         connection = self._connection = RuntimeConnection(
             self._new_session(self._hears), Transport(sock), self._log, self._loop.clock
         )
@@ -135,6 +152,23 @@ class RuntimeLink:
         if connection is not None:
             self._loop.forget(connection.transport.sock)
             connection.transport.close()
+
+    def _socket_made(self) -> None:
+        if self._made is None:
+            return
+        try:
+            is_made = self._made.read()
+        except HostError as error:
+            say(self._log, logging.WARNING, UNNOTICED, err=error)
+            self._loop.forget(self._made)
+            self._made = None
+            return
+        if not is_made:
+            return
+        self._prompt_tries = MADE_TRIES
+        if self._connection is None:  # else its end has not been read yet
+            self._backoff.reset()
+            self._loop.set_timer("connect", self._loop.clock(), self.connect)
 
     def _hears(self, namespace: str) -> bool:
         """Return whether annotations of pods in the namespace are read, by the configuration of this moment."""
@@ -168,7 +202,11 @@ class RuntimeLink:
         if not self._can_reconnect:
             self._loop.stop(EXIT_CONNECTION_ENDED)
             return
-        self._loop.set_timer("connect", self._loop.clock() + self._backoff.next_pause(), self.connect)
+        if self._prompt_tries:
+            self._prompt_tries, pause_s = self._prompt_tries - 1, MADE_PAUSE_S
+        else:
+            pause_s = self._backoff.next_pause()
+        self._loop.set_timer("connect", self._loop.clock() + pause_s, self.connect)
 
     # ------------------------------------------------------------------- calls of the loop
 

@@ -26,6 +26,9 @@ EXIT_YIELDED = 75
 LOOK_PAUSE_S = 0.25
 """Seconds between two checks for a newer agent, which waits one second for this one."""
 
+ABSENT_PAUSE_S = 0.02
+"""The same while the directory of the socket is missing: the runtime makes it with its socket."""
+
 YIELD_S = 1.0
 """Seconds that an agent started by the runtime waits for the one that serves. Its configuration may take two."""
 
@@ -105,7 +108,9 @@ class ServingLease:
         self._lock.close()
 
     def _look_later(self) -> None:
-        self._loop.set_timer(TIMER, self._loop.clock() + LOOK_PAUSE_S, self._look)
+        is_absent = not self.is_serving and not os.path.isdir(self._lock.folder)
+        pause_s = ABSENT_PAUSE_S if is_absent else LOOK_PAUSE_S
+        self._loop.set_timer(TIMER, self._loop.clock() + pause_s, self._look)
 
     def _look(self) -> None:
         if self._is_replaceable and self._lock.is_wanted():

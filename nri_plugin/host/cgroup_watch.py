@@ -18,6 +18,10 @@ from nri_plugin.model.errors import HostError
 # Inotify is not in the standard library, so it is called by ctypes. Source: inotify(7).
 
 IN_MODIFY = 0x2
+IN_MOVED_TO = 0x80
+IN_CREATE = 0x100
+IN_DELETE_SELF = 0x400
+IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000

@@ -1,13 +1,25 @@
+import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.agent import connection
-from nri_plugin.agent.connection import ReconnectBackoff, RuntimeAbsentError, Transport, adopt, connect
+from nri_plugin.agent.agent import PluginIdentity
+from nri_plugin.agent.connection import (
+    ReconnectBackoff,
+    RuntimeAbsentError,
+    SocketWatch,
+    Transport,
+    adopt,
+    connect,
+)
+from nri_plugin.agent.runtime_link import MADE_PAUSE_S, RuntimeLink
 from nri_plugin.model.errors import HostError, RemoteProtocolError
+from nri_plugin.process.loop import Loop
+from tests.agent_fakes import Clock
 
 
 @pytest.fixture
@@ -136,3 +148,66 @@ def test_jitter_shortens_a_pause_by_at_most_a_quarter():
 def test_pauses_stay_at_their_longest_for_ever():
     backoff = ReconnectBackoff(draw=lambda: 0.0)
     assert {backoff.next_pause() for _ in range(5000)} >= {5.0}
+
+
+def _away(path: Path) -> None:
+    """The runtime has ended in order and its socket is gone."""
+
+
+def _killed(path: Path) -> None:
+    """The runtime was killed and its socket is still there."""
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+
+
+def _never_there(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.parent.rmdir()
+
+
+def _linked(path: Path) -> None:
+    path.parent.rmdir()
+    path.parent.symlink_to(path.parent.with_name("elsewhere"))
+    path.parent.readlink().mkdir()
+
+
+@pytest.mark.parametrize("before", [_away, _killed, _never_there, _linked])
+@pytest.mark.parametrize("is_replaced", [False, True], ids=["", "the directory is replaced"])
+def test_the_agent_connects_within_milliseconds_of_a_new_socket(
+    tmp_path: Path, before: Callable[[Path], None], is_replaced: bool
+):
+    path = tmp_path / "run" / "nri" / "nri.sock"
+    path.parent.mkdir(parents=True)
+    before(path)
+    clock = Clock()
+    loop = Loop(clock)
+    link = RuntimeLink(
+        loop,
+        open_socket=lambda: connect(str(path)),
+        new_session=PluginIdentity("nri-pin", "90").session,
+        log=logging.getLogger("made"),
+        made=SocketWatch(str(path)),
+    )
+    try:
+        link.connect()
+        for _ in range(20):  # it has been away for long: the next attempt by the clock is seconds away
+            clock.now += 5.0
+            loop.run_once()
+        if is_replaced and path.parent.is_dir() and not path.parent.is_symlink():
+            path.unlink(missing_ok=True)
+            path.parent.rmdir()
+            loop.run_once()
+        path.unlink(missing_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            loop.run_once()  # refused: nothing listens yet
+            listener.listen()
+            listener.setblocking(False)
+            clock.now += MADE_PAUSE_S
+            loop.run_once()
+            accepted, _ = listener.accept()
+            accepted.close()
+    finally:
+        link.close()
+        loop.close()
