@@ -186,6 +186,7 @@ class PlayedNode:
             "ActiveState": "active" if known.active else "inactive",
             "UnitFileState": "enabled" if known.enabled else "disabled",
             "NRestarts": str(known.restarts),
+            "MainPID": "100" if unit == KUBELET and known.active else "0",
             "FragmentPath": f"/usr/lib/systemd/system/{unit}",
             "DropInPaths": " ".join(
                 f"/{self._drop_in()}" for _ in range(self.path(self._drop_in()).exists())

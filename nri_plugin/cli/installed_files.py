@@ -200,7 +200,7 @@ def misfits(config: loading.Config) -> Iterator[str]:
 def runtime_settings(view: NodeView) -> NRISettings | None:
     """The NRI settings of the node's runtime; None where they cannot be read."""
     processes = view.processes()
-    process = None if isinstance(processes, Hidden) else find_runtime(processes)
+    process = None if isinstance(processes, Hidden) else find_runtime(view, processes)
     name = find_name(view, process)
     if not name or isinstance(name, Hidden):
         return None

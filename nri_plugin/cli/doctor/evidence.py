@@ -132,25 +132,32 @@ class _Collector:
         return self.topology if isinstance(self.topology, Topology) else None
 
     def _runs(self, name: str) -> bool:
-        return any(process.name == name for process in self.running)
+        return bool(self.view.services(self.running, lambda process: process.name == name)[0])
 
     @cached_property
     def rivals(self) -> list[str]:
-        """Running programs that assign CPUs to containers."""
-        return sorted({RIVALS[process.name] for process in self.running if process.name in RIVALS})
+        """Running programs that assign CPUs to containers, most of them in pods."""
+        found, _ = self.view.services(
+            self.running, lambda process: process.name in RIVALS, in_containers=True
+        )
+        return sorted({RIVALS[process.name] for process in found})
 
     # ---- the container runtime
 
     @cached_property
+    def runtime_process(self) -> Process | None:
+        return runtime_files.find_runtime(self.view, self.running)
+
+    @cached_property
     def runtime_name(self) -> str | Hidden:
-        process = runtime_files.find_runtime(self.running)
-        name = runtime_files.find_name(self.view, process, self.asked.runtime_config)
+        name = runtime_files.find_name(self.view, self.runtime_process, self.asked.runtime_config)
         return self.processes if name == "" and isinstance(self.processes, Hidden) else name
 
     @cached_property
     def runtime_version(self) -> str | Hidden:
-        process = runtime_files.find_runtime(self.running)
-        return runtime_files.read_version(self.view, process, self._files_of) if self.runtime_name else ""
+        if not self.runtime_name:
+            return ""
+        return runtime_files.read_version(self.view, self.runtime_process, self._files_of)
 
     @property
     def _files_of(self) -> str:
@@ -166,7 +173,7 @@ class _Collector:
         return runtime_files.read_settings(
             self.view,
             self._files_of,
-            runtime_files.find_runtime(self.running),
+            self.runtime_process,
             self.asked.runtime_config,
             merges_keys=version is None or version >= (2, 0, 0),
         )
@@ -209,7 +216,8 @@ class _Collector:
 
     @cached_property
     def kubelet_settings(self) -> KubeletSettings | Hidden | None:
-        return kubelet_files.read_kubelet(self.view, kubelet_files.find_kubelet(self.running))
+        own, _ = kubelet_files.kubelets(self.view, self.running)
+        return kubelet_files.read_kubelet(self.view, own[0] if own else None)
 
     @cached_property
     def kubelet(self) -> KubeletEvidence:
@@ -242,13 +250,10 @@ class _Collector:
 
     @cached_property
     def agent_process(self) -> Process | None:
-        for process in self.running:
-            words = [os.path.basename(word) for word in process.args[:3]]
-            if OUR_PROGRAM in words and "run" in process.args[:4]:
-                return process
-            if any(word.endswith(f"-{OUR_PROGRAM}") for word in words):
-                return process
-        return None
+        """The agent: of this host, or the one in a container that listens on its socket in the state directory."""
+        socket = os.path.join(self.asked.state_dir or DEFAULT_DIR, STATUS_SOCKET)
+        found, _ = self.view.services(self.running, _is_agent, [socket])
+        return found[0] if found else None
 
     @cached_property
     def config(self) -> _FoundConfig:
@@ -447,6 +452,12 @@ class _Collector:
             return config is not None and config.options.isolation is not Isolation.NONE
         asked = status.node.options.isolation is not Isolation.NONE
         return asked or any(partitions(status.node, status.state))
+
+
+def _is_agent(process: Process) -> bool:
+    words = [os.path.basename(word) for word in process.args[:3]]
+    is_command = OUR_PROGRAM in words and "run" in process.args[:4]
+    return is_command or any(word.endswith(f"-{OUR_PROGRAM}") for word in words)
 
 
 def _judged(checkpoint: Checkpoint | Hidden | str | None) -> Sequence[str] | Hidden | None:

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from nri_plugin.checkpoint.kubelet_files import UnreadableError, parse
-from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+from nri_plugin.cli.doctor.view import Hidden, NodeView, Process, Stranger
 from nri_plugin.config.keys import flag_of
 from nri_plugin.model.option_rows import CPU_MANAGER
 from nri_plugin.model.options import REGISTRY
@@ -82,9 +82,18 @@ class KubeletSettings:
     line_files: tuple[str, ...] = ()
 
 
-def find_kubelet(processes: Sequence[Process]) -> Process | None:
-    """The kubelet among the processes; a kubelet inside another program (k3s) is not found."""
-    return next((process for process in processes if process.name in ("kubelet", "hyperkube")), None)
+def kubelets(
+    view: NodeView, processes: Sequence[Process], pids: Sequence[int] = ()
+) -> tuple[list[Process], list[Stranger]]:
+    """The kubelet of this host, and strangers of its name; a kubelet inside another program (k3s) is not found.
+
+    Args:
+        view: the node.
+        processes: of the node.
+        pids: the main process of its unit.
+    """
+    names = ("kubelet", "hyperkube")
+    return view.services(processes, lambda process: process.name in names, [POD_RESOURCES], pids)
 
 
 def read_kubelet(view: NodeView, process: Process | None) -> KubeletSettings | Hidden | None:

@@ -8,13 +8,13 @@ import glob
 import operator
 import os
 import re
-import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+from nri_plugin.host.cri import runtime_version
 
 CONTAINERD, CRIO = "containerd", "CRI-O"
 UNITS = {CONTAINERD: "containerd", CRIO: "crio"}
@@ -25,6 +25,15 @@ CONTAINERD_FILES = (
     "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
 )
 CRIO_FILE, CRIO_FOLDER = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
+CRI_SOCKETS = {
+    CONTAINERD: (
+        "/run/containerd/containerd.sock",
+        "/run/k3s/containerd/containerd.sock",
+        "/var/snap/microk8s/common/run/containerd.sock",
+        "/run/k0s/containerd.sock",
+    ),
+    CRIO: ("/run/crio/crio.sock",),
+}
 MAIN_FILES = {CONTAINERD: CONTAINERD_FILES[0], CRIO: CRIO_FILE}
 SOCKET = "/var/run/nri/nri.sock"
 NRI_TABLE = "io.containerd.nri.v1.nri"
@@ -35,7 +44,6 @@ CRI_TABLES = ("io.containerd.cri.v1.runtime", "io.containerd.grpc.v1.cri")
 CLOSING_KEYS = {CONTAINERD: "disable_connections", CRIO: "nri_disable_connections"}
 """The keys that close NRI to plugins that the runtime did not start."""
 
-VERSION_S = 5.0
 MOST_FILES = 200
 
 _VERSION = re.compile(r"\bv?(\d+\.\d+\.\d+\S*)")
@@ -132,9 +140,10 @@ class _UnreadError(Exception):
         self.answer = answer
 
 
-def find_runtime(processes: Sequence[Process]) -> Process | None:
-    """The runtime among the processes; the one with a CRI socket where two run (docker starts a containerd, too)."""
-    found = [process for process in processes if process.name in UNITS.values()]
+def find_runtime(view: NodeView, processes: Sequence[Process]) -> Process | None:
+    """The runtime that this host runs; the one with a CRI socket where two run (docker starts a containerd, too)."""
+    sockets = [path for paths in CRI_SOCKETS.values() for path in paths]
+    found, _ = view.services(processes, lambda process: process.name in UNITS.values(), sockets)
     found.sort(key=lambda process: (process.name != "crio", "docker" in " ".join(process.args)))
     return found[0] if found else None
 
@@ -153,27 +162,17 @@ def find_name(view: NodeView, process: Process | None, main: str = "") -> str | 
 
 
 def read_version(view: NodeView, process: Process | None, runtime: str) -> str | Hidden:
-    """The version that the runtime's program prints; empty for none. It is asked only where it can be run."""
-    name = UNITS[runtime]
-    if not view.is_whole or view.is_copy:
-        return view.hidden(f"/usr/bin/{name}")
-    programs = [name]
-    if process is not None:
-        # The running program may not be the file of that name: an older one, whose file is gone, or another
-        # installation. Its file is asked where it can be; some programs may not be run through that link.
-        started_as = [process.args[0]] if process.args and os.path.isabs(process.args[0]) else []
-        programs = [f"/proc/{process.pid}/exe", *started_as, name]
-    return next(filter(None, (_said_version(view, program) for program in programs)), "")
+    """The version that the runtime gives on its CRI socket; empty where it does not answer.
 
-
-def _said_version(view: NodeView, program: str) -> str:
-    words = [program, "--version"] if view.is_here else ["chroot", view.root, program, "--version"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, timeout=VERSION_S, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    found = _VERSION.search(done.stdout)
-    return found[1] if found else ""
+    No program is asked: anybody may name one.
+    """
+    named = process.option("-a", "--address", "--listen") if process is not None else None
+    places = [view.find(path) for path in (*filter(None, [named]), *CRI_SOCKETS[runtime])]
+    seen = [place for place in places if isinstance(place, str)]
+    if view.is_copy or not seen:
+        return view.hidden(CRI_SOCKETS[runtime][0])
+    found = filter(None, (_VERSION.search(runtime_version(place)) for place in seen))
+    return next((one[1] for one in found), "")
 
 
 def read_settings(

@@ -6,11 +6,15 @@ node's, or when a mount brings it here; anything else is `Hidden`, and names the
 
 import errno
 import os
+import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+from nri_plugin.host.cri import peer_of
 from nri_plugin.host.mounts import MountPoint, read_mounts
 from nri_plugin.model.errors import HostError
 
@@ -44,6 +48,14 @@ FOLDERS = (
 
 NOT_COPIED = "not among the files that were copied"
 
+NAMESPACES = {"mnt": "mount", "pid": "process id", "user": "user"}
+"""Of a process, which a container has of its own."""
+
+OF_PODS = "kubepods"
+"""Below a cgroup whose name has this text are pods, whatever the driver is."""
+
+_OF_SYSTEMD = re.compile(r"^(?:0:|\d+:name=systemd):(.*)$", re.MULTILINE)
+_UIDS = re.compile(r"^Uid:((?:\s+\d+)+)$", re.MULTILINE)
 _LINKS = 40
 _PASSED_OVER = (errno.ENOENT, errno.ENOTDIR)
 
@@ -84,6 +96,17 @@ class Process:
             if name in names:
                 found = value if equals else " ".join(self.args[place + 1 : place + 2])
         return found
+
+
+class Stranger(NamedTuple):
+    """A process that has the name of a service of the host and is none.
+
+    Attributes:
+        why: the evidence.
+    """
+
+    process: Process
+    why: str
 
 
 class NodeView:
@@ -197,6 +220,107 @@ class NodeView:
         numbers = sorted(int(name) for name in os.listdir(proc) if name.isdecimal())
         return tuple(found for pid in numbers if (found := _process(proc, pid)) is not None)
 
+    def services(
+        self,
+        processes: Iterable[Process],
+        is_named: Callable[[Process], bool],
+        sockets: Sequence[str] = (),
+        pids: Sequence[int] = (),
+        *,
+        in_containers: bool = False,
+    ) -> tuple[list[Process], list[Stranger]]:
+        """The processes with the names of a service of the host, those that are one apart from strangers.
+
+        Anybody may give a process any name and any command line. A service of the host belongs to root, is in no cgroup
+        of pods, and has the namespaces of the first process, or of this one. One with a mount namespace of its own is
+        known by systemd, or by a socket that it listens on: only root can listen there. Nothing runs on a copy of
+        files, whose proc is incomplete: there only what it has of this evidence is judged.
+
+        Args:
+            processes: of the node.
+            is_named: whether a process has the name.
+            sockets: paths of the service.
+            pids: main processes of units of systemd.
+            in_containers: root's processes in containers are services, too.
+        """
+        own: list[Process] = []
+        strangers: list[Stranger] = []
+        named = list(filter(is_named, processes))
+        known = {*pids, *map(self._listener, sockets)} if named else set()
+        for process in named:
+            is_known = in_containers or process.pid in known
+            why = self._why_stranger(process.pid, may_be_in_container=is_known)
+            if why:
+                strangers.append(Stranger(process, why))
+            else:
+                own.append(process)
+        return own, strangers
+
+    def unit_of(self, pid: int) -> str:
+        """The unit of systemd whose cgroup a process is in; empty for none."""
+        found = _OF_SYSTEMD.search(self._process_text(pid, "cgroup"))
+        *above, last = found[1].split("/") if found else [""]
+        is_unit = last.endswith(".service") and all(name.endswith((".slice", "..")) for name in above[1:])
+        return last if is_unit else ""
+
+    def _why_stranger(self, pid: int, *, may_be_in_container: bool) -> str:
+        """Why a process is no service of the host; empty for one that is."""
+        uids = _UIDS.search(self._process_text(pid, "status"))
+        is_live = not self.is_copy and _is_there(os.path.join(self._proc_of_node, "1/ns"))
+        if uids is None and is_live:
+            return "its user cannot be seen"
+        users = sorted(set(uids[1].split()) - {"0"}, key=int) if uids else []
+        if users:
+            return f"it belongs to user {users[0]}"
+        if may_be_in_container:
+            return ""
+        # A node that is itself a pod of another cluster has the name in all its cgroups.
+        if OF_PODS in self._process_text(pid, "cgroup") and OF_PODS not in self._process_text(1, "cgroup"):
+            return "it is in the cgroup of a pod"
+        unseen = []
+        for name, words in NAMESPACES.items():
+            its = self._namespace(self._proc_of_node, pid, name)
+            hosts = {self._namespace(self._proc_of_node, 1, name)}
+            if self.is_here:
+                hosts.add(self._namespace("/proc", os.getpid(), name))
+            if its is None or hosts == {None}:
+                unseen.append(words)
+            elif its not in hosts:
+                return f"it has another {words} namespace than the host"
+        if unseen and is_live and not self.unit_of(pid):
+            return f"its {unseen[0]} namespace cannot be seen; run as root"
+        return ""
+
+    @property
+    def _proc_of_node(self) -> str:
+        """The mount of proc that shows the processes of the node; where there is none, no process has files in it."""
+        found = self.process_folder()
+        return self.proc if isinstance(found, Hidden) else found
+
+    def _process_text(self, pid: int, name: str) -> str:
+        try:
+            return Path(self._proc_of_node, str(pid), name).read_text("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def _namespace(self, proc: str, pid: int, name: str) -> str | None:
+        try:
+            return os.readlink(os.path.join(proc, str(pid), "ns", name))
+        except OSError:
+            return None
+
+    def _listener(self, path: str) -> int:
+        """The process of root that listens on a socket; 0 where there is none, or it cannot be seen."""
+        place = self.find(path)
+        if self.is_copy or isinstance(place, Hidden):
+            return 0
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(CONNECT_S)
+            connection.connect(place)
+            pid, uid = peer_of(connection)
+            return 0 if uid else pid
+        return 0
+
     def connects(self, path: str) -> str | Hidden:
         """Empty when a unix socket accepts connections, else why not."""
         place = self.find(path)
@@ -261,6 +385,15 @@ def is_in_pod() -> bool:
     return "KUBERNETES_SERVICE_HOST" in os.environ and not (
         _sees_all_processes() and _same_root("/proc/1/root")
     )
+
+
+def _is_there(path: str) -> bool:
+    """Whether a path is there, also where it may not be seen."""
+    try:
+        os.lstat(path)
+    except OSError as error:
+        return error.errno not in _PASSED_OVER
+    return True
 
 
 def _same_root(other: str) -> bool:

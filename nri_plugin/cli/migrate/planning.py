@@ -16,7 +16,7 @@ from nri_plugin.cli.doctor.kubelet_files import (
     MEMORY_POLICY,
     RESERVED_CPUS,
     STATE_FILES,
-    find_kubelet,
+    kubelets,
     read_state_policy,
 )
 from nri_plugin.cli.doctor.runtime_files import NRISettings
@@ -98,12 +98,12 @@ class _Site:
 
     def __init__(self, host: Host, wishes: Wishes) -> None:
         self.host, self.wishes = host, wishes
-        self.process = _kubelet(host)
         unit = wishes.kubelet_unit
         if host.services.show(unit, "LoadState") != "loaded":
             raise HostError(
                 unit, f"is no unit of systemd here; name the kubelet's with --kubelet-unit, or see {GUIDE}"
             )
+        self.process = _kubelet(host, unit)
         self.kubelet = read_kubelet_files(host.view, self.process, host.services, unit)
         if not self.kubelet.tables and self.process is None:
             raise HostError(unit, f"does not run, and there is no {CONFIG_FILE}: start the kubelet first")
@@ -316,14 +316,30 @@ def _static_node(config: Config) -> Node:
     return build_node(config, None)
 
 
-def _kubelet(host: Host) -> Process | None:
+def _kubelet(host: Host, unit: str) -> Process | None:
+    """The kubelet's process; None where it does not run.
+
+    Raises:
+        HostError: processes cannot be seen, or those called kubelet are not of this unit and host.
+    """
     processes = host.view.processes()
     if isinstance(processes, Hidden):
         raise HostError(
             "the kubelet",
             "its process cannot be seen from here; run on the node, or in a pod with its process ids",
         )
-    return find_kubelet(processes)
+    main = host.services.show(unit, "MainPID")
+    own, strangers = kubelets(host.view, processes, [int(main)] if main.isdecimal() else [])
+    for process in own:
+        # Where systemd does not tell, root's kubelet with the host's namespaces is the one.
+        if main in ("", str(process.pid)) or host.view.unit_of(process.pid) == unit:
+            return process
+    for process, why in (*((one, f"it is not of {unit}") for one in own), *strangers):
+        raise HostError(
+            f"process {process.pid}",
+            f"is called {process.name} and is no kubelet of this host: {why}; stop it, or start {unit}, and ask again",
+        )
+    return None
 
 
 def _plugin(host: Host) -> tuple[str, str, str] | None:

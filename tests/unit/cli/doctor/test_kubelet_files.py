@@ -7,7 +7,6 @@ from nri_plugin.cli.doctor.kubelet_files import (
     STATE_FILES,
     KubeletSettings,
     Setting,
-    find_kubelet,
     read_kubelet,
     read_state_policy,
 )
@@ -131,8 +130,3 @@ def test_a_state_file_names_its_policy(view: NodeView, text: str, policy: str) -
     assert read_state_policy(view, STATE_FILES[0]) is None
     write(view, "cpu_manager_state", text)
     assert read_state_policy(view, STATE_FILES[0]) == policy
-
-
-def test_the_kubelet_is_found_by_its_name() -> None:
-    assert find_kubelet([Process(1, "init"), Process(2, "kubelet")]) == Process(2, "kubelet")
-    assert find_kubelet([Process(1, "init")]) is None

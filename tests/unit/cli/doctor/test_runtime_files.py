@@ -1,10 +1,8 @@
-import os
-import platform
-import stat
 from pathlib import Path
 
 import pytest
 
+from nri_plugin.cli.doctor import runtime_files
 from nri_plugin.cli.doctor.runtime_files import (
     CONTAINERD,
     CRIO,
@@ -157,14 +155,16 @@ def test_what_is_not_mounted_is_hidden(tmp_path: Path) -> None:
     assert isinstance(read_version(view, None, CONTAINERD), Hidden)
 
 
-def test_the_runtime_is_the_one_with_pods() -> None:
+def test_the_runtime_is_the_one_with_pods(node) -> None:
     docker = Process(
         5, "containerd", ("containerd", "--config", "/var/run/docker/containerd/containerd.toml")
     )
     plain, crio = Process(9, "containerd", ("/usr/bin/containerd",)), Process(8, "crio", ("crio",))
-    assert find_runtime([docker, plain]) == plain
-    assert find_runtime([docker, plain, crio]) == crio
-    assert find_runtime([Process(1, "systemd")]) is None
+    assert find_runtime(node(), [docker, plain]) == plain
+    assert find_runtime(node(), [docker, plain, crio]) == crio
+    assert find_runtime(node(), [Process(1, "systemd")]) is None
+    view = node(proc__8__status="Uid:\t65534\t65534\t65534\t65534\n")
+    assert find_runtime(view, [docker, plain, crio]) == plain
 
 
 def test_no_runtime_is_no_name(node) -> None:
@@ -173,26 +173,20 @@ def test_no_runtime_is_no_name(node) -> None:
     assert find_name(node(), None, "/etc/crio/crio.conf") == CRIO
 
 
-def test_the_program_itself_says_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "containerd"
-    program.write_text("#!/bin/sh\necho containerd example.org/containerd 1.7.24~ds1 1.7.24~ds1-6\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert read_version(NodeView("/", []), None, CONTAINERD) == "1.7.24~ds1"
-    assert read_version(NodeView("/", []), None, CRIO) == ""
-
-
-def test_the_program_that_runs_is_asked_and_not_another_of_its_name(
+def test_the_version_is_the_one_of_the_socket_and_no_program_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    said = {"/run/containerd/containerd.sock": "v2.1.3", "/x.sock": "1.7.24~ds1"}
+    monkeypatch.setattr(runtime_files, "runtime_version", lambda path: said.get(path, ""))
     program = tmp_path / "containerd"
-    program.write_text("#!/bin/sh\necho containerd example.org/containerd 9.9.9\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho containerd example.org/containerd 9.9.9\n")
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    itself = Process(os.getpid(), "containerd", ("containerd",))
-    assert read_version(NodeView("/", []), itself, CONTAINERD) == platform.python_version()
-    gone = Process(2**22 + 1, "containerd", ("containerd",))
-    assert read_version(NodeView("/", []), gone, CONTAINERD) == "9.9.9"
+    view, named = NodeView("/", []), Process(7, "containerd", (str(program), "--address", "/x.sock"))
+    assert read_version(view, None, CONTAINERD) == "2.1.3"
+    assert read_version(view, named, CONTAINERD) == "1.7.24~ds1"
+    assert read_version(view, None, CRIO) == ""
+    assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize(

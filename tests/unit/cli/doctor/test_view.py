@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.cli.doctor import view as node_view
-from nri_plugin.cli.doctor.view import NOT_COPIED, Hidden, NodeView, Process, is_in_pod
+from nri_plugin.cli.doctor.view import NOT_COPIED, Hidden, NodeView, Process, Stranger, is_in_pod
 from nri_plugin.host.mounts import MountPoint
 
 
@@ -109,6 +109,77 @@ def test_processes_are_those_of_the_node(tmp_path: Path) -> None:
         Process(1, "init", ("/sbin/init",)),
         Process(77, "containerd", ("containerd", "-c", "/x.toml")),
     )
+
+
+OF_HOST = {"uid": "0\t0\t0\t0", "cgroup": "0::/system.slice/kubelet.service", "mnt": 1, "pid": 1, "user": 1}
+UNSEEN = dict.fromkeys(("mnt", "pid", "user"))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({}, ""),
+        ({"cgroup": "0::/"}, ""),  # a host without systemd
+        ({"uid": "65534\t65534\t65534\t65534"}, "it belongs to user 65534"),
+        ({"uid": "1000\t0\t0\t0"}, "it belongs to user 1000"),  # a set-uid program behind a link of that name
+        ({"uid": None}, "its user cannot be seen"),
+        ({"mnt": 2}, "it has another mount namespace than the host"),
+        ({"pid": 2}, "it has another process id namespace than the host"),
+        ({"user": 2}, "it has another user namespace than the host"),
+        ({"cgroup": "0::/kubepods.slice/kubepods-podu1.slice/x.scope"}, "it is in the cgroup of a pod"),
+        ({"cgroup": "9:name=systemd:/kubepods/burstable/podu1/c1"}, "it is in the cgroup of a pod"),
+        # An ordinary user sees no namespaces: then only a unit of the host is one of its services.
+        (UNSEEN, ""),
+        ({**UNSEEN, "cgroup": "9:name=systemd:/system.slice/kubelet.service"}, ""),
+        ({**UNSEEN, "cgroup": "0::/"}, "its mount namespace cannot be seen; run as root"),
+        (
+            {**UNSEEN, "cgroup": "0::/system.slice/docker-1.scope/system.slice/kubelet.service"},
+            "its mount namespace cannot be seen; run as root",
+        ),
+    ],
+)
+def test_a_service_of_the_host_belongs_to_root_and_is_in_no_container(
+    tmp_path: Path, more: dict[str, object], why: str
+) -> None:
+    for pid, evidence in ((1, OF_HOST), (7, OF_HOST | more)):
+        folder = tmp_path / f"proc/{pid}"
+        (folder / "ns").mkdir(parents=True)
+        (folder / "cgroup").write_text(f"{evidence['cgroup']}\n")
+        if evidence["uid"]:
+            (folder / "status").write_text(f"Name:\tkubelet\nUid:\t{evidence['uid']}\n")
+        for name in ("mnt", "pid", "user"):
+            if evidence[name]:
+                (folder / "ns" / name).symlink_to(f"{name}:[{evidence[name]}]")
+    view = NodeView(str(tmp_path), mounts(f"{tmp_path}/proc"))
+    process = Process(7, "kubelet", ("kubelet",))
+    own, strangers = view.services([process], lambda one: one.name == "kubelet")
+    assert (own, strangers) == (([], [Stranger(process, why)]) if why else ([process], []))
+    assert view.services([process], lambda one: one.name == "crio") == ([], [])
+    # systemd knows the main process of a unit with namespaces of its own; some programs run in pods.
+    is_root = not why or not ("belongs" in why or "its user" in why)
+    assert bool(view.services([process], bool, pids=[7])[0]) == is_root
+    assert bool(view.services([process], bool, in_containers=True)[0]) == is_root
+
+
+def test_the_listener_on_a_socket_of_root_is_a_service_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    itself = Process(os.getpid(), "containerd", ("containerd",))
+    view = NodeView("/", mounts())
+    monkeypatch.setattr(
+        view, "_process_text", lambda _pid, name: "Uid:\t0\t0\t0\t0\n" if name == "status" else ""
+    )
+    monkeypatch.setattr(view, "_namespace", lambda _proc, pid, name: f"{name}:[{pid != 1}]")
+    socket_path = str(tmp_path / "s")
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert view.services([itself], bool, [socket_path])[0] == []
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(socket_path)
+        listener.listen()
+        for user, own in ((0, [itself]), (1000, [])):
+            monkeypatch.setattr(node_view, "peer_of", lambda _peer, user=user: (itself.pid, user))
+            assert view.services([itself], bool, [socket_path])[0] == own
 
 
 def test_a_pod_without_the_nodes_processes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
