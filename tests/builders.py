@@ -1,5 +1,7 @@
 """Small machines, pods and containers for tests, in the words of the tests."""
 
+from collections.abc import Sequence
+
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
@@ -14,16 +16,19 @@ KUBEPODS = {
 
 
 def machine(
-    nodes: int = 2, cores: int = 4, threads: int = 2, caches: int = 1, memory: int = 16 * GIB
+    nodes: int = 2, cores: int = 4, threads: int = 2, caches: int = 1, memory: int | Sequence[int] = 16 * GIB
 ) -> Topology:
-    """`nodes` NUMA nodes, one socket each, `cores` cores of `threads` adjacent CPUs, `caches` caches a node."""
+    """`nodes` NUMA nodes, one socket each, `cores` cores of `threads` adjacent CPUs, `caches` caches a node.
+
+    `memory` is that of each node.
+    """
     rows = []
     for cpu in range(nodes * cores * threads):
         core, node = cpu // threads, cpu // (cores * threads)
         rows.append((cpu, core * threads, node, node, core * caches // cores))
     return Topology.from_rows(
         rows,
-        memory_bytes=dict.fromkeys(range(nodes), memory),
+        memory_bytes=dict(enumerate([memory] * nodes if isinstance(memory, int) else memory)),
         distances={a: [10 if a == b else 21 for b in range(nodes)] for a in range(nodes)},
     )
 

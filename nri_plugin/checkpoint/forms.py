@@ -16,7 +16,7 @@ from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, nodes_of
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.model.records import Allocation, allocation_key, is_whole_pod, named, owner_of, pod_of
-from nri_plugin.model.sets import NO_NODES, CPUSet
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
@@ -268,8 +268,10 @@ def _unsized(state: State) -> Iterator[str]:
     for key, one in state.allocations.items():
         pod = state.allocations.get(allocation_key(pod_of(key), ""), Allocation())
         # A container of a pod with memory of its own is bound to the nodes of the pod; an ended one to none.
-        bound = {nodes_of(pod.memory), NO_NODES} if pod.memory and not one.memory else {nodes_of(one.memory)}
-        if one.mems not in bound:
+        blocks = one.memory or pod.memory
+        # Blocks also name the nodes of a hint that have no memory.
+        is_part = one.mems <= nodes_of(blocks) and (one.mems or not one.memory)
+        if not is_part:
             name = named(state.pods, key)
             yield f"that {name} is bound to NUMA nodes {one.mems or 'none'}, which are not those of its memory"
 

@@ -118,7 +118,9 @@ def imported(node: Node, found: KubeletAllocations) -> State:
     has_memory = node.options.memory_manager_policy is MemoryManagerPolicy.STATIC
     memory = found.memory if has_memory else {}
     shared = pod_shared(found)
-    allocations = {}
+    allocations, topology = {}, node.topology
+    # Blocks name all nodes of a hint. On an unknown machine, as in a conversion, every node counts as one with memory.
+    without_memory = topology.node_mask - topology.nodes_with_memory
     for key in dict.fromkeys((*found.cpus, *memory)):
         whole = allocation_key(pod_of(key), "")
         cpus, blocks = found.cpus.get(key, NO_CPUS), memory.get(key, ())
@@ -126,10 +128,10 @@ def imported(node: Node, found: KubeletAllocations) -> State:
         # had at least the nodes of the CPUs, and those of the pod where it was the pod's.
         allocation = Allocation(
             cpus=cpus,
-            mems=nodes_of(memory.get(whole, blocks)),
+            mems=nodes_of(memory.get(whole, blocks)) - without_memory,
             memory=blocks if key == whole or whole not in memory else (),
             cpu_milli=0 if key in shared else 1000 * len(cpus),
-            affinity=node.topology.nodes_of(found.cpus.get(whole, cpus)),
+            affinity=topology.nodes_of(found.cpus.get(whole, cpus)),
             preferred=False,
             is_pod_shared=key in shared,
         )

@@ -377,7 +377,8 @@ def _sane(held: Allocation) -> Allocation:
 
 def _on_machine(held: Allocation, topology: Topology) -> Allocation:
     present, memory = topology.online | topology.offline, topology.nodes_with_memory
-    blocks = tuple(block for block in held.memory if block.nodes <= memory)
+    # Blocks also name the nodes of a hint that have no memory.
+    blocks = tuple(one for one in held.memory if one.nodes <= topology.node_mask and one.nodes & memory)
     sizes = () if held.resize is None else (held.resize.before, held.resize.after)
     if all(size.cpus <= present for size in (held, *sizes)) and held.mems <= memory:
         return replace(held, memory=blocks)

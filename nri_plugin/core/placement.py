@@ -247,10 +247,10 @@ def _kept(
     grant = allocate_memory(
         memory_state_of(node, others),
         memory,
-        MergedHint(held.mems, preferred=False),
+        MergedHint(held.memory[0].nodes, preferred=False),
         reuse=reusable_memory(others, keys),
     )
-    held = replace(held, mems=grant.nodes, memory=grant.blocks)
+    held = replace(held, mems=grant.nodes & node.topology.nodes_with_memory, memory=grant.blocks)
     state = handed_over(others, keys, NO_CPUS, grant.blocks).with_allocation(request.key, held)
     return Placement(state, held, ("kept", "memory-taken-anew"))
 
@@ -530,11 +530,15 @@ def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBloc
 
     Raises:
         AdmissionError: there is not as much.
+
+    Differs: the kubelet binds a container to all NUMA nodes of its hint, also to those without memory; here: it
+        is bound to those of them that have memory, and its blocks name all of them, as in the kubelet. Why:
+        memory can come from no other node. Option: none.
     """
     if not question.memory:
         return (), NO_NODES
     grant = allocate_memory(question.memory_state, question.memory, hint, reuse=question.reuse)
-    return grant.blocks, grant.nodes
+    return grant.blocks, grant.nodes & question.node.topology.nodes_with_memory
 
 
 # ----------------------------------------------------------------------------------------------------

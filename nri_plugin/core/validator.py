@@ -6,13 +6,15 @@ not block containers that have nothing to do with it.
 
 from collections.abc import Iterable, Iterator
 
-from nri_plugin.core.decision import CpusetWrite, Decision
+from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model import violations
+from nri_plugin.model.errors import InvariantError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import Allocation, CgroupRef, Phase, allocation_key, is_whole_pod, pod_of
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import (
@@ -34,6 +36,16 @@ def new_violations(node: Node, before: State, event: NRIEvent | OwnEvent, decisi
     problems += _of_updates(node, before, decision)
     problems += _of_writes(node, before, decision)
     return problems
+
+
+def checked(node: Node, before: State, event: NRIEvent | InformedCreate, decision: Decision) -> Decision:
+    """The decision, or the refusal that the agent answers with where it would break an invariant."""
+    message = event.event if isinstance(event, InformedCreate) else event
+    problems = new_violations(node, before, message, decision) if decision.refusal is None else []
+    if not problems:
+        return decision
+    refusal = AdmissionRefusal(RefusalKind.OTHER, str(InvariantError(problems, decision.steps)))
+    return Decision(before, refusal=refusal, steps=decision.steps)
 
 
 def write_violations(node: Node, state: State, *writes: CpusetWrite) -> list[str]:

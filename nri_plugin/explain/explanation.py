@@ -20,6 +20,7 @@ from nri_plugin.core.hint_providers import Question
 from nri_plugin.core.placement import MergeTerms, in_scope, pod_hint, question_of, terms_of
 from nri_plugin.core.pods import Unfit, admit, pod_question, pod_terms
 from nri_plugin.core.requests import ContainerRequest, annotated, qos_of, regime_of
+from nri_plugin.core.validator import checked
 from nri_plugin.explain.fits import Fit, NUMANodeUse, uses, would_fit
 from nri_plugin.explain.hints import Merged, ResourceHints, TakingStep, hints_of, merged_of, taking_of
 from nri_plugin.model.errors import AdmissionError
@@ -226,7 +227,7 @@ def explain(node: Node, state: State, event: CreateContainer | InformedCreate) -
     Never raises for anything the event holds, as `decide`.
     """
     known = event if isinstance(event, InformedCreate) else InformedCreate(event)
-    decision = decide(node, state, known)
+    decision = checked(node, state, known, decide(node, state, known))
     before, pod, request = creation_context(node, state, known)
     before = before.without_allocation(request.key)
     refusal = decision.refusal or decision.overruled

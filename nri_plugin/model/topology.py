@@ -45,7 +45,7 @@ class NUMANode:
     @property
     def has_memory(self) -> bool:
         """Whether memory can be placed here; a node of unknown size counts as having some."""
-        return self.memory_bytes is None or self.memory_bytes > 0
+        return self.memory_bytes is None or self.memory_bytes > 0 or any(pages for _, pages in self.hugepages)
 
 
 @dataclass(frozen=True, slots=True)

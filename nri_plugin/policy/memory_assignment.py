@@ -176,7 +176,7 @@ class MemoryGrant:
 
     Attributes:
         blocks: one for each resource, sorted by resource, all on the same nodes.
-        nodes: NUMA nodes to which its memory is bound.
+        nodes: NUMA nodes of the blocks.
         state: allocations with this one.
     """
 

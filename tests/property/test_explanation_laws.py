@@ -54,7 +54,7 @@ def asked(draw, uid: str):
 def situations(draw):
     """A node, a state in which some containers are placed, and the numbers of one that comes."""
     rows = draw(rows_of_any_machine())
-    memory = {row[3]: draw(st.sampled_from([2 * GIB, 4 * GIB, 8 * GIB])) for row in rows}
+    memory = {row[3]: draw(st.sampled_from([0, 2 * GIB, 4 * GIB, 8 * GIB])) for row in rows}
     topology = Topology.from_rows(rows, memory_bytes=memory)
     reserved = CPUSet(topology.online.mask & draw(st.integers(0, 0b11)))
     options = Options(

@@ -28,7 +28,7 @@ from nri_plugin.model.records import (
     QOSClass,
     allocation_key,
 )
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_NODES, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
@@ -72,8 +72,10 @@ class Nodes:
         if kind == "socket" and policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
             kind = "packed"
         has_memory = rng.random() < 0.7
-        memory = {number: rng.randint(20, 60) * PAGE for number in numbers}
-        pages = {number: rng.randint(0, 6) for number in numbers}
+        # Some nodes beside the first have CPUs and no memory.
+        bare = {number for number in numbers[1:] if rng.random() < 0.2}
+        memory = {number: 0 if number in bare else rng.randint(20, 60) * PAGE for number in numbers}
+        pages = {number: 0 if number in bare else rng.randint(0, 6) for number in numbers}
         distances = {
             one: {other: 10 if one == other else rng.choice([12, 21]) for other in numbers} for one in numbers
         }
@@ -202,7 +204,11 @@ class Nodes:
             for one in facts.containers
             if block.cpus
         }
-        return Admitted(frozenset(block.cpus), cpus, frozenset(block.mems))
+        nodes = NO_NODES
+        for one in block.memory:
+            nodes |= one.nodes
+        assert block.mems == nodes & self.on.topology.nodes_with_memory
+        return Admitted(frozenset(block.cpus), cpus, frozenset(nodes))
 
     def remove(self, uid: str) -> None:
         self.slow.remove(uid)

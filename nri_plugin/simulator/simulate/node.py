@@ -6,7 +6,7 @@
 2. runtime: `runtime.pods` makes the messages of RunPodSandbox and of each CreateContainer, with the events around them.
 3. agent: `PodFactsLookup` of the agent adds devices and pod facts to CreateContainer. `_SimulatedExporter` stands for the exporter
    and gives `runtime.pods.pod_facts`.
-4. core: `core.engine.decide` returns the decision, whose state is kept unless it is a refusal.
+4. core: `core.engine.decide` returns the decision, `core.validator` checks it, and its state is kept unless it is a refusal.
 
 There is no socket, thread, cgroup or clock, so a pod costs less than a millisecond. Invariant: besides the state it keeps
 only the messages of pods and containers that exist.
@@ -30,6 +30,7 @@ from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
 from nri_plugin.core.pods import admits_whole
 from nri_plugin.core.requests import pod_total, regime_of
+from nri_plugin.core.validator import checked
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.options import Node
@@ -395,7 +396,7 @@ class PlayedNode:
 
     def _send(self, event: events.NRIEvent) -> Decision:
         known = self._pod_facts(self.node, events.Request(0, None, event))
-        decision = decide(self.node, self.state, known)
+        decision = checked(self.node, self.state, known, decide(self.node, self.state, known))
         if decision.refusal is None:
             self.state = decision.state
         return decision

@@ -1,9 +1,15 @@
 """What the options beyond the kubelet's do to a whole decision."""
 
+from dataclasses import replace
+
 import pytest
 
+from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
+from nri_plugin.checkpoint.kubelet_import import File, allocations_in, imported
 from nri_plugin.core.engine import decide
+from nri_plugin.core.validator import new_violations
 from nri_plugin.model.options import (
+    MemoryManagerPolicy,
     Options,
     SMTOddCounts,
     TopologyManagerPolicy,
@@ -15,7 +21,7 @@ from nri_plugin.model.state import State
 from nri_plugin.policy import merge
 from nri_plugin.policy.cpu_policy import reserved_cpus
 from nri_plugin.wire.nri import events as nri
-from tests.builders import container, machine, node, pod
+from tests.builders import GIB, container, machine, node, pod
 
 MACHINE = machine(nodes=2, cores=8, threads=2, caches=4)
 """32 CPUs, caches of 4; CPUs 0-15 are node 0."""
@@ -138,3 +144,55 @@ def test_where_only_the_number_of_reserved_cpus_is_given_they_are_those_the_poli
     count, reserved
 ):
     assert str(reserved_cpus(MACHINE, Options(), count)) == reserved
+
+
+BEST_EFFORT = {
+    "memory_manager_policy": MemoryManagerPolicy.STATIC,
+    "topology_manager_policy": TopologyManagerPolicy.BEST_EFFORT,
+}
+
+
+@pytest.mark.parametrize(
+    ("memory", "pages", "options", "cpu", "group", "bound"),
+    [
+        ([16, 0], {}, {}, 10, "0-1", "0"),
+        ([0, 16], {}, {}, 10, "0-1", "1"),
+        ([16, 16], {}, {}, 10, "0-1", "0-1"),
+        ([16, 0, 0], {}, {}, 20, "0-2", "0"),
+        ([0, 16, 0, 16], {}, {}, 28, "0-3", "1,3"),
+        ([16, 0], {1: 2}, {}, 10, "0-1", "0-1"),
+        ([16, 0], {}, {"topology_manager_scope": TopologyManagerScope.POD}, 10, "0-1", "0"),
+        ([16, 0], {}, {"topology_manager_policy": TopologyManagerPolicy.NONE}, 10, "0", "0"),
+        ([16, 0], {}, {"topology_manager_policy": TopologyManagerPolicy.RESTRICTED}, 4, "0", "0"),
+        ([16, 0], {}, {"topology_manager_policy": TopologyManagerPolicy.RESTRICTED}, 10, "", ""),
+        ([16, 0], {}, {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE}, 4, "0", "0"),
+    ],
+)
+def test_memory_is_bound_to_the_nodes_of_the_hint_that_have_memory(memory, pages, options, cpu, group, bound):
+    """The blocks keep all nodes of the hint. A node without ordinary memory may have huge pages."""
+    topology = machine(nodes=len(memory), memory=[GIB * size for size in memory])
+    topology = replace(
+        topology,
+        nodes=tuple(
+            replace(one, hugepages=((2048, pages[one.id]),)) if one.id in pages else one
+            for one in topology.nodes
+        ),
+    )
+    on = node(topology, "0", **(BEST_EFFORT | options))
+    of = pod("p", cpu=cpu)
+    event = nri.CreateContainer(of, container(of, cpu=cpu, memory=GIB))
+    decision = decide(on, State(), event)
+    assert new_violations(on, State(), event, decision) == []
+    if not bound:
+        assert decision.refusal is not None
+        return
+    held = decision.state.allocations["p/c"]
+    assert (len(held.cpus), str(held.memory[0].nodes), str(held.mems)) == (cpu, group, bound)
+    assert decision.response.resources.mems == bound
+    # A restart keeps it, and so does one on the memory file of a kubelet.
+    stored = replace(event.container, resources=decision.response.resources)
+    again = decide(on, decision.state, nri.Synchronize((of,), (stored,)))
+    assert again.state.allocations == decision.state.allocations
+    files = [File("cpu", cpu_file(on, again.state)), File("memory", memory_file(on, again.state))]
+    taken_over = imported(on, allocations_in(*files)).allocations["p/c"]
+    assert (taken_over.cpus, taken_over.memory, taken_over.mems) == (held.cpus, held.memory, held.mems)

@@ -1,8 +1,9 @@
 import pytest
 
-from nri_plugin.core.decision import CpusetWrite, Decision
+from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.kernel_settings import Partition
 from nri_plugin.core.validator import (
+    checked,
     new_violations,
     opening_violations,
     partition_violations,
@@ -209,3 +210,13 @@ def test_an_init_container_that_runs_beside_one_on_its_cpus_is_found_although_no
     assert new_violations(NODE, before, EVENT, Decision(after)) == [
         "CPU 3 is exclusive to both p/c and p/setup"
     ]
+
+
+def test_a_decision_that_breaks_an_invariant_becomes_the_refusal_of_the_agent():
+    reserved = State().with_allocation("p/c", Allocation(cpus=cpus("0"), cpu_milli=1000))
+    refused = checked(NODE, State(), InformedCreate(EVENT), granting("0", reserved))
+    assert refused.state == State()
+    assert "decision would break an invariant: reserved CPU 0 is exclusive to p/c" in str(refused.refusal)
+    sound = granting("2-3")
+    assert checked(NODE, State(), InformedCreate(EVENT), sound) is sound
+    assert checked(NODE, State(), EVENT, refused) is refused

@@ -5,12 +5,17 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.explain.explanation import ContainerOutcome, explain
+from nri_plugin.model import violations
+from nri_plugin.model.state import State
+from nri_plugin.model.violations import Violation, ViolationKind
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from
 from nri_plugin.simulator.simulate.comparison import compare
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import PodPlan, read_short
 from nri_plugin.simulator.simulate.simulate import simulate
 from nri_plugin.simulator.simulate.simulation import ContainerStatus, RefusalStage, Simulation
+from tests.explained import creation
 
 TWO = "topology: pack:2 numa:1(memory=4GiB) l3:2 core:2 pu:2(indexes=core)\ndevices:\n  - {resource: a.b/nic, count: 2, nodes: 0}\n  - {resource: a.b/nic, count: 2, nodes: 1}\n"
 STRICT = {"topologyManagerPolicy": "single-numa-node", "memoryManagerPolicy": "Static"}
@@ -72,6 +77,18 @@ def test_a_full_node_refuses_pods_and_placement_refuses_containers() -> None:
         "OutOfa.b/gpu": (RefusalStage.NODE, ("default/none/none",)),
     }
     assert (found.totals.pods, found.totals.pods_placed, found.totals.pods_refused) == (4, 1, 3)
+
+
+def test_simulate_and_explain_refuse_what_the_validator_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the agent does: the faults of a decision show before it is tried on a node."""
+    broken = [Violation(ViolationKind.NO_MEMORY, "1", "p/c")]
+    monkeypatch.setattr(violations, "new_violations", lambda *_: broken)
+    found = simulated("- {pod: a, cpu: 2, memory: 1Gi}\n")
+    (refused,) = found.refused
+    assert "would break an invariant: p/c is bound to NUMA nodes without memory: 1" in refused.text
+    assert (found.totals.exclusive_cpus, [one.fits for one in found.capacity]) == (0, [0])
+    told = explain(choose(machine().topology).node, State(), creation(cpu=2))
+    assert (told.outcome, "would break an invariant" in str(told.refusal)) == (ContainerOutcome.REFUSED, True)
 
 
 def test_refusals_that_are_alike_are_told_together() -> None:
