@@ -168,6 +168,13 @@ def build_handler(
             "keys of the KubeletConfiguration that do not concern placement are ignored",
             keys=",".join(config.passed_over),
         )
+    if config.unknown_keys:
+        say(
+            log,
+            logging.WARNING,
+            "keys of the KubeletConfiguration that this version does not know are ignored",
+            keys=",".join(config.unknown_keys),
+        )
     # The machine: its topology, and the cgroup tree to write to.
     tree = find_tree(config.cgroup_root, log)
     node = build_node(config, tree)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil
 from struct import pack, unpack
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from nri_plugin.config import option_checks
 from nri_plugin.config.keys import DEFAULT_EVICTION_BYTES, Settings
@@ -17,6 +17,7 @@ from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import CPU_MANAGER, MANAGERS, Manager
 from nri_plugin.model.options import REGISTRY, CPUManagerPolicy, MemoryManagerPolicy, options_of
 from nri_plugin.model.quantity import format_bytes
+from nri_plugin.model.topology import Topology
 
 HOST_MOUNT = "/host"
 """The mount of the host's /sys in a container of ours; see deploy/daemonset.yaml."""
@@ -30,11 +31,38 @@ NONE_RESERVED = "static needs CPUs kept for the system, none are reserved"
 PlaceOf = Callable[[str], Place]
 
 
-def violations(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+class Capacity(NamedTuple):
+    """The machine that a configuration is for, as far as the checks need it. It need not be this computer.
+
+    Attributes:
+        memory_bytes: of the machine; 0 where that is unknown.
+        first_core: all threads of the first core, as the kernel lists them.
+        first_memory_node: the lowest NUMA node with memory.
+    """
+
+    memory_bytes: int
+    first_core: str
+    first_memory_node: int
+
+    @classmethod
+    def of(cls, topology: Topology) -> Self:
+        """Of a described or recorded machine."""
+        sizes = [node.memory_bytes for node in topology.nodes]
+        total_bytes = 0 if None in sizes else sum(size or 0 for size in sizes)
+        node = next((node.id for node in topology.nodes if node.has_memory), 0)
+        return cls(total_bytes, str(topology.first_core), node)
+
+    @classmethod
+    def below(cls, root: str) -> Self:
+        """Of the machine whose `sys` and `proc` are below a root."""
+        return cls(memory_capacity(root), first_core(root), first_memory_node(root))
+
+
+def violations(settings: Settings, place_of: PlaceOf, machine: Capacity) -> Iterator[ConfigError]:
     """Errors of values that are each right by themselves."""
-    yield from _cpu_rules(settings, place_of)
+    yield from _cpu_rules(settings, place_of, machine)
     yield from _option_rules(settings, place_of)
-    yield from _memory_rules(settings, place_of)
+    yield from _memory_rules(settings, place_of, machine)
     yield from _port_rules(settings, place_of)
 
 
@@ -54,12 +82,12 @@ def _total(settings: Settings, resource: str) -> Fraction:
     return settings.kube_reserved.get(resource, nothing) + settings.system_reserved.get(resource, nothing)
 
 
-def _cpu_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+def _cpu_rules(settings: Settings, place_of: PlaceOf, machine: Capacity) -> Iterator[ConfigError]:
     is_static = settings.options.cpu_manager_policy is CPUManagerPolicy.STATIC
     given = settings.sections.get(CPU_MANAGER.key, {})
     if is_static and reserved_cpu_count(settings) == 0:
         yield place_of("cpuManagerPolicy").error(
-            f"{NONE_RESERVED}; add reservedSystemCPUs: '{first_core(_root(settings))}', "
+            f"{NONE_RESERVED}; add reservedSystemCPUs: '{machine.first_core}', "
             "or a cpu amount to kubeReserved or systemReserved"
         )
     if not is_static and given:
@@ -119,44 +147,38 @@ def _port_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
         )
 
 
-def _memory_rules(settings: Settings, place_of: PlaceOf) -> Iterator[ConfigError]:
+def _memory_rules(settings: Settings, place_of: PlaceOf, machine: Capacity) -> Iterator[ConfigError]:
     reserved = settings.options.reserved_memory
     if settings.options.memory_manager_policy is not MemoryManagerPolicy.STATIC:
         return
     place = place_of("reservedMemory" if reserved else "memoryManagerPolicy")
-    if isinstance(settings.eviction_hard, str) and not memory_capacity(_root(settings)):
+    if isinstance(settings.eviction_hard, str) and not machine.memory_bytes:
         yield place_of("evictionHard").error(
             f"memory.available {settings.eviction_hard}: how much memory this machine has cannot be read; "
             "write the amount, such as 100Mi"
         )
-    elif not reserved and kept_bytes(settings):
+    elif not reserved and kept_bytes(settings, machine):
         yield place.error(
             "Static needs reservedMemory, as much as kubeReserved + systemReserved + evictionHard keep; add these "
             "lines:",
-            _memory_lines(settings),
+            _memory_lines(settings, machine),
         )
     else:
         refused = list(option_checks.no_reserved_memory(reserved))
         yield from map(place.error, refused)
         if not refused:
-            yield from _memory_sums(settings, eviction_bytes(settings), place)
+            yield from _memory_sums(settings, eviction_bytes(settings, machine), place)
 
 
-def _memory_lines(settings: Settings) -> tuple[str, ...]:
+def _memory_lines(settings: Settings, machine: Capacity) -> tuple[str, ...]:
     """The smallest reservedMemory that goes with the rest, on the first NUMA node with memory."""
-    node = first_memory_node(_root(settings))
-    kept = format_bytes(kept_bytes(settings))
-    return "reservedMemory:", f"- numaNode: {node}", f"  limits: {{memory: {kept}}}"
+    kept = format_bytes(kept_bytes(settings, machine))
+    return "reservedMemory:", f"- numaNode: {machine.first_memory_node}", f"  limits: {{memory: {kept}}}"
 
 
-def kept_bytes(settings: Settings) -> int:
+def kept_bytes(settings: Settings, machine: Capacity) -> int:
     """Memory that kubeReserved, systemReserved and evictionHard keep of the node as a whole."""
-    return ceil(_total(settings, "memory")) + eviction_bytes(settings)
-
-
-def _root(settings: Settings) -> str:
-    """The folder that holds the machine's sys and proc."""
-    return settings.sysfs_root or machine_root()
+    return ceil(_total(settings, "memory")) + eviction_bytes(settings, machine)
 
 
 def machine_root() -> str:
@@ -179,7 +201,7 @@ def memory_capacity(root: str) -> int:
 
     A container of ours has no mount of the host's proc, but its own meminfo shows the host's memory.
     """
-    for proc in (root, "/"):
+    for proc in (root, "/") if root == HOST_MOUNT else (root,):
         try:
             with open(os.path.join(proc, "proc/meminfo"), encoding="ascii") as file:
                 return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemTotal:"))
@@ -203,13 +225,13 @@ def present(mount: str, below: str) -> Iterator[str]:
         yield mount
 
 
-def eviction_bytes(settings: Settings) -> int:
+def eviction_bytes(settings: Settings, machine: Capacity) -> int:
     """Memory that eviction keeps free; 0 where its list of signals leaves memory out."""
     if settings.eviction_hard is None:
         return DEFAULT_EVICTION_BYTES if settings.merge_default_eviction_settings else 0
     if isinstance(settings.eviction_hard, int):
         return settings.eviction_hard
-    return share_bytes(settings.eviction_hard, memory_capacity(_root(settings)))
+    return share_bytes(settings.eviction_hard, machine.memory_bytes)
 
 
 def share_bytes(percentage: str, capacity_bytes: int) -> int:

@@ -8,7 +8,7 @@ Invariant: a configuration is taken whole or not at all. Every wrong value is li
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from nri_plugin.config import option_checks
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.checks import (
     HOST_MOUNT,
+    Capacity,
     first_core,
     kept_bytes,
     machine_root,
@@ -26,7 +27,16 @@ from nri_plugin.config.checks import (
     violations,
 )
 from nri_plugin.config.keys import KEYS, Settings, settings_of, values_of
-from nri_plugin.config.values import FEATURE_GATES, closest, memory_node_place, unknown
+from nri_plugin.config.values import (
+    EVICTION_SIGNALS,
+    FEATURE_GATES,
+    LIKE,
+    MISSPELT,
+    RESERVABLE,
+    closest,
+    memory_node_place,
+    unknown,
+)
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, scalar
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.option_rows import MANAGERS
@@ -63,12 +73,14 @@ class Config(Settings):
         source: where the configuration came from.
         written: the configuration as it stands there, for the places of values that do not fit a machine.
         passed_over: keys of a KubeletConfiguration that do not concern placement.
+        unknown_keys: further keys of it, which a later kubelet may have.
     """
 
     reserved_cpu_count: int
     source: str
     written: Section
-    passed_over: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
+    unknown_keys: tuple[str, ...] = ()
 
     @property
     def serves_unsaved(self) -> bool:
@@ -133,8 +145,15 @@ class Config(Settings):
 NO_FLAGS: Mapping[str, str] = {}
 
 
-def load(path: str = DEFAULT_PATH, flags: Mapping[str, str] = NO_FLAGS) -> Config:
+def load(
+    path: str = DEFAULT_PATH, flags: Mapping[str, str] = NO_FLAGS, machine: Capacity | None = None
+) -> Config:
     """The configuration in a file, with the values of command-line flags over it.
+
+    Args:
+        path: the file.
+        flags: values by flag.
+        machine: the machine that it is for; None for the one below its `sysfsRoot`, else this computer.
 
     Raises:
         ConfigError: no such file (the text says what to write into it), unreadable, or any value in it is wrong.
@@ -143,33 +162,36 @@ def load(path: str = DEFAULT_PATH, flags: Mapping[str, str] = NO_FLAGS) -> Confi
         with open(path, encoding="utf-8") as file:
             text = file.read(source.MAX_TEXT_CHARS + 1)
     except FileNotFoundError:
-        raise nothing_configured(path) from None
+        raise nothing_configured(path, machine) from None
     except OSError as error:
         raise ConfigError(path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise ConfigError(path, f"not UTF-8 text at byte {error.start}") from None
-    return load_text(text, path, flags)
+    return load_text(text, path, flags, machine)
 
 
-def load_text(text: str, where: str, flags: Mapping[str, str] = NO_FLAGS) -> Config:
-    """The configuration in a text; `where` names its origin in errors; `flags` win over it.
+def load_text(
+    text: str, where: str, flags: Mapping[str, str] = NO_FLAGS, machine: Capacity | None = None
+) -> Config:
+    """The configuration in a text; `where` names its origin in errors; `flags` win over it; see `load`.
 
     Raises:
         ConfigError: any value in it is wrong; the first line is the first error, others follow line by line.
     """
     tree = source.parse(text, where)
     if not tree.entries:
-        raise nothing_configured(where)
-    own, passed_over = own_part(tree)
+        raise nothing_configured(where, machine)
+    own, passed_over, unknown_keys = own_part(tree)
     tree = _with_flags(own, flags)
     chosen, errors = _read(tree)
     if errors:
         raise _joined(errors)
     settings = settings_of(chosen)
-    errors = list(violations(settings, lambda key: tree.keys.get(key, Place(where, path=key))))
+    machine = machine or Capacity.below(settings.sysfs_root or machine_root())
+    errors = list(violations(settings, lambda key: tree.keys.get(key, Place(where, path=key)), machine))
     if errors:
         raise _joined(errors)
-    return _config(settings, tree, passed_over)
+    return replace(_config(settings, tree, machine), passed_over=passed_over, unknown_keys=unknown_keys)
 
 
 def _with_flags(tree: Section, flags: Mapping[str, str]) -> Section:
@@ -191,12 +213,12 @@ def first_lines(reserved: str = "") -> str:
     return LINES_TO_ADD.format(reserved or first_core(machine_root()))
 
 
-def nothing_configured(where: str) -> NothingConfiguredError:
+def nothing_configured(where: str, machine: Capacity | None = None) -> NothingConfiguredError:
     """The error for no configuration at that place, with the lines of a good first one."""
     return NothingConfiguredError(
         where,
         "no configuration: the static policy needs CPUs kept for the system; write these lines to it:",
-        first_lines().splitlines(),
+        first_lines(machine.first_core if machine else "").splitlines(),
     )
 
 
@@ -244,9 +266,9 @@ def _joined(errors: list[ConfigError]) -> ConfigError:
     return ConfigError(first.where, first.detail, (*first.more, *further))
 
 
-def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> Config:
+def _config(settings: Settings, tree: Section, machine: Capacity) -> Config:
     found = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    found["options"] = _options(settings)
+    found["options"] = _options(settings, machine)
     found["sysfs_root"] = settings.sysfs_root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
     found["cgroup_root"] = (
         settings.cgroup_root or f"{next(present(HOST_MOUNT, '/sys/fs/cgroup'), '')}/sys/fs/cgroup"
@@ -257,11 +279,10 @@ def _config(settings: Settings, tree: Section, passed_over: tuple[str, ...]) -> 
         reserved_cpu_count=reserved_cpu_count(settings),
         source=tree.place.file,
         written=tree,
-        passed_over=passed_over,
     )
 
 
-def _options(settings: Settings) -> Options:
+def _options(settings: Settings, machine: Capacity) -> Options:
     """The options with those of all sections, and those that follow from other keys."""
     options = settings.options
     for manager in MANAGERS:
@@ -270,7 +291,7 @@ def _options(settings: Settings) -> Options:
         options,
         lift_cpu_quota=settings.feature_gates.get(QUOTA_GATE, True),
         pod_level_managers=settings.feature_gates.get(POD_MANAGERS_GATE, False),
-        kept_memory_bytes=kept_bytes(settings),
+        kept_memory_bytes=kept_bytes(settings, machine),
         # A Burstable container with exclusive CPUs would be bounded by a floor without them.
         pool_floor=options.pool_floor and not options.annotation_namespaces,
     )
@@ -278,8 +299,10 @@ def _options(settings: Settings) -> Options:
 
 # ---- a KubeletConfiguration file taken as it is
 #
-# Only a file that says it is one is read this way. In any other, a key that is not ours is a mistake.
-# Source: kubelet, staging/src/k8s.io/kubelet/config/v1beta1/types.go.
+# Only a file that says it is one is read this way. In any other, a key that is not ours is a mistake. Keys that no list
+# has are passed over too, so that a node starts with the file of a later kubelet; all but those that look like one of
+# ours, which are misspelt.
+# Source: k8s.io/kubelet v0.37.2, config/v1beta1/types.go.
 
 KIND = "KubeletConfiguration"
 API_VERSION = "kubelet.config.k8s.io/v1beta1"
@@ -289,7 +312,7 @@ _OTHER_KEYS = """
 address allowedUnsafeSysctls authentication authorization cgroupDriver cgroupsPerQOS clusterDNS clusterDomain
 configMapAndSecretChangeDetectionStrategy containerLogMaxFiles containerLogMaxSize containerLogMaxWorkers
 containerLogMonitorInterval containerRuntimeEndpoint contentType cpuCFSQuota cpuCFSQuotaPeriod
-cpuManagerReconcilePeriod crashLoopBackOff enableContentionProfiling enableControllerAttachDetach
+cpuManagerReconcilePeriod crashLoopBackOff defaultPodSysctls enableContentionProfiling enableControllerAttachDetach
 enableDebugFlagsHandler enableDebuggingHandlers enableProfilingHandler enableServer enableSystemLogHandler
 enableSystemLogQuery enforceNodeAllocatable eventBurst eventRecordQPS evictionMaxPodGracePeriod
 evictionMinimumReclaim evictionPressureTransitionPeriod evictionSoft evictionSoftGracePeriod failCgroupV1
@@ -315,23 +338,41 @@ CGROUP_ROOT = "cgroupRoot"
 """For the kubelet the cgroup above all pods; in a file of our own the mount point of the cgroup tree."""
 
 
-def own_part(tree: Section) -> tuple[Section, tuple[str, ...]]:
+NAMES = (
+    ("evictionHard", EVICTION_SIGNALS, ("memory.available",)),
+    ("kubeReserved", RESERVABLE, ("cpu", "memory")),
+    ("systemReserved", RESERVABLE, ("cpu", "memory")),
+)
+"""Sections, the names that they may have today, and those of them that concern us."""
+
+
+def own_part(tree: Section) -> tuple[Section, tuple[str, ...], tuple[str, ...]]:
     """The part of a configuration that concerns us, and the keys of a KubeletConfiguration that are passed over.
+
+    Returns:
+        The part, the keys that are known not to concern placement, and those that this version does not know.
 
     Raises:
         ConfigError: the header names another kind.
     """
     if not set(HEADER) & set(tree.entries):
-        return tree, ()
+        return tree, (), ()
     _check_header(tree)
     passed_over = [name for name in tree.entries if name in OTHER_KEYS | {CGROUP_ROOT}]
-    rest = _without(tree, {*HEADER, *passed_over})
-    gates = rest.entries.get("featureGates")
-    if isinstance(gates, Section):
-        others = [name for name in gates.entries if name not in FEATURE_GATES]
-        passed_over += [f"featureGates.{name}" for name in others]
-        rest = Section(rest.place, {**rest.entries, "featureGates": _without(gates, set(others))}, rest.keys)
-    return rest, tuple(passed_over)
+    unknown_keys = _others(tree, {*HEADER, *KEYS, *OTHER_KEYS}, KEYS, MISSPELT)
+    rest = _without(tree, {*HEADER, *passed_over, *unknown_keys})
+    for key, known, ours in (("featureGates", FEATURE_GATES, ()), *NAMES):
+        section = rest.entries.get(key)
+        if isinstance(section, Section):
+            others = _others(section, known, ours)
+            (unknown_keys if ours else passed_over).extend(f"{key}.{name}" for name in others)
+            rest = Section(rest.place, {**rest.entries, key: _without(section, set(others))}, rest.keys)
+    return rest, tuple(passed_over), tuple(unknown_keys)
+
+
+def _others(section: Section, known: Collection[str], ours: Iterable[str], cutoff: float = LIKE) -> list[str]:
+    """The names of a section that are not known, and not like one of ours."""
+    return [name for name in section.entries if name not in known and not closest(name, ours, cutoff)]
 
 
 def _check_header(tree: Section) -> None:

@@ -35,11 +35,40 @@ def either(*words: str) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} or {words[-1]}"
 
 
-def closest(name: str, known: Iterable[str]) -> str:
-    """The known name that a misspelt one probably means; empty where none is close."""
-    import difflib  # only a mistake needs it
+LIKE, MISSPELT = 0.65, 0.87
+"""How like two names are, of 1: a name may be meant, or is one with a letter or two wrong. Between two keys of the
+kubelet that end differently, such as `memoryManagerPolicy` and a later `memoryManagerPolicyOptions`, it is 0.84.
+"""
 
-    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=0.6)), "")
+_RESOURCES = ("cpu", "gpu", "memor", "topolog", "device")
+_ALIASES = dict.fromkeys(("reservedcpus", "systemreservedcpus"), "reservedsystemcpus")
+"""The first is the kubelet's flag."""
+_OTHER_WORDS = re.compile(r"[-_.]|(cpuset|cores)")
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = LIKE) -> str:
+    """The known name that a misspelt one probably means; empty where none is close.
+
+    Names of another resource are not close. Case and dashes decide only between equals, and cores are CPUs.
+    """
+    from difflib import SequenceMatcher  # only a mistake needs it
+
+    def likeness(one: str) -> tuple[float, float]:
+        return SequenceMatcher(None, words, _plain(one)).ratio(), SequenceMatcher(None, name, one).ratio()
+
+    words, named = _plain(name), _resources(name)
+    alike = [one for one in known if not (named and _resources(one)) or named & _resources(one)]
+    best = max(alike, key=likeness, default="")
+    return best if best and likeness(best)[0] >= cutoff else ""
+
+
+def _plain(name: str) -> str:
+    words = _OTHER_WORDS.sub(lambda found: "cpus" if found[1] else "", name.lower())
+    return _ALIASES.get(words, words)
+
+
+def _resources(name: str) -> set[str]:
+    return {one for one in _RESOURCES if one in _plain(name)}
 
 
 def unknown(place: source.Place, name: str, known: tuple[str, ...], what: str = "unknown key") -> ConfigError:
@@ -210,9 +239,15 @@ def patterns(value: source.Value) -> tuple[str, ...]:
 POD_LEVEL_GATE = "PodLevelResources"
 
 FEATURE_GATES = frozenset(
-    (*GATES, *(one.own_gate for one in REGISTRY.values() if one.own_gate), "MemoryManager", POD_LEVEL_GATE)
+    (
+        *GATES,
+        *(one.own_gate for one in REGISTRY.values() if one.own_gate),
+        "CPUManager",
+        "MemoryManager",
+        POD_LEVEL_GATE,
+    )
 )
-"""Source: the gates of kubelet 1.36 that concern these managers."""
+"""Source: the gates of kubelet 1.36 that concern these managers; CPUManager is one of older ones, stable since 1.26."""
 
 RESERVABLE = ("cpu", "memory", "ephemeral-storage", "pid")
 """Resources that kubeReserved and systemReserved may hold. Source: kubelet, parseResourceList."""

@@ -28,6 +28,7 @@ class AgentEvidence:
         path: of the configuration.
         config_error: why it cannot be used, an error a line; empty when it can.
         first_lines: the lines of a first configuration; empty when there is one.
+        unknown_keys: keys of a KubeletConfiguration that this version does not know.
         state_dir: where the checkpoint is kept.
         trouble: why the running agent does not answer; empty when it does.
         version: of the running agent.
@@ -74,6 +75,7 @@ class AgentEvidence:
     plugin: str = ""
     unit: str = "containerd"
     first_lines: Sequence[str] = ()
+    unknown_keys: Sequence[str] = ()
     quiet: QuietRow | None = None
 
     @property
@@ -105,7 +107,8 @@ def _configuration(seen: AgentEvidence) -> Finding:
     if isinstance(seen.config_error, Hidden):
         return not_visible(seen.config_error, "the agent's configuration cannot be seen")
     if not seen.config_error:
-        return fine(f"{seen.path} is right, and fits this machine")
+        unknown = f"; unknown here, so ignored: {', '.join(seen.unknown_keys)}" if seen.unknown_keys else ""
+        return fine(f"{seen.path} is right, and fits this machine{unknown}")
     if seen.first_lines:
         return _no_configuration(seen)
     first, *others = seen.config_error.splitlines()

@@ -22,6 +22,7 @@ from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
 from nri_plugin.cli.doctor.runtime_files import CONTAINERD, CRIO, UNITS, BrokenFile, NRISettings
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import Config
 from nri_plugin.core.kernel_settings import partitions
 from nri_plugin.host import irqbalance
@@ -268,7 +269,7 @@ class _Collector:
             return _FoundConfig(path, error=place)
         topology = self.known_topology
         try:
-            config = configuration.load(place)
+            config = configuration.load(place, machine=Capacity.below(self.view.root))
             if topology is not None:
                 config.node(topology)
         except configuration.NothingConfiguredError as error:
@@ -345,6 +346,7 @@ class _Collector:
             path=self.config.path,
             config_error=self.config.error,
             first_lines=self.config.first_lines,
+            unknown_keys=self.config.config.unknown_keys if self.config.config else (),
             state_dir=self.state_dir,
             trouble=self._status[1],
             version=status.agent if status else "",

@@ -16,6 +16,7 @@ from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.explain.what_if import resources_of
 from nri_plugin.cli.output import told
 from nri_plugin.cli.state.source import NO_RUNTIME, fits, read_agent, recorded_node, what_to_do
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import DEFAULT_PATH, NothingConfiguredError, load, load_hint_providers
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.explain.explanation import WITH_POD
@@ -290,7 +291,7 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
         if recorded is not None:
             return recorded
     try:
-        chosen = load(config or DEFAULT_PATH)
+        chosen = load(config or DEFAULT_PATH, machine=Capacity.below(root) if root else None)
     except NothingConfiguredError:
         if config is not None:
             raise
@@ -312,7 +313,10 @@ def _on_machine(machine: str, config: str | None, state_file: str | None) -> Gro
 
     found = read_machine(machine)
     reserved = found.topology.first_core  # as in a simulation
-    node = load(config).node(found.topology) if config else Node(found.topology, Options(), reserved)
+    if config:
+        node = load(config, machine=Capacity.of(found.topology)).node(found.topology)
+    else:
+        node = Node(found.topology, Options(), reserved)
     place = f"on the machine {found.name}{'' if config else ', with default options'}"
     if state_file is None:
         kept = "" if config else f" and the first core ({reserved}) reserved"

@@ -14,6 +14,7 @@ from nri_plugin.cli.migrate.record import Plan
 from nri_plugin.cli.migrate.services import Services
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent, refuse_while_agent_runs
 from nri_plugin.cli.state.verify import contradictions, live_findings
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import Config, load_text
 from nri_plugin.host.cgroup import Cgroups, container_cgroups, is_empty, runs_on
 from nri_plugin.model.errors import HostError, NriPinError
@@ -71,7 +72,7 @@ class Host:
         """
         root = self.view.root
         return replace(
-            load_text(plan.config, plan.config_path),
+            load_text(plan.config, plan.config_path, machine=Capacity.below(root)),
             state_dir=self.place(plan.state_dir),
             sysfs_root=root,
             cgroup_root=self.place("/sys/fs/cgroup"),

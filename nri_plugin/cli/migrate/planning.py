@@ -41,6 +41,7 @@ from nri_plugin.cli.migrate.texts import table_of
 from nri_plugin.cli.state.import_export import NEEDS_GATES, exportable, importable
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent
 from nri_plugin.cli.systemd import AGENT
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import DEFAULT_PATH, KIND, Config, load_text
 from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Node
@@ -282,8 +283,12 @@ def _restart_doubts(site: _Site) -> list[str]:
     now, source = site.now, "the kubelet's configuration"
     policies = str(now.get(CPU_POLICY) or "none"), str(now.get(MEMORY_POLICY) or "None")
     try:
-        config = load_text(yaml.safe_dump({CPU_POLICY: "none", **agent_part(now)}, sort_keys=False), source)
-        node = build_node(replace(config, sysfs_root=site.host.view.root), None)
+        text, root = (
+            yaml.safe_dump({CPU_POLICY: "none", **agent_part(now)}, sort_keys=False),
+            site.host.view.root,
+        )
+        config = load_text(text, source, machine=Capacity.below(root))
+        node = build_node(replace(config, sysfs_root=root), None)
         found = restart_refusals(node, site.host.place(site.kubelet.folder), *policies)
     except NriPinError as error:
         return [f"not checked whether the kubelet could start again as it is now: {error}"]

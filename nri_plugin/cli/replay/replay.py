@@ -20,7 +20,8 @@ from nri_plugin.cli.output import echo, format_option, table, told
 from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.cli.state.diff import node_changes
 from nri_plugin.cli.state.source import usage_errors
-from nri_plugin.config.loading import Config, load, load_hint_providers
+from nri_plugin.config.checks import Capacity
+from nri_plugin.config.loading import load, load_hint_providers
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import Node
@@ -526,8 +527,7 @@ def _verify(course: _Course, width: int) -> tuple[dict[str, Any], list[str], int
 
 
 def _compare(course: _Course, config_path: str, width: int) -> tuple[dict[str, Any], list[str], int]:
-    config = load(config_path)
-    other = OtherLife(lambda recorded, former: _node(config, recorded, former))
+    other = OtherLife(lambda recorded, former: _node(config_path, recorded, former))
     comparison = ReplayComparison(course.only)
     nodes: tuple[Node, Node] | None = None
     for met in other.live(course.moments()):
@@ -566,11 +566,11 @@ NOTE_ANEW = (
 )
 
 
-def _node(config: Config, recorded: Node, former: Node | None) -> Node:
+def _node(config_path: str, recorded: Node, former: Node | None) -> Node:
     """The recorded machine under the other configuration; reserved CPUs stay when the machine changes."""
     if former is not None:
         return replace(former, topology=recorded.topology)
-    node = config.node(recorded.topology)
+    node = load(config_path, machine=Capacity.of(recorded.topology)).node(recorded.topology)
     node = replace(node, hint_providers=recorded.hint_providers)
     # How running containers are reached is no choice: it is what the node offered.
     floor = node.options.pool_floor and recorded.options.pool_floor

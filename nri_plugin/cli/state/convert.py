@@ -280,9 +280,10 @@ def _node(
     need_same_machine(facts, topology, name)
     if config_path is None:
         return node_on(topology, facts)
+    from nri_plugin.config.checks import Capacity
     from nri_plugin.config.loading import load
 
-    return load(config_path).node(topology)
+    return load(config_path, machine=Capacity.of(topology)).node(topology)
 
 
 def _converted(

@@ -29,6 +29,7 @@ from nri_plugin.checkpoint.kubelet_import import (
 from nri_plugin.cli.output import echo, format_option
 from nri_plugin.cli.state.convert import named_allocations
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option, usage_errors
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
@@ -205,7 +206,9 @@ def configured_on(path: str, topology: Topology | None) -> Node:
     """
     if topology is None:
         return _configured(path, None, None)[1]
-    return replace(load(path).node(topology), hint_providers=load_hint_providers())
+    return replace(
+        load(path, machine=Capacity.of(topology)).node(topology), hint_providers=load_hint_providers()
+    )
 
 
 def _path(given: str | None, kubelet_dir: str) -> str:
@@ -240,7 +243,7 @@ def bring_back(path: str) -> None:
 
 
 def _configured(path: str, state_dir: str | None, root: str | None) -> tuple[Config, Node]:
-    config = load(path)
+    config = load(path, machine=Capacity.below(root) if root is not None else None)
     if state_dir is not None:
         config = replace(config, state_dir=state_dir)
     if root is not None:

@@ -29,12 +29,14 @@ from typing import Any, TextIO
 import yaml
 
 from nri_plugin.config import yaml_tree as source
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import load_text
 from nri_plugin.config.values import amount, choice, cpu_list, either, one_of, unknown, whole_bytes
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.machine.machine import described_in
+from nri_plugin.simulator.machine.machine import described_in, is_description
+from nri_plugin.simulator.machine.source import described_machine
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
 from nri_plugin.simulator.runtime.pods import (
     PERIOD_US,
@@ -428,17 +430,29 @@ def parse(text: str, file: str) -> Scenario:
     refuse_unknown(top, KEYS)
     given = top.entries
     required(top, "machine")
-    config = _config(required(top, "config"), text, file)
+    machine = described_in(top, text)
+    capacity = _capacity(machine, file)
+    config = _config(required(top, "config"), text, file, capacity)
     return Scenario(
         file=file,
         name=source.text(given["name"]) if "name" in given else stem(file),
-        machine=described_in(top, text),
+        machine=machine,
         runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
         driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
         cgroup_version=_cgroup_version(given["cgroup"]) if "cgroup" in given else 2,
         config=config,
-        steps=_configurable(_steps(required(top, "steps")), config, file),
+        steps=_configurable(_steps(required(top, "steps")), config, file, capacity),
     )
+
+
+def _capacity(machine: str, file: str) -> Capacity:
+    """The machine for the checks of the configuration; unknown where only the player of the scenario knows its name."""
+    try:
+        return Capacity.of(described_machine(machine, file).topology)
+    except ConfigError:
+        if is_description(machine):
+            raise
+        return Capacity(0, "0", 0)
 
 
 def required(section: source.Section, key: str) -> source.Value:
@@ -478,13 +492,15 @@ def _steps(value: source.Value) -> tuple[Step, ...]:
     return steps
 
 
-def _configurable(steps: tuple[Step, ...], config: Mapping[str, Any], file: str) -> tuple[Step, ...]:
+def _configurable(
+    steps: tuple[Step, ...], config: Mapping[str, Any], file: str, capacity: Capacity
+) -> tuple[Step, ...]:
     """The steps, after the agent's reader has accepted every configuration that they make."""
     now = dict(config)
     for step in steps:
         if isinstance(step, Restart) and step.config:
             now |= step.config
-            load_text("\n" * (step.line - 1) + json.dumps(now), file)
+            load_text("\n" * (step.line - 1) + json.dumps(now), file, machine=capacity)
     return steps
 
 
@@ -493,10 +509,10 @@ def stem(file: str) -> str:
     return Path(file).stem
 
 
-def _config(value: source.Value, text: str, file: str) -> Mapping[str, Any]:
+def _config(value: source.Value, text: str, file: str, capacity: Capacity) -> Mapping[str, Any]:
     """The configuration as plain values, after the agent's reader has accepted it."""
     source.section(value)
-    load_text(cut_out(text, "config"), file)
+    load_text(cut_out(text, "config"), file, machine=capacity)
     values = plain(value)
     return values if isinstance(values, dict) else {}
 

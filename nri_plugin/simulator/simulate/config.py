@@ -5,12 +5,11 @@ core, and reports that.
 """
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from nri_plugin.config import yaml_tree as source
-from nri_plugin.config.checks import share_bytes
+from nri_plugin.config.checks import Capacity
 from nri_plugin.config.keys import PLACE_KEYS, SET
 from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, load_text
 from nri_plugin.model.errors import ConfigError
@@ -29,7 +28,6 @@ GATES = "featureGates"
 RESERVING = frozenset({"reservedSystemCPUs", "kubeReserved", "systemReserved"})
 HOW = "say others with --set reservedSystemCPUs="
 
-_SHARE = re.compile(r"[0-9]{1,3}(?:\.[0-9]{1,6})?%\Z")
 _TALK = frozenset({"pluginName", "pluginIndex", "logFormat", "logLevel"})
 IRRELEVANT = PLACE_KEYS | _TALK
 """Keys that no placement depends on."""
@@ -77,8 +75,8 @@ def choose(
     shown_sets, why = dict(sets), f"as {where} says"
     if file is None:
         sets, why = _completed(topology, text, where, sets)
-    sets = {**_eviction(topology, text, where), **sets}
-    config = load_text(text, where, {f"{SET}{key}": value for key, value in sets.items()})
+    flags = {f"{SET}{key}": value for key, value in sets.items()}
+    config = load_text(text, where, flags, Capacity.of(topology))
     node = config.node(topology)
     node = Node(node.topology, node.options, node.reserved, load_hint_providers())
     name = ", ".join([where, *(f"{key}={value}" for key, value in shown_sets.items())])
@@ -139,18 +137,6 @@ def _memory(topology: Topology, keys: Collection[str], sets: Mapping[str, str]) 
         return {}
     node = next((one.id for one in topology.nodes if one.has_memory and one.cpus), topology.nodes[0].id)
     return {"reservedMemory": RESERVED_MEMORY % node}
-
-
-def _eviction(topology: Topology, text: str, where: str) -> dict[str, str]:
-    """`evictionHard` as a share of memory, in bytes of the simulated machine."""
-    signals = source.parse(text, where).entries.get("evictionHard")
-    share = signals.entries.get("memory.available") if isinstance(signals, source.Section) else None
-    sizes = [one.memory_bytes for one in topology.nodes]
-    if not isinstance(share, source.Scalar) or not _SHARE.match(share.text) or None in sizes:
-        return {}
-    return {
-        "evictionHard": f"{{memory.available: {share_bytes(share.text, sum(size or 0 for size in sizes))}}}"
-    }
 
 
 def _said(config: Config) -> dict[str, str]:

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.cli import main
 from nri_plugin.cli.room import command
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node, Options
@@ -189,3 +190,51 @@ def test_the_largest_container_may_be_larger_than_one_that_is_refused() -> None:
     spec = ContainerSpec("c", largest.count * 1000, largest.count * 1000, GIB, GIB)
     assert all(one.error is None for one in node.fork().run(PodSpec("x", containers=(spec,))))
     assert largest.count == len(largest.cpus) == len(topology.online) - len(topology.first_core)
+
+
+PERCENT = """\
+reservedSystemCPUs: "0,8"
+memoryManagerPolicy: Static
+evictionHard: {memory.available: 5%}
+reservedMemory: [{numaNode: 0, limits: {memory: 858993472}}]
+"""
+"""5 % of the described 16 GiB, as a 32-bit float."""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "room --machine {machine} --config {config}",
+        "explain --machine {machine} --config {config} --cpu 2 --memory 4Gi",
+        "simulate --config {config} {machine} {pods}",
+        "simulate {scenario}",
+        "demo --fast --scenario {scenario}",
+    ],
+)
+def test_a_percentage_is_of_the_memory_of_the_described_machine(
+    tmp_path: Path, machine: str, words: str
+) -> None:
+    pods = "[{pod: a, cpu: 2, memory: 4Gi}]\n"
+    steps = "[{run: default/a, containers: {a: {cpu: 2, memory: 4Gi}}}]"
+    topology, config = DESCRIBED.splitlines()[0], PERCENT.replace("\n", "\n  ")
+    scenario = f"machine:\n  {topology}\nconfig:\n  {config}\nsteps: {steps}\n"
+    files = {"machine": machine}
+    for name, text in (("config", PERCENT), ("pods", pods), ("scenario", scenario)):
+        files[name] = str(tmp_path / f"{name}.yaml")
+        Path(files[name]).write_text(text)
+    result = CliRunner().invoke(main.group, words.format(**files).split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+
+
+def test_first_core_and_memory_node_are_suggested_of_the_described_machine(tmp_path: Path) -> None:
+    machine, config = tmp_path / "m.yaml", tmp_path / "c.yaml"
+    machine.write_text("topology: numa:2 core:2 pu:4(indexes=core)\nnodes:\n  0: {memory: 0}\n")
+    said = []
+    for text in ("", "cpuManagerPolicy: static\n", 'reservedSystemCPUs: "0"\nmemoryManagerPolicy: Static\n'):
+        config.write_text(text)
+        with pytest.raises(ConfigError) as caught:
+            answer("--machine", str(machine), "--config", str(config))
+        said.append(str(caught.value))
+    assert 'reservedSystemCPUs: "0,4,8,12"' in said[0]
+    assert "reservedSystemCPUs: '0,4,8,12'" in said[1]
+    assert "- numaNode: 1" in said[2]

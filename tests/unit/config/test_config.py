@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.config import checks, loading
+from nri_plugin.config import loading
 from nri_plugin.config.loading import load, load_text
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import (
@@ -555,7 +555,6 @@ def test_an_eviction_percentage_is_of_the_machines_memory(tmp_path: Path) -> Non
     assert right.options.reserved_memory[0].size_bytes == kept
 
 
-def test_an_eviction_percentage_of_an_unknown_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "memory_capacity", lambda _root: 0)
-    text = f"memoryManagerPolicy: Static\nevictionHard: {{memory.available: 5%}}\n{SMALLEST}"
+def test_an_eviction_percentage_of_an_unknown_memory_is_refused(tmp_path: Path) -> None:
+    text = f"sysfsRoot: {tmp_path}\nmemoryManagerPolicy: Static\nevictionHard: {{memory.available: 5%}}\n{SMALLEST}"
     assert "memory.available 5%: how much memory this machine has cannot be read" in error_of(text)

@@ -40,9 +40,67 @@ def test_the_cgroup_root_of_the_kubelet_is_not_the_mount_point_that_ours_is() ->
     assert load_text(PASTED, "f").cgroup_root.endswith("/sys/fs/cgroup")
 
 
-def test_a_key_that_neither_of_us_has_is_refused_in_a_pasted_file_too() -> None:
-    assert "f:10:1: maxPod: unknown key" in error_of(PASTED + "maxPod: 1\n")
-    assert "did you mean topologyManagerScope?" in error_of(PASTED + "topologyManagerScop: pod\n")
+LATER = """\
+defaultPodSysctls: {net.ipv4.ip_forward: "1"}
+maxPod: 1
+memoryManagerPolicyOptions: {later: [1, {a: b}]}
+swapManagerPolicy: static
+evictionHard: {memory.available: 200Mi, swapfs.available: 5%}
+kubeReserved: {cpu: 1, storage.later: 2}
+"""
+
+
+def test_keys_of_a_later_kubelet_are_passed_over_and_listed() -> None:
+    config = load_text(PASTED + LATER, "f")
+    assert config.unknown_keys == (
+        "maxPod",
+        "memoryManagerPolicyOptions",
+        "swapManagerPolicy",
+        "evictionHard.swapfs.available",
+        "kubeReserved.storage.later",
+    )
+    assert "defaultPodSysctls" in config.passed_over
+    assert config.options.kept_memory_bytes == 200 << 20
+    for line in LATER.splitlines()[1:]:
+        assert "unknown" in error_of(f"reservedSystemCPUs: '0'\n{line}\n") or "cannot be" in error_of(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "meant"),
+    [
+        ("topologyManagerScop: pod", "topologyManagerScope"),
+        ("cpumanagerpolicy: none", "cpuManagerPolicy"),
+        ("cpuManagerPolicyOption: {}", "cpuManagerPolicyOptions"),
+        ("memory-manager-policy: Static", "memoryManagerPolicy"),
+        ("reservedCpus: 0-4", "reservedSystemCPUs"),
+        ("reserved-cpus: 0-4", "reservedSystemCPUs"),
+        ("reservedMem: []", "reservedMemory"),
+        ("kubeReserve: {}", "kubeReserved"),
+        ("evictionHard: {memory.avail: 5%}", "memory.available"),
+    ],
+)
+def test_a_misspelt_key_of_ours_is_refused_in_the_file_of_a_kubelet(line: str, meant: str) -> None:
+    text = PASTED.replace('reservedSystemCPUs: "0"\n', "cpuManagerPolicy: none\n")
+    assert f"did you mean {meant}?" in error_of(f"{text}{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("reservedCores: 0", "did you mean reservedSystemCPUs?"),
+        ("reservedCpuset: 0", "did you mean reservedSystemCPUs?"),
+        ("featureGates: {DeviceManager: true}", "known are CPUManager, "),
+        ("featureGates: {CPUManagers: true}", "did you mean CPUManager?"),
+        ("deviceManagerPolicy: a", "known are cpuManagerPolicy, "),
+    ],
+)
+def test_a_suggestion_is_about_the_same_resource(line: str, says: str) -> None:
+    assert says in error_of(f"{line}\n")
+
+
+def test_gates_of_stable_managers_are_known() -> None:
+    gates = "featureGates: {CPUManager: true, MemoryManager: true, TopologyManager: true}\n"
+    assert load_text(gates + 'reservedSystemCPUs: "0"\n', "f").feature_gates["CPUManager"]
 
 
 def test_without_the_kind_a_key_of_the_kubelet_is_refused_with_what_to_do() -> None:

@@ -215,7 +215,7 @@ def test_init_containers_belong_to_the_pod() -> None:
         ),
         (
             HEAD + "steps:\n  - run: a/b\n    containers: {c: {limits: {gpu: 2}}}\n",
-            "limits.gpu: unknown key; did you mean cpu?",
+            "limits.gpu: unknown key; known are cpu or memory",
         ),
         (
             HEAD + "steps:\n  - create: a/b\n    containers: {c: {}}\n    initContainers: {i: {}}\n",
