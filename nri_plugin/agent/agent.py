@@ -30,7 +30,7 @@ from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.model.errors import ConfigError, HostError, LocalProtocolError, NriPinError
-from nri_plugin.process.logs import LOGGER_NAME, say, set_up
+from nri_plugin.process.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
 from nri_plugin.wire.nri.messages import EventMask
@@ -224,8 +224,8 @@ def run(
     """
 
     def stop() -> None:
-        say(log, logging.INFO, "stopping, nothing is undone")
         loop.stop(EXIT_STOPPED)
+        say(log, logging.INFO, "stopping, nothing is undone")
 
     loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
     if life is not None:
@@ -237,15 +237,14 @@ def run(
         watchdog = LoopWatchdog(loop, log)
         code = loop.run()
     finally:
-        if watchdog is not None:
-            watchdog.close()
-        # No further request arrives before the state is saved.
-        link.close()
-        if link.handler is not None:
-            link.handler.close()
-        # The lease goes last: the next agent reads the finished checkpoint.
-        lease.close()
-        loop.close()
+        # No further request arrives before the state is saved. The lease goes last: the next agent reads the finished
+        # checkpoint.
+        for part in (watchdog, link, link.handler, lease, loop):
+            try:
+                if part is not None:
+                    part.close()
+            except Exception:  # noqa: BLE001 - one that fails leaves the others
+                say_trace(log, "internal error while ending")
     # The supervisor starts an agent again that failed, not one that ended on purpose.
     if life is not None and code in (EXIT_STOPPED, EXIT_YIELDED, EXIT_CONFIGURATION):
         life.quit()

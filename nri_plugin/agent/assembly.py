@@ -84,10 +84,11 @@ class Assembly:
         probes = probe_pages(self._loop, self._link)
         if config.health_probe_bind_address is not None:
             place = ListenAddress("healthProbeBindAddress", config.health_probe_bind_address, "probes")
-            Server(place, Routes(probes), self._log, keeps_trying=True)
+            Server(place, Routes(probes), self._log, keeps_trying=True, start=self._loop.start_thread)
         if metrics is not None and config.metrics_bind_address is not None:
             place = ListenAddress("metricsBindAddress", config.metrics_bind_address, "metrics")
-            Server(place, Routes({"/metrics": metrics.page(), **probes}), self._log, keeps_trying=True)
+            pages = Routes({"/metrics": metrics.page(), **probes})
+            Server(place, pages, self._log, keeps_trying=True, start=self._loop.start_thread)
 
     def wait(self, reason: str) -> None:
         """Show in the readiness probe why the agent waits for its lease; empty when it does not."""
@@ -105,10 +106,10 @@ class Assembly:
         feed = StatusFeed(log)
         watchers = Watchers(feed, metrics)
         history = build_recorder(config, self._record, loop, log)
-        handler = build_handler(config, log, loop.clock, watchers, history)
+        handler = build_handler(config, log, loop.clock, watchers, history, loop.start_thread)
         loop.repeat("checkpoint", LOOK_PAUSE_S, lambda: handler.checkpoint.look(handler.state))
         if metrics is not None:
-            metrics.follow_state(handler, link, lambda: len(feed.incomplete.records))
+            metrics.follow_state(handler, link, lambda: len(feed.incomplete.records), lambda: loop.failures)
             if config.cpu_noise_period_seconds:
                 metrics.follow_noise(
                     handler, config.sysfs_root, config.cgroup_root, config.cpu_noise_period_seconds
@@ -127,6 +128,7 @@ class Assembly:
             lambda: link.runtime,
             log=log,
             observing=config.observe,
+            start=loop.start_thread,
         )
         link.handler = handler
 

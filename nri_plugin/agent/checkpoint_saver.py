@@ -15,6 +15,7 @@ A checkpoint that was removed or replaced is written again as a whole; nothing i
 import logging
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Protocol
 
 from nri_plugin.checkpoint.directory import removed_mount, unsafe
@@ -23,6 +24,7 @@ from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation, named
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
+from nri_plugin.process.loop import StartThread
 
 DEFAULT_SAVE_S = 1.0
 """Time limit of a save when the runtime set no deadline: half of the runtimes' default of 2 s."""
@@ -196,9 +198,11 @@ class CheckpointSaver:
 # Stores
 
 
-def open_store(file: CheckpointFile, saved: State) -> CheckpointStore:
+def open_store(
+    file: CheckpointFile, saved: State, start: StartThread = threading.Thread.start
+) -> CheckpointStore:
     """Return the store for `file`, which holds `saved`: with a thread where the disk may stall."""
-    return CheckpointWriter(file, saved) if file.durable else DirectStore(file)
+    return CheckpointWriter(file, saved, start) if file.durable else DirectStore(file)
 
 
 class DirectStore:
@@ -250,9 +254,15 @@ class CheckpointWriter:
     Args:
         file: loaded before, so that generations go on counting.
         saved: the state in the file; empty where there is no file.
+        start: starts the thread. Until it runs, no save is in time.
     """
 
-    def __init__(self, file: CheckpointFile, saved: State | None = None) -> None:
+    def __init__(
+        self,
+        file: CheckpointFile,
+        saved: State | None = None,
+        start: StartThread = threading.Thread.start,
+    ) -> None:
         self._file = file
         self._changed = threading.Condition()
         # The condition guards all of these. Requests are numbered: `_asked` is the newest, `_done` the newest that was
@@ -266,7 +276,7 @@ class CheckpointWriter:
         self._intact = True
         self._is_finished = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     @property
     def path(self) -> str:
@@ -308,7 +318,8 @@ class CheckpointWriter:
         with self._changed:
             self._closing = True
             self._changed.notify_all()
-        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
         return self._is_finished and not self._thread.is_alive()
 
     def _ask(self, state: State) -> int:
@@ -330,8 +341,9 @@ class CheckpointWriter:
             # The condition is not held during I/O, so a caller can run out of time.
             if state is not None:
                 self._report(state, number, self._write(state))
-            self._file.compact()
-            self._intact = self._file.is_intact()
+            with suppress(Exception):  # as in `_write`; the next round tries again
+                self._file.compact()
+                self._intact = self._file.is_intact()
 
     def _write(self, state: State) -> CheckpointError | None:
         try:

@@ -10,6 +10,7 @@ import os
 import random
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from nri_plugin.agent.outcome import RequestReply, name_of
 from nri_plugin.core.decision import EffectiveCheck
@@ -43,7 +44,10 @@ def connect(path: str) -> socket.socket:
         RuntimeAbsentError: there is no socket, or no process listens there.
         HostError: it may not be opened.
     """
-    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:  # no descriptor is left
+        raise HostError(path, words(error)) from None
     sock.settimeout(CONNECT_S)
     try:
         sock.connect(path)
@@ -126,8 +130,9 @@ class Transport:
             )
 
     def close(self) -> None:
-        """Close the socket."""
-        self.sock.close()
+        """Close the socket. A failure leaves nothing to be done, and the agent has to connect again."""
+        with suppress(OSError):
+            self.sock.close()
 
 
 CODE_UNKNOWN = 2

@@ -246,17 +246,16 @@ class _QuietWrites(Collector):
         yield family
 
 
-class _ConnectionsLost(Collector):
-    """Counts connections to the runtime that ended; the link counts them, so that it needs no metrics."""
+class _Counted(Collector):
+    """A counter whose owner counts by itself, so that it needs no metrics."""
 
-    def __init__(self, link: RuntimeLink) -> None:
-        self._link = link
+    def __init__(self, name: str, text: str, count: Callable[[], int]) -> None:
+        self._name, self._text, self._count = name, text, count
 
     def collect(self) -> Iterator[Metric]:
         """One series."""
-        text = "Connections that had served the runtime and ended; containers created meanwhile are placed afterwards."
-        family = CounterMetricFamily("nri_pin_connections_lost_total", text)
-        family.add_metric([], self._link.lost)
+        family = CounterMetricFamily(self._name, self._text)
+        family.add_metric([], self._count())
         yield family
 
 
@@ -455,9 +454,13 @@ class Metrics:
             gauge.labels(*kind).set_function(partial(watch.count, kind))
 
     def follow_state(
-        self, handler: Handler, link: RuntimeLink, incomplete: Callable[[], int] = lambda: 0
+        self,
+        handler: Handler,
+        link: RuntimeLink,
+        incomplete: Callable[[], int] = lambda: 0,
+        failures: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Show the allocations of the handler, the checkpoint, the connection, and the number of incomplete pods."""
+        """Show the allocations of the handler, the checkpoint, the connection, failed work, and the number of incomplete pods."""
         Gauge(
             "nri_pin_incomplete_pods",
             "Pods that run in part: a container was refused while others of the pod exist, or what the pod owns is lost.",
@@ -473,7 +476,20 @@ class Metrics:
             "1 while the checkpoint cannot be saved, or others may change its directory; the log says why.",
             registry=self.registry,
         ).set_function(lambda: bool(handler.checkpoint.unready()))
-        self.registry.register(_ConnectionsLost(link))
+        self.registry.register(
+            _Counted(
+                "nri_pin_connections_lost_total",
+                "Connections that had served the runtime and ended; containers created meanwhile are placed afterwards.",
+                lambda: link.lost,
+            )
+        )
+        self.registry.register(
+            _Counted(
+                "nri_pin_internal_errors_total",
+                "Pieces of work between requests that failed with an internal error; the log has the traces.",
+                failures,
+            )
+        )
         self.registry.register(
             StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
         )

@@ -10,7 +10,6 @@ changes in its own thread only.
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from threading import Thread
 
@@ -51,11 +50,6 @@ Ask = Callable[[Pod, float, bool], ExporterAnswer]
 Run = Callable[[Callable[[], None]], None]
 
 
-def in_thread(work: Callable[[], None]) -> None:
-    """Run `work` in a thread that ends with the process."""
-    Thread(target=work, name="pod news", daemon=True).start()
-
-
 class PodNewsWatch:
     """Asks by the clock, and passes the answers to the handler.
 
@@ -70,9 +64,10 @@ class PodNewsWatch:
     """
 
     def __init__(
-        self, handler: Handler, ask: Ask, loop: Loop, log: logging.Logger, run: Run = in_thread
+        self, handler: Handler, ask: Ask, loop: Loop, log: logging.Logger, run: Run | None = None
     ) -> None:
-        self._handler, self._ask, self._loop, self._log, self._run = handler, ask, loop, log, run
+        self._handler, self._ask, self._loop, self._log = handler, ask, loop, log
+        self._run = run or self._in_thread
         self._is_asking = False
         self._left_since: dict[str, float] = {}
         self._pauses: dict[str, tuple[float, float]] = {}
@@ -105,6 +100,9 @@ class PodNewsWatch:
             pods = [_message(state.pods[uid]) for uid in due[:MOST_PODS]]
             self._run(partial(self._questions, pods, asks_for_hints(node)))
 
+    def _in_thread(self, work: Callable[[], None]) -> None:
+        self._loop.start_thread(Thread(target=work, name="pod news", daemon=True))
+
     def _questions(self, pods: Sequence[Pod], devices: bool) -> None:
         """Ask about each pod, in the thread; the first failure ends the round."""
         answers: list[tuple[Pod, ExporterAnswer]] = []
@@ -115,8 +113,7 @@ class PodNewsWatch:
             except NoAnswerError as caught:
                 error = caught
                 break
-        with suppress(OSError):  # the agent has ended meanwhile, and its loop is closed
-            self._loop.post(partial(self._take, answers, error))
+        self._loop.post(partial(self._take, answers, error))
 
     def _take(self, answers: Sequence[tuple[Pod, ExporterAnswer]], error: NoAnswerError | None) -> None:
         """Pass the answers on, in the loop."""

@@ -26,7 +26,7 @@ from nri_plugin.model.options import Node
 from nri_plugin.model.records import allocation_key
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
-from nri_plugin.process.loop import Loop
+from nri_plugin.process.loop import Loop, StartThread
 from nri_plugin.wire.nri.events import CreateContainer, Synchronize
 from nri_plugin.wire.nri.messages import Container
 
@@ -149,7 +149,7 @@ class QuietCPUsThread:
         if self._worker is None:
             if wish.is_nothing and not self._store.exists:
                 return
-            self._worker = _Worker(self._make, self._files, self._log)
+            self._worker = _Worker(self._make, self._files, self._log, self._loop.start_thread)
         self._worker.apply(wish)
 
     def _has_news(self, node: Node, state: State) -> bool:
@@ -172,6 +172,7 @@ class _Worker:
         make: Callable[[Callable[[], float]], QuietCPUs],
         files: KernelSettingFiles,
         log: logging.Logger,
+        start: StartThread,
     ) -> None:
         self._loop, self._files, self._log = Loop(), files, log
         self.passes = make(self._loop.clock)
@@ -179,7 +180,7 @@ class _Worker:
         self._number_by_watch: dict[int, int | None] = {}
         self._no_watch = LogRateLimit()
         self._thread = threading.Thread(target=self._run, name="quiet CPUs", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     def apply(self, wish: QuietWanted) -> None:
         """Make a pass for it; returns at once."""
@@ -188,7 +189,8 @@ class _Worker:
     def close(self) -> None:
         """End the thread, or leave it to the end of the process where a write waits in the kernel."""
         self._loop.post(lambda: self._loop.stop(0))
-        self._thread.join(ENDS_S)
+        if self._thread.is_alive():
+            self._thread.join(ENDS_S)
 
     def _run(self) -> None:
         self._loop.repeat("sweep", SWEEP_S, lambda: self._safely(self.passes.look))

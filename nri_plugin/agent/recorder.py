@@ -9,6 +9,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Protocol
@@ -170,19 +171,22 @@ class DirectSink:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:
+            say(self._log, logging.WARNING, "the end of the history may be lost", err=error)
 
 
 class QueuedSink:
     """Writes through a thread, for a disk that may stall. Lines that do not fit into the queue are lost."""
 
-    def __init__(self, sink: DirectSink) -> None:
+    def __init__(self, sink: DirectSink, loop: Loop) -> None:
         self._sink = sink
         self._queue: queue.SimpleQueue[tuple[bytes, Situation, bool] | None] = queue.SimpleQueue()
         self._put_bytes = self._done_bytes = 0
         self._lost = False
         self._thread = threading.Thread(target=self._run, name="recording", daemon=True)
-        self._thread.start()
+        loop.start_thread(self._thread)
 
     def append(self, data: bytes, before: Situation) -> None:
         """Queue a line."""
@@ -196,25 +200,29 @@ class QueuedSink:
     def close(self) -> None:
         """Wait up to `CLOSE_S` until the queue is written."""
         self._queue.put(None)
-        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:
             data, before, lost = item
             if lost:
                 self._sink.lose()
-            self._sink.append(data, before)
+            try:
+                self._sink.append(data, before)
+            except Exception:  # noqa: BLE001 - the next line may be written
+                self._lost = True
             self._done_bytes += len(data)
         self._sink.close()
 
 
-def open_sink(file: RecordingFile, log: logging.Logger, clock: Callable[[], float]) -> RecordingSink:
+def open_sink(file: RecordingFile, log: logging.Logger, loop: Loop) -> RecordingSink:
     """Return a sink for `file`: with a thread unless the file is in memory."""
-    direct = DirectSink(file, log, clock)
-    try:
-        return direct if is_in_memory(file.path) else QueuedSink(direct)
-    except HostError:
-        return QueuedSink(direct)  # unknown, so it may stall
+    direct = DirectSink(file, log, loop.clock)
+    with suppress(HostError):  # unknown, so it may stall
+        if is_in_memory(file.path):
+            return direct
+    return QueuedSink(direct, loop)
 
 
 def build_recorder(config: Config, record: str, loop: Loop, log: logging.Logger) -> Recorder | None:
@@ -226,12 +234,12 @@ def build_recorder(config: Config, record: str, loop: Loop, log: logging.Logger)
     sinks = []
     if config.history_bytes:
         directory = os.path.join(config.state_dir, DIRECTORY)
-        sinks.append(open_sink(BoundedRecording(directory, config.history_bytes), log, loop.clock))
+        sinks.append(open_sink(BoundedRecording(directory, config.history_bytes), log, loop))
     if record:
         file = RecordingFile(os.path.abspath(record))
         try:
             file.check()
         except HostError as error:
             raise ConfigError("--record", str(error)) from None
-        sinks.append(open_sink(file, log, loop.clock))
+        sinks.append(open_sink(file, log, loop))
     return Recorder(sinks, loop, log, observing=config.observe) if sinks else None

@@ -113,6 +113,16 @@ class ServingLease:
         self._loop.set_timer(TIMER, self._loop.clock() + pause_s, self._look)
 
     def _look(self) -> None:
+        served = self.is_serving
+        try:
+            self._check()
+        except Exception as error:
+            if served or not self.is_serving:
+                raise  # the loop tries again later
+            self._loop.fail(error)  # it has the right and cannot serve
+        self._look_later()
+
+    def _check(self) -> None:
         if self._is_replaceable and self._lock.is_wanted():
             self._yield(NEWER)
         else:
@@ -125,7 +135,6 @@ class ServingLease:
                 self._try(reason)
             else:
                 self._hold_state_dir()
-        self._look_later()
 
     def _hold_state_dir(self) -> None:
         """Lock the state directory again where it was removed, replaced or repaired."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Container
 from dataclasses import replace
 from functools import partial
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointStore, open_store
@@ -42,6 +43,7 @@ from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
+from nri_plugin.process.loop import StartThread
 
 if TYPE_CHECKING:
     from nri_plugin.agent.metrics import Metrics
@@ -146,6 +148,7 @@ def build_handler(
     clock: Callable[[], float],
     watchers: Watchers | None = None,
     history: Recorder | None = None,
+    start: StartThread = Thread.start,
 ) -> Handler:
     """Return a handler for this configuration on this machine.
 
@@ -155,6 +158,7 @@ def build_handler(
         clock: seconds, monotonic.
         watchers: observe outcomes, saves and questions to the exporter.
         history: records events; None for no recording.
+        start: starts a thread.
 
     Raises:
         ConfigError: the configuration does not fit this machine.
@@ -209,7 +213,7 @@ def build_handler(
     else:
         lift_floor(tree, node, state, log)
     # The checkpoint: a trial write finds out now whether it can be saved.
-    store = open_store(file, file.held)
+    store = open_store(file, file.held, start)
     saver = CheckpointSaver(
         watchers.timed(store) if watchers else store,
         file.held,  # not a former generation: the file itself has to be written then

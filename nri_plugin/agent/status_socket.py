@@ -7,6 +7,7 @@ the newest line next, not every line.
 
 import logging
 import os
+import resource
 import selectors
 import socket
 import stat
@@ -33,7 +34,8 @@ from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.refusals import UNEXPECTED
 from nri_plugin.model.state import State
-from nri_plugin.process.logs import LOGGER_NAME, say
+from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
+from nri_plugin.process.loop import StartThread
 from nri_plugin.wire.nri.events import Configure
 
 FILE_NAME = "agent.sock"
@@ -45,6 +47,13 @@ LATEST_DRIFTS = 64
 PAUSE_S = 0.05
 """Seconds between two lines: a burst of containers is one change to a reader, and encoding holds the interpreter."""
 
+MOST_READERS = 32
+"""Readers at a time. Each takes a descriptor, and the agent needs descriptors to place containers."""
+
+CORE_DESCRIPTORS = 64
+"""Descriptors below the limit of the process that readers leave to the rest of the agent."""
+
+AFTER_ERROR_S = 1.0
 LOOK_S = 5.0
 """Seconds after which changes without an event (a reload, a removed socket) are noticed."""
 
@@ -183,6 +192,7 @@ class StatusSocket:
         runtime: returns the runtime of the current connection.
         log: takes a line when the socket cannot be created, and when it was restored.
         observing: the agent only observes.
+        start: starts the thread.
     """
 
     def __init__(
@@ -194,6 +204,7 @@ class StatusSocket:
         *,
         log: logging.Logger | None = None,
         observing: bool = False,
+        start: StartThread = Thread.start,
     ) -> None:
         self._observing, self._log, self._trouble = observing, log or logging.getLogger(LOGGER_NAME), ""
         self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
@@ -214,7 +225,7 @@ class StatusSocket:
         self._is_closing = False
         feed.wake = self._wake
         self._thread = Thread(target=self._run, name="status socket", daemon=True)
-        self._thread.start()
+        start(self._thread)
 
     def close(self) -> None:
         """Close all connections and remove the socket."""
@@ -265,19 +276,27 @@ class StatusSocket:
 
     def _run(self) -> None:
         while not self._is_closing:
-            for key, _ in self._selector.select(self._timeout()):
-                if key.fileobj is self._listener:
-                    self._accept()
-                elif key.fileobj is self._wake_in:
-                    with suppress(BlockingIOError):
-                        self._wake_in.recv(4096)
-                elif isinstance(key.data, _Reader):
-                    self._hear(key.data)
-            if time.monotonic() >= self._looked_at + LOOK_S:
-                self._listen()
-            self._make_line()
-            for reader in list(self._readers.values()):
-                self._write(reader)
+            try:
+                self._turn()
+            except Exception:  # noqa: BLE001 - without this thread nothing is shown any more
+                with suppress(Exception):
+                    say_trace(self._log, "internal error, the status is late")
+                time.sleep(AFTER_ERROR_S)
+
+    def _turn(self) -> None:
+        for key, _ in self._selector.select(self._timeout()):
+            if key.fileobj is self._listener:
+                self._accept()
+            elif key.fileobj is self._wake_in:
+                with suppress(BlockingIOError):
+                    self._wake_in.recv(4096)
+            elif isinstance(key.data, _Reader):
+                self._hear(key.data)
+        if time.monotonic() >= self._looked_at + LOOK_S:
+            self._listen()
+        self._make_line()
+        for reader in list(self._readers.values()):
+            self._write(reader)
 
     def _timeout(self) -> float:
         return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
@@ -295,7 +314,6 @@ class StatusSocket:
         now = (node, state, refusals, drifts, runtime, failed, self._feed.incomplete.records, quiet)
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
-        self._told = now
         self._line = encode(
             AgentStatus(
                 node,
@@ -309,18 +327,30 @@ class StatusSocket:
                 quiet=quiet_row(quiet),
             )
         )
-        self._made_at = time.monotonic()
+        self._told, self._made_at = now, time.monotonic()
         for reader in self._readers.values():
             reader.is_current = False
 
     def _accept(self) -> None:
         if self._listener is None:
             return
-        with suppress(OSError):
+        try:
             peer, _ = self._listener.accept()
-            peer.setblocking(False)
-            reader = self._readers[peer] = _Reader(peer)
-            self._selector.register(peer, selectors.EVENT_READ, reader)
+        except (BlockingIOError, ConnectionError):
+            return
+        except OSError:
+            self._hang_up()  # no descriptor is left: the next look listens again
+            return
+        peer.setblocking(False)
+        room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - CORE_DESCRIPTORS
+        if len(self._readers) >= MOST_READERS or (self._readers and peer.fileno() >= room):
+            # One that reads nothing goes first, then the oldest. Those of our own connect again.
+            self._drop(next((one for one in self._readers.values() if one.left), None) or self._oldest())
+        reader = self._readers[peer] = _Reader(peer)
+        self._selector.register(peer, selectors.EVENT_READ, reader)
+
+    def _oldest(self) -> _Reader:
+        return next(iter(self._readers.values()))
 
     def _hear(self, reader: _Reader) -> None:
         """Drop a reader that has closed its end; bytes from a reader are ignored."""

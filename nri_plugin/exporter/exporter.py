@@ -33,6 +33,7 @@ from nri_plugin.model.errors import KubeAPIError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, say
+from nri_plugin.process.loop import start_thread
 
 MANAGER = "nri-pin"
 """Field manager of the object."""
@@ -137,8 +138,6 @@ class Exporter:
     def stop(self) -> None:
         """End soon. Signal handlers and all threads may call this."""
         self._stopping.set()
-        # In another thread: a signal may interrupt this thread while it holds the lock.
-        threading.Thread(target=self._wake).start()
 
     def run(self) -> None:
         """Publish until `stop`."""
@@ -156,13 +155,15 @@ class Exporter:
             listening,
             (own.run, ()),
             (pods.run, ()),
+            # `stop` cannot wake this thread: a signal may interrupt it while it holds the lock.
+            (self._wake_to_stop, ()),
         ]
         if self.taint is not None:
             node = Follower(self._client, NODES, self.taint, self._stopping.wait, parameters=selector)
             threads.append((node.run, ()))
         for target, arguments in threads:
             self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
-            self.threads[-1].start()
+            start_thread(self.threads[-1])
         while not self._stopping.is_set():
             self.step(self._wait())
             if self.taint is not None:
@@ -251,6 +252,10 @@ class Exporter:
         """Return node and state of the last status; None before the first one and while the agent only observes."""
         latest = self._latest
         return None if latest is None or latest.observing else (latest.node, latest.state)
+
+    def _wake_to_stop(self) -> None:
+        self._stopping.wait()
+        self._wake()
 
     def _wake(self) -> None:
         with self._news:

@@ -13,6 +13,7 @@ import socketserver
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from socket import SHUT_RDWR
 from threading import Thread
 from typing import Any
 
@@ -30,6 +31,7 @@ from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy.device_hints import device_totals
 from nri_plugin.process.logs import say
+from nri_plugin.process.loop import start_thread
 
 # Devices
 
@@ -91,6 +93,9 @@ KUBELET_S = 0.08
 
 TOTALS_S = 10.0
 """How long totals stay valid. Device plugins come and go in minutes."""
+
+MOST_CLIENTS = 32
+"""Clients at a time. The agent asks one question at a time; each client takes a thread and a descriptor."""
 
 REQUEST_S = 1.0
 """Time limit for a request, which is one line."""
@@ -211,7 +216,7 @@ class FactsSocket:
             os.umask(before)
         self._path = path
         self._thread = Thread(target=self._server.serve_forever, args=(0.05,), name="facts", daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def close(self) -> None:
         """Stop answering and remove the socket."""
@@ -228,7 +233,26 @@ class _FactsServer(socketserver.ThreadingUnixStreamServer):
 
     def __init__(self, path: str, source: Callable[[FactsRequest], Answer], log: logging.Logger) -> None:
         self.source, self.log = source, log
+        self.is_silent_by_client: dict[Any, bool] = {}
         super().__init__(path, _FactsHandler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread; where too many clients are connected, the oldest that has asked nothing goes."""
+        if len(self.is_silent_by_client) >= MOST_CLIENTS:
+            silent = [one for one, is_silent in list(self.is_silent_by_client.items()) if is_silent]
+            if not silent:
+                self.shutdown_request(request)
+                return
+            self.is_silent_by_client.pop(silent[0], None)
+            with suppress(OSError):
+                silent[0].shutdown(SHUT_RDWR)  # its thread closes it
+        self.is_silent_by_client[request] = True
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close the connection."""
+        self.is_silent_by_client.pop(request, None)
+        super().shutdown_request(request)
 
 
 class _FactsHandler(socketserver.StreamRequestHandler):
@@ -238,7 +262,9 @@ class _FactsHandler(socketserver.StreamRequestHandler):
     def handle(self) -> None:
         """Answer one request; without an answer the connection is closed, and the agent uses its other sources."""
         try:
-            request = msgspec.json.decode(self.rfile.readline(LINE_BYTES), type=FactsRequest)
+            question = self.rfile.readline(LINE_BYTES)
+            self.server.is_silent_by_client[self.request] = False
+            request = msgspec.json.decode(question, type=FactsRequest)
             line = _line(self.server.source(request), min(request.line_bytes, LINE_BYTES))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from threading import Barrier
 from typing import Any, TypeVar
 
 import grpc
@@ -52,6 +53,10 @@ LONGEST_PATH = 107
 ASK_S = 10.0
 ANSWERERS = 4
 """Threads that answer. More do not help, because all wait for the kubelet."""
+
+MOST_CLIENTS = 32
+IDLE_MS, HANDSHAKE_MS = 60_000, 5_000
+"""Connections at a time, and how long one may ask nothing: each takes a descriptor, and clients connect again by themselves."""
 
 NO_ANSWER = (
     grpc.StatusCode.UNAVAILABLE,
@@ -328,8 +333,14 @@ class PodResourcesServer:
     def __init__(self, path: str, kubelet: KubeletClient, view: View) -> None:
         self._kubelet, self._view = kubelet, view
         self._server = grpc.server(
-            ThreadPoolExecutor(ANSWERERS, "pod resources"),
-            options=[("grpc.max_send_message_length", LONGEST_BYTES), ("grpc.so_reuseport", 0)],
+            _started(ThreadPoolExecutor(ANSWERERS, "pod resources")),
+            options=[
+                ("grpc.max_send_message_length", LONGEST_BYTES),
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", MOST_CLIENTS),
+                ("grpc.max_connection_idle_ms", IDLE_MS),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
+            ],
         )
         handlers = {
             "List": _handler(self._on_list, pb.ListPodResourcesRequest),
@@ -378,6 +389,14 @@ class PodResourcesServer:
             context.abort(grpc.StatusCode.UNAVAILABLE, "there is no status of the agent yet; ask again")
         assert known is not None
         return known
+
+
+def _started(pool: ThreadPoolExecutor) -> ThreadPoolExecutor:
+    """Start all threads of the pool: one that cannot be started later would end the server's own thread."""
+    together = Barrier(ANSWERERS)
+    for _ in range(ANSWERERS):
+        pool.submit(together.wait)
+    return pool
 
 
 def _kubelets(context: Any, ask: Callable[[], Any]) -> Any:

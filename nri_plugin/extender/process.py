@@ -6,6 +6,7 @@ under the lock of the cache. Objects are decoded before the lock is taken.
 
 import gc
 import logging
+import queue
 import signal
 import sys
 import threading
@@ -37,6 +38,7 @@ from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, Post, Routes
 from nri_plugin.process.http_server import ListenAddress, Server
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
+from nri_plugin.process.loop import start_thread
 
 # Watches
 
@@ -184,7 +186,7 @@ class ClusterFeed:
         thread = threading.Thread(
             target=self._keep_following, args=(follower, resource), name=f"watch {resource}", daemon=True
         )
-        thread.start()
+        start_thread(thread)
         self._threads.append(thread)
 
     def _keep_following(self, follower: Follower, resource: APIResource) -> None:
@@ -435,15 +437,19 @@ class ExtenderProcess:
 
 def run(process: ExtenderProcess) -> int:
     """Serve until SIGTERM or SIGINT."""
+    # `end` runs in another thread: the main thread may have been interrupted while it holds the lock that `end` takes. The
+    # thread is made now, because later there may be none left.
+    signals: queue.SimpleQueue[int] = queue.SimpleQueue()
 
-    def end(*_: object) -> None:
-        # In another thread: the main thread may have been interrupted while it holds the lock that `end` takes.
-        threading.Thread(target=process.end, name="end").start()
+    def end() -> None:
+        signals.get()
+        process.end()
 
+    start_thread(threading.Thread(target=end, name="end", daemon=True))
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(*YOUNG_ONLY)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+        signal.signal(number, lambda number, _frame: signals.put(number))
     process.warn()
     process.serve()
     return 0

@@ -32,6 +32,7 @@ from nri_plugin.process.http_messages import (
     send_page,
 )
 from nri_plugin.process.logs import say, say_trace
+from nri_plugin.process.loop import StartThread, start_thread
 
 if TYPE_CHECKING:
     import ssl
@@ -87,6 +88,7 @@ class Server:
         limits: the bounds on all clients together.
         certificates: for TLS.
         keeps_trying: while another program has the port, wait for it rather than fail.
+        start: starts the thread that accepts.
 
     Attributes:
         connections: the open ones.
@@ -104,6 +106,7 @@ class Server:
         *,
         certificates: "Certificates | None" = None,
         keeps_trying: bool = False,
+        start: StartThread = start_thread,
     ) -> None:
         self._place, self._routes, self._log = place, routes, log
         self.certificates = certificates
@@ -121,7 +124,7 @@ class Server:
             say(log, logging.WARNING, "not listening yet, will be tried again", err=self._trouble(error))
         except (OverflowError, UnicodeError) as error:  # a port or a host name that cannot be
             raise ConfigError(place.setting, f"cannot listen on {place}: {error}") from None
-        Thread(target=self._serve, name=place.what, daemon=True).start()
+        start(Thread(target=self._serve, name=place.what, daemon=True))
 
     @property
     def port(self) -> int:
@@ -185,7 +188,8 @@ class Server:
             if client is not None:
                 client.close()
             self._closing.wait(LOOK_S)
-        self.connections.close_late()
+        with suppress(OSError):
+            self.connections.close_late()
 
     def _receive(self, client: socket.socket, address: str) -> None:
         """Start a thread for `client` where there is a place; the thread releases the semaphore."""

@@ -2,6 +2,9 @@
 
 Everything runs in the thread that calls `run`. Only `post` may be called from other threads. There are no locks: append
 and popleft of a deque are atomic, and a byte in the wake-up socket pair ends the wait.
+
+An exception in a piece of work never ends the loop: containers would start unpinned. It is logged and counted, and the work
+is tried again, with growing pauses. What cannot go on without its work calls `fail`.
 """
 
 import faulthandler
@@ -17,22 +20,32 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from types import FrameType
 from typing import Protocol
 
-from nri_plugin.process.logs import say
+from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 
 Action = Callable[[], None]
+StartThread = Callable[[threading.Thread], None]
 Clock = Callable[[], float]
 
 DRAIN_BYTES = 4096
 
+NO_THREAD = "thread not started, trying again"
+
+START_AGAIN_S = 1.0
+"""Seconds between two attempts to start a thread."""
+
 MOST_PUT_OFF = 16
 """Turns in a row that timers wait for urgent sources. A runtime that never pauses delays them no longer than that."""
 
+FIRST_AGAIN_S, LONGEST_AGAIN_S = 0.5, 10.0
+"""Seconds until failed work is tried again: doubled with each failure in a row. `LoopWatchdog` waits longer than the longest."""
 
 _WHEN = itemgetter(0)
+_AFTER_TURN = "after each turn"
 
 
 class Source(Protocol):
@@ -47,10 +60,18 @@ class Loop:
 
     Args:
         clock: seconds, monotonic; the times of timers are on this clock.
+        log: takes the traces of failed work.
+
+    Attributes:
+        failures: how many pieces of work ended with an exception; other threads may read it.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic, log: logging.Logger | None = None) -> None:
         self.clock = clock
+        self.failures = 0
+        self._log = log or logging.getLogger(LOGGER_NAME)
+        self._in_a_row: dict[str, int] = {}
+        self._error: Exception | None = None
         self._selector = selectors.DefaultSelector()
         self._urgent = select.poll()
         self._put_off = 0
@@ -76,6 +97,7 @@ class Loop:
 
         A second call for the same source replaces the first. Timers wait while an urgent source is readable.
         """
+        self._timers.pop(_listening_again(source), None)
         if is_urgent:
             self._urgent.register(source.fileno(), select.POLLIN)
         events = selectors.EVENT_READ | (selectors.EVENT_WRITE if on_writable else 0)
@@ -87,6 +109,7 @@ class Loop:
 
     def forget(self, source: Source) -> None:
         """Stop watching; call it before the source is closed."""
+        self._timers.pop(_listening_again(source), None)
         if source in self._selector.get_map():
             self._selector.unregister(source)
         with suppress(KeyError):
@@ -94,7 +117,10 @@ class Loop:
 
     def is_asked(self) -> bool:
         """Return whether an urgent source is readable: what nobody waits for gives way."""
-        return bool(self._urgent.poll(0))
+        try:
+            return bool(self._urgent.poll(0))
+        except OSError:
+            return False
 
     def set_timer(self, name: str, when: float | None, action: Action) -> None:
         """Run `action` once at `when`; replaces the timer of that name, and with None only removes it."""
@@ -119,8 +145,22 @@ class Loop:
     def post(self, action: Action) -> None:
         """Run `action` soon in the loop's thread; safe in any thread and in signal handlers."""
         self._posted.append(action)
-        with suppress(BlockingIOError):  # full: the loop wakes up anyway
+        with suppress(OSError):  # full: the loop wakes up anyway; closed: it has ended
             self._wake_out.send(b"\0")
+
+    def start_thread(self, thread: threading.Thread) -> None:
+        """Start a thread; where the node has no thread left, try again until it has."""
+        try:
+            thread.start()
+        except RuntimeError as error:
+            say(self._log, logging.WARNING, NO_THREAD, thread=thread.name, err=error)
+            again = partial(self.start_thread, thread)
+            self.set_timer(f"start {thread.name}", self.clock() + START_AGAIN_S, again)
+
+    def fail(self, error: Exception) -> None:
+        """Let `run` raise `error`: without the work that failed, the process is of no use."""
+        self._error = error
+        self.stop(1)
 
     def stop(self, exit_code: int) -> None:
         """Let `run` return `exit_code`; only the first call counts."""
@@ -143,25 +183,36 @@ class Loop:
         """Run until `stop`; returns its exit code."""
         while self._exit_code is None:
             self.run_once()
+        if self._error is not None:
+            raise self._error
         return self._exit_code
 
     def run_once(self) -> None:
         """Wait for the next event, then run everything that is due."""
-        ready = self._selector.select(self._timeout())
+        try:
+            ready = self._selector.select(self._timeout())
+        except OSError:
+            time.sleep(self._failed("wait"))
+            ready = []
         for key, mask in ready:
             on_readable, on_writable = key.data
-            if mask & selectors.EVENT_WRITE and on_writable:
-                on_writable()
-            # Mostly one source is ready, and nothing ran that could have dropped it.
-            if mask & selectors.EVENT_READ and (
-                (mask == selectors.EVENT_READ and len(ready) == 1) or self._watches(key)
-            ):
-                on_readable()
+            try:
+                if mask & selectors.EVENT_WRITE and on_writable:
+                    on_writable()
+                # Mostly one source is ready, and nothing ran that could have dropped it.
+                if mask & selectors.EVENT_READ and (
+                    (mask == selectors.EVENT_READ and len(ready) == 1) or self._watches(key)
+                ):
+                    on_readable()
+            except Exception:  # noqa: BLE001 - see the top
+                self._pause_source(key, self._failed(_name_of(on_readable)))
+            else:
+                self._went_well(on_readable)
         if self._posted:
             self._run_posted()
         self._run_due_timers()
         if self._after_turn is not None:
-            self._after_turn()
+            self._run_after_turn(self._after_turn)
 
     def close(self) -> None:
         """Close the descriptors."""
@@ -187,7 +238,11 @@ class Loop:
 
     def _run_posted(self) -> None:
         for _ in range(len(self._posted)):
-            self._posted.popleft()()
+            action = self._posted.popleft()
+            try:
+                action()
+            except Exception:  # noqa: BLE001 - see the top
+                self._failed(_name_of(action))
 
     def _run_due_timers(self) -> None:
         now = self.clock()
@@ -200,12 +255,86 @@ class Loop:
             timer = self._timers.get(name)
             if timer is not None and timer[0] <= now:
                 del self._timers[name]
-                timer[1]()
+                self._run_timer(name, timer[1])
         self._put_off = 0
+
+    def _run_timer(self, name: str, action: Action) -> None:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - see the top
+            again_at = self.clock() + self._failed(name)
+            # It may have set its next time before it failed.
+            when, action = self._timers.get(name, (again_at, action))
+            self._timers[name] = (max(when, again_at), action)
+        else:
+            if self._in_a_row:
+                self._in_a_row.pop(name, None)
+
+    def _run_after_turn(self, action: Action) -> None:
+        try:
+            action()
+        except Exception:  # noqa: BLE001 - see the top
+            self._after_turn = None
+            pause_s = self._failed(_AFTER_TURN)
+            again = partial(self.after_each_turn, action)
+            self.set_timer("after each turn again", self.clock() + pause_s, again)
+        else:
+            if self._in_a_row:
+                self._in_a_row.pop(_AFTER_TURN, None)
+
+    def _failed(self, name: str) -> float:
+        """Log and count the exception that is handled; return the seconds until the work may be tried again."""
+        self.failures += 1
+        count = self._in_a_row[name] = self._in_a_row.get(name, 0) + 1
+        pause_s = min(FIRST_AGAIN_S * 2.0 ** min(count - 1, 16), LONGEST_AGAIN_S)
+        if count & (count - 1) == 0:  # the first, second, fourth and eighth in a row: a trace is long
+            with suppress(Exception):
+                say_trace(self._log, "internal error, the agent goes on", work=name, in_a_row=count)
+        return pause_s
+
+    def _went_well(self, action: Action) -> None:
+        if self._in_a_row:
+            self._in_a_row.pop(_name_of(action), None)
+
+    def _pause_source(self, key: selectors.SelectorKey, pause_s: float) -> None:
+        """Do not listen to a source whose action fails: it stays readable, and the loop would spin."""
+        source, (on_readable, on_writable) = key.fileobj, key.data
+        now = self._selector.get_map().get(key.fd)
+        if now is None or now.fileobj is not source or isinstance(source, int):
+            return  # the action has dropped it before it failed
+        is_urgent = True
+        try:
+            self._urgent.unregister(key.fd)
+        except KeyError:
+            is_urgent = False
+        self._selector.unregister(source)
+        again = partial(self.watch, source, on_readable, on_writable, is_urgent=is_urgent)
+        self.set_timer(_listening_again(source), self.clock() + pause_s, again)
 
     def _drain(self) -> None:
         with suppress(BlockingIOError):
             self._wake_in.recv(DRAIN_BYTES)
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; where the node has no thread left, wait until it has. For a process that is of no use without it."""
+    while True:
+        try:
+            thread.start()
+        except RuntimeError as error:
+            log = logging.getLogger(LOGGER_NAME)
+            say(log, logging.WARNING, NO_THREAD, thread=thread.name, err=error)
+            time.sleep(START_AGAIN_S)
+        else:
+            return
+
+
+def _name_of(action: Action) -> str:
+    return getattr(action, "__qualname__", None) or repr(getattr(action, "func", action))
+
+
+def _listening_again(source: Source) -> str:
+    return f"listen to {id(source)}"
 
 
 # The watchdog ends a process whose loop is stuck. The kubelet, systemd, or the supervisor of an agent that the runtime
@@ -245,13 +374,14 @@ class LoopWatchdog:
         self._pause_s, self._limit_s = pause_s, limit_s
         self._closed, self._seen = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
-        self._thread.start()
+        loop.start_thread(self._thread)
 
     def close(self) -> None:
         """Stop; call it before the loop is closed."""
         self._closed.set()
         self._seen.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     def _watch(self) -> None:
         while not self._closed.wait(self._pause_s):

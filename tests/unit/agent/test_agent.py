@@ -1,5 +1,6 @@
 import gc
 import logging
+import signal
 import socket
 import sys
 import weakref
@@ -251,3 +252,27 @@ def test_a_reload_changes_what_becomes_of_allocations_that_cannot_be_saved(tmp_p
     text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\nonCheckpointFailure: serve\n'
     bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
     assert bench.handler.checkpoint.serves
+
+
+def test_an_agent_that_ends_closes_every_part_where_one_fails():
+    log, lines = recording_log()
+    closed: list[str] = []
+
+    def part(name: str) -> SimpleNamespace:
+        def close() -> None:
+            closed.append(name)
+            raise OSError(5, "Input/output error")
+
+        return SimpleNamespace(close=close, handler=None)
+
+    link, handler, lease = part("link"), part("handler"), part("lease")
+    link.handler = handler
+    loop = Loop()
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    try:
+        assert agent.run(loop, link, lambda: None, log, lambda: loop.stop(3), lease) == 3  # type: ignore[arg-type]
+    finally:
+        for number, action in before.items():
+            signal.signal(number, action)
+    assert closed == ["link", "handler", "lease"]
+    assert lines.texts("ERROR") == ["internal error while ending"] * 3

@@ -68,7 +68,8 @@ class FakeLoop(Loop):
     def __init__(self, clock: Clock) -> None:
         self.clock = self.told = clock
         self._timers = {}
-        self._put_off = 0
+        self._put_off = self.failures = 0
+        self._in_a_row = {}
         self.on_readable: Callable[[], None] = lambda: None
 
     def watch(  # type: ignore[override]

@@ -30,7 +30,8 @@ class Timers(Loop):
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self._timers = {}
-        self._put_off = 0
+        self._put_off = self.failures = 0
+        self._in_a_row = {}
 
     def is_asked(self) -> bool:
         return False

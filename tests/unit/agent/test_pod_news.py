@@ -14,7 +14,6 @@ from nri_plugin.agent.pod_news import (
     PAUSE_S,
     SOON_S,
     PodNewsWatch,
-    in_thread,
 )
 from nri_plugin.core.decision import Decision, ExporterAnswer, InformedCreate
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded
@@ -268,34 +267,6 @@ def test_an_answer_that_a_new_container_overtook_ends_nothing() -> None:
     room.create(name="b")
     room.answered()
     assert room.held == {"a/a": "2-3", "a/b": "4-5"}
-
-
-def test_an_answer_after_the_end_of_the_agent_is_dropped() -> None:
-    room = Room()
-    room.create()
-    room.due()
-
-    def closed(_action: Callable[[], None]) -> None:
-        raise OSError("closed")
-
-    room.loop.post = closed  # type: ignore[method-assign]
-    room.work.pop()()
-    assert room.asked == [("a", False)]
-
-
-def test_questions_run_in_a_thread_of_their_own() -> None:
-    import threading
-
-    names: list[str] = []
-    done = threading.Event()
-
-    def work() -> None:
-        names.append(threading.current_thread().name)
-        done.set()
-
-    in_thread(work)
-    assert done.wait(30)
-    assert names == ["pod news"]
 
 
 def test_allocations_of_late_facts_that_cannot_be_saved_are_not_made() -> None:

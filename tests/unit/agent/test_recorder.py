@@ -15,6 +15,7 @@ from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.state import State
+from nri_plugin.process.loop import Loop
 from nri_plugin.recording.file import RecordingFile, Situation
 from nri_plugin.recording.reader import read
 from nri_plugin.wire.nri.events import Configure, RunPodSandbox, Shutdown
@@ -149,7 +150,9 @@ def test_a_disk_that_does_not_answer_costs_lines_and_never_time() -> None:
 
     waits = threading.Event()
     file = Stalled()
-    sink = QueuedSink(DirectSink(file, Bench(NODE).log, Clock()))
+    loop = Loop(Clock())
+    sink = QueuedSink(DirectSink(file, Bench(NODE).log, Clock()), loop)
+    loop.close()  # its thread needs none
     situation = Situation(NODE, State(), NOW)
     large = b"x" * (module.MOST_WAITING_BYTES + 1)
     sink.append(large, situation)
@@ -168,7 +171,9 @@ def test_in_memory_it_is_written_by_the_thread_that_answers(
     for in_memory, kind in ((True, DirectSink), (False, QueuedSink)):
         monkeypatch.setattr(module, "is_in_memory", lambda _, answer=in_memory: answer)
         path = tmp_path / kind.__name__
-        sink = open_sink(RecordingFile(str(path)), logging.getLogger("test"), Clock())
+        loop = Loop(Clock())
+        sink = open_sink(RecordingFile(str(path)), logging.getLogger("test"), loop)
+        loop.close()
         assert isinstance(sink, kind)
         line = module._Happened(NOW, NODE, State(), RUN, decide(NODE, State(), RUN)).line()
         sink.append(line, Situation(NODE, State(), NOW))

@@ -248,3 +248,35 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nri_plugin.agent.serving_lease.YIELD_S", 0.0)
     monkeypatch.setattr("nri_plugin.agent.serving_lease.END_S", 0.0)
+
+
+def test_a_lock_that_cannot_be_looked_at_is_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    """An input/output error says nothing about other agents, so this one goes on."""
+    agent, launched = bench.agent(), bench.agent("other", is_replaceable=False)
+    agent.turn.begin()
+    with monkeypatch.context() as patch:
+        patch.setattr(agent.lock, "take", failing)
+        for _ in range(8):
+            bench.pass_time()
+    assert not agent.has_ended
+    assert agent.loop.failures > 0
+    launched.lock.ask()
+    for _ in range(40):
+        bench.pass_time()
+    assert agent.has_ended, "it still sees a newer agent"
+
+
+def test_an_agent_that_cannot_serve_when_its_turn_comes_ends(bench: Bench, monkeypatch: pytest.MonkeyPatch):
+    first, second = bench.agent(), bench.agent("other")
+    first.turn.begin()
+    second.turn.begin()
+    monkeypatch.setattr(second.turn, "_serve", failing)
+    first.turn.close()
+    bench.pass_time()
+    bench.pass_time()
+    with pytest.raises(OSError, match="Input/output error"):
+        second.loop.run()
+
+
+def failing() -> str:
+    raise OSError(5, "Input/output error")

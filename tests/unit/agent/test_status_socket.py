@@ -14,7 +14,13 @@ from nri_plugin import __version__
 from nri_plugin.agent import status_socket
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, decode
-from nri_plugin.agent.status_socket import LATEST_DRIFTS, LATEST_REFUSALS, StatusFeed, StatusSocket
+from nri_plugin.agent.status_socket import (
+    LATEST_DRIFTS,
+    LATEST_REFUSALS,
+    MOST_READERS,
+    StatusFeed,
+    StatusSocket,
+)
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import Allocation
@@ -263,3 +269,45 @@ def test_an_agent_that_nobody_asks_tells_of_no_runtime(agent: Agent) -> None:
     told = reader.reads()
     reader.close()
     assert (told.runtime, told.agent) == (None, __version__)
+
+
+def test_many_readers_take_few_descriptors_and_a_new_one_is_served(agent: Agent) -> None:
+    readers = []
+    for _ in range(2 * MOST_READERS):
+        readers.append(Reader(agent.path))
+        assert readers[-1].reads().state == agent.state
+    assert len(agent.socket._readers) == MOST_READERS
+    agent.decides(holding("1-2"))
+    assert readers[-1].reads().state == agent.state
+    assert readers[0].lines.readline() == b"", "the oldest knows that it was dropped"
+    for one in readers:
+        one.close()
+
+
+def test_a_process_that_is_near_its_limit_of_descriptors_keeps_one_reader(
+    agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_socket, "CORE_DESCRIPTORS", 1 << 30)
+    readers = [Reader(agent.path) for _ in range(5)]
+    assert readers[-1].reads().state == agent.state
+    wait_for(lambda: len(agent.socket._readers) == 1)
+    for one in readers:
+        one.close()
+
+
+def test_an_error_in_the_status_leaves_the_next_one_whole(
+    agent: Agent, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status_socket, "AFTER_ERROR_S", 0.0)
+    reader.reads()
+    encode, failures = status_socket.encode, [OSError(5, "Input/output error"), MemoryError()]
+
+    def fails_first(status: AgentStatus) -> bytes:
+        if failures:
+            raise failures.pop()
+        return encode(status)
+
+    monkeypatch.setattr(status_socket, "encode", fails_first)
+    agent.decides(holding("1-2"))
+    wait_for(lambda: not agent.feed.wake() and not failures)
+    assert reader.reads().state == holding("1-2")

@@ -2,6 +2,7 @@
 
 import logging
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES, ExporterAnswer
-from nri_plugin.exporter.facts_socket import KUBELET_S, AnswerSource, FactsRequest, FactsSocket
+from nri_plugin.exporter.facts_socket import KUBELET_S, MOST_CLIENTS, AnswerSource, FactsRequest, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError
@@ -263,3 +264,16 @@ def test_all_questions_of_an_answer_share_the_time_of_the_agent(
     assert told["facts"]
     assert len(kubelet.limits_s) == asked
     assert takes_s + sum(kubelet.limits_s[1:]) <= max(takes_s, KUBELET_S) + 1e-9
+
+
+def test_silent_clients_take_few_threads_and_the_agent_is_answered_at_once(facts: str) -> None:
+    silent = []
+    for _ in range(3 * MOST_CLIENTS):
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(PATIENCE_S)
+        client.connect(facts)
+        silent.append(client)
+        assert threading.active_count() < MOST_CLIENTS + 30
+        assert ask(facts, name="known", devices=False).facts is not None
+    for client in silent:
+        client.close()

@@ -1,7 +1,9 @@
 """The PodResources API on our socket, as a client of the kubelet's sees it, over real gRPC on both sides."""
 
 import os
+import socket
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +11,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer
+from nri_plugin.exporter.pod_resources import MOST_CLIENTS, KubeletClient, PodResourcesServer
 from nri_plugin.kube._pb import podresources_pb2 as pb
 from nri_plugin.model.errors import HostError, KubeletError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
@@ -163,3 +165,26 @@ def test_messages_have_the_kubelets_field_numbers() -> None:
     device = pb.ContainerDevices(resource_name="r", device_ids=["i"])
     device.topology.nodes.add(ID=1)
     assert device.SerializeToString() == b"\x0a\x01r\x12\x01i\x1a\x04\x0a\x02\x08\x01"
+
+
+def test_silent_connections_are_bounded(client: KubeletClient) -> None:
+    connected = []
+    for _ in range(3 * MOST_CLIENTS):
+        connected.append(socket.socket(socket.AF_UNIX))
+        connected[-1].connect(client.path)
+        connected[-1].setblocking(False)
+    until = time.monotonic() + PATIENCE_S
+    while sum(map(has_been_closed, connected)) < 2 * MOST_CLIENTS:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    for one in connected:
+        one.close()
+
+
+def has_been_closed(connection: socket.socket) -> bool:
+    try:
+        return connection.recv(1 << 16, socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True

@@ -200,3 +200,131 @@ def test_a_signal_runs_its_action_in_the_loop(loop: Loop):
         signal.signal(signal.SIGUSR1, before)
         loop.close()
     assert signal.set_wakeup_fd(-1) == -1
+
+
+class Failing:
+    """Work that raises until it is allowed to succeed."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.ran_at: list[float] = []
+        self.error: BaseException | None = OSError(5, "Input/output error")
+
+    def __call__(self) -> None:
+        self.ran_at.append(self.clock.now)
+        if self.error is not None:
+            raise self.error
+
+
+def pass_seconds(loop: Loop, clock: Clock, seconds: float, turns_in_a_second: int = 20) -> None:
+    for _ in range(int(seconds * turns_in_a_second)):
+        clock.now += 1 / turns_in_a_second
+        loop.post(lambda: None)
+        loop.run_once()
+
+
+@pytest.mark.parametrize(
+    "kind", ["timer", "repeated timer", "readable", "urgent readable", "after each turn"]
+)
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), RuntimeError("can't start new thread"), MemoryError()]
+)
+def test_work_that_fails_is_tried_again_with_growing_pauses_and_the_loop_goes_on(
+    kind: str, error: Exception, loop: Loop, clock: Clock, pair, caplog: pytest.LogCaptureFixture
+):
+    ours, theirs = pair
+    theirs.send(b"never read")
+    work, beats = Failing(clock), Failing(clock)
+    work.error, beats.error = error, None
+    loop.repeat("beats", 1.0, beats)
+    if kind == "timer":
+        loop.set_timer("work", clock.now, work)
+    elif kind == "repeated timer":
+        loop.repeat("work", 0.0, work)
+    elif kind == "after each turn":
+        loop.after_each_turn(work)
+    else:
+        loop.watch(ours, work, is_urgent=kind == "urgent readable")
+    pass_seconds(loop, clock, 60)
+    assert len(beats.ran_at) >= 55
+    assert 5 <= len(work.ran_at) <= 15, "0.5, 1, 2, 4, 8 and then 10 seconds apart"
+    pauses = [later - former for former, later in zip(work.ran_at, work.ran_at[1:], strict=False)]
+    assert [round(pause) for pause in pauses] == sorted(round(pause) for pause in pauses)
+    assert loop.failures == len(work.ran_at)
+    traces = [one for one in caplog.records if one.exc_info]
+    assert 3 <= len(traces) <= 5, "not each time"
+    # Once it succeeds, it is work like any other.
+    tries, work.error = len(work.ran_at), None
+    pass_seconds(loop, clock, 11)
+    expected = 1 if kind == "timer" else 10
+    assert len(work.ran_at) - tries >= expected
+    assert loop.failures == tries
+    loop.forget(ours)
+
+
+def test_a_source_that_is_forgotten_while_it_is_left_alone_is_not_heard_again(loop: Loop, clock: Clock, pair):
+    ours, theirs = pair
+    theirs.send(b"more")
+    work = Failing(clock)
+    loop.watch(ours, work)
+    loop.run_once()
+    loop.forget(ours)
+    pass_seconds(loop, clock, 20)
+    assert len(work.ran_at) == 1
+
+
+def test_posted_work_that_fails_leaves_the_rest(loop: Loop, clock: Clock):
+    work, after = Failing(clock), Failing(clock)
+    after.error = None
+    loop.post(work)
+    loop.post(after)
+    loop.run_once()
+    assert (len(after.ran_at), loop.failures) == (1, 1)
+
+
+def test_a_closed_loop_drops_what_a_thread_posts_late(clock: Clock):
+    loop = Loop(clock)
+    loop.close()
+    loop.post(pytest.fail)
+
+
+def test_what_cannot_go_on_ends_the_loop_with_its_error(loop: Loop):
+    loop.post(lambda: loop.fail(ValueError("no handler")))
+    with pytest.raises(ValueError, match="no handler"):
+        loop.run()
+
+
+def test_a_thread_starts_as_soon_as_the_node_has_one_left(loop: Loop, clock: Clock):
+    ran = threading.Event()
+    thread = threading.Thread(target=ran.set)
+    start, refusals = thread.start, [1, 2, 3]
+
+    def refused() -> None:
+        if refusals:
+            refusals.pop()
+            raise RuntimeError("can't start new thread")
+        start()
+
+    thread.start = refused  # type: ignore[method-assign]
+    loop.start_thread(thread)
+    assert not ran.is_set()
+    pass_seconds(loop, clock, 5)
+    assert ran.wait(30)
+    thread.join()
+    assert loop.failures == 0, "it is no error of the agent"
+
+
+def test_a_wait_that_the_kernel_refuses_is_tried_again(loop: Loop, monkeypatch: pytest.MonkeyPatch):
+    ran: list[int] = []
+    select, refusals = loop._selector.select, [OSError(5, "Input/output error")]
+
+    def refused(timeout: float | None = None) -> list[object]:
+        if refusals:
+            raise refusals.pop()
+        return select(timeout)  # type: ignore[return-value]
+
+    monkeypatch.setattr(loop._selector, "select", refused)
+    loop.post(lambda: ran.append(1))
+    loop.post(lambda: loop.stop(0))
+    assert loop.run() == 0
+    assert ran == [1]
