@@ -499,7 +499,7 @@ def played_node(
 
 
 WRITERS = (
-    (host_module, "_replace"),
+    (host_module, "replace_file"),
     (steps_module, "write_whole"),
     (steps_module, "save_import"),
     (steps_module, "retire"),

@@ -1,8 +1,10 @@
-"""The state directory: who may write to it, whether it can be written at all, and its making."""
+"""The state directory: who may write to it, whether it can be written at all, and its making; how root replaces a file."""
 
 import os
+import secrets
 import stat
 from contextlib import suppress
+from pathlib import Path
 
 from nri_plugin.host.mounts import read_mounts
 from nri_plugin.model.errors import HostError
@@ -25,6 +27,89 @@ def unsafe(path: str) -> str:
         mode = stat.S_IMODE(status.st_mode)
         return f"everybody may write to it (mode {mode:04o}) and replace the checkpoint; chmod 700 it"
     return ""
+
+
+def other_writers(path: str) -> str:
+    """Users other than root who can change a file, or the names in a directory; empty for none.
+
+    In a directory with the sticky bit users change their own names only.
+    """
+    try:
+        found = Path(path).lstat()
+    except OSError:
+        return ""
+    if found.st_uid:
+        return f"user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
+        return ""
+    if found.st_mode & stat.S_IWOTH:
+        return "every user"
+    return f"group {found.st_gid}" if found.st_mode & stat.S_IWGRP and found.st_gid else ""
+
+
+def require_own_place(path: str) -> None:
+    """Refuse to let root write where another user can put a link, or another directory, in the way.
+
+    Raises:
+        HostError: somebody else can change a directory above the file.
+    """
+    folder = Path(os.path.abspath(path)).parent
+    for place in (folder, *folder.parents, folder.resolve(), *folder.resolve().parents):
+        who = "" if os.geteuid() else other_writers(str(place))
+        if who:
+            raise HostError(
+                path, f"is not written, because {who} can change {place}; let only root write there"
+            )
+
+
+def replace_file(
+    path: str, data: bytes, *, mode: int = 0o600, like: str = "", may_exist: bool = True
+) -> None:
+    """Make `data` the content of a file, as a whole: after a crash it has the old content or the new.
+
+    A link of that name is replaced, not followed, and nobody else gets the file.
+
+    Args:
+        path: of the file.
+        data: its content.
+        mode: of the file.
+        like: a file that gives mode and group, where it is there.
+        may_exist: whether a file of that name may be replaced.
+
+    Raises:
+        HostError: others can write there.
+        OSError: it cannot be written, or is there and may not be.
+    """
+    require_own_place(path)
+    folder, name = os.path.split(os.path.abspath(path))
+    # A runtime passes over names that begin with a dot, also one that a crash leaves.
+    new = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+    group = -1
+    with suppress(FileNotFoundError):
+        if like:
+            found = os.lstat(like)
+            if not os.geteuid() and (who := other_writers(like)):
+                raise HostError(
+                    like, f"is not replaced, because {who} can change it; let it belong to root alone"
+                )
+            mode, group = stat.S_IMODE(found.st_mode) & 0o777, found.st_gid
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(new, flags, 0o600), "wb") as file:
+            file.write(data)
+            os.fchown(file.fileno(), -1, group)
+            os.fchmod(file.fileno(), mode)
+            file.flush()
+            # Before the rename: else the name may reach the disk first, and show an empty file.
+            os.fsync(file.fileno())
+        if may_exist:
+            os.replace(new, path)
+        else:
+            os.link(new, path)  # a rename would replace it
+        sync_directory(folder)
+    finally:
+        with suppress(OSError):
+            os.unlink(new)
 
 
 def unwritable(path: str) -> str:

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
-from nri_plugin.checkpoint.directory import make_directory, sync_directory
+from nri_plugin.checkpoint.directory import make_directory, replace_file, sync_directory
 from nri_plugin.checkpoint.format import (
     JOURNAL_VERSION,
     VERSION,
@@ -67,21 +67,14 @@ def write_whole(path: str, data: bytes, *, replace: bool = False) -> None:
     Raises:
         CheckpointError: it exists and may not be replaced, or it cannot be written.
     """
-    new = f"{path}.new-{os.getpid()}"
     try:
-        os.close(_write_new(new, [data], sync=True))
-        if replace:
-            os.replace(new, path)
-        else:
-            os.link(new, path)  # fails if the file exists; a rename would replace it silently
-        sync_directory(os.path.dirname(path) or ".")
+        replace_file(path, data, may_exist=replace)
     except FileExistsError:
         raise CheckpointError(path, "is there already; give another name, or --force to replace it") from None
+    except HostError as error:
+        raise CheckpointError(path, error.detail) from None
     except OSError as error:
         raise CheckpointError(path, f"cannot be written: {error.strerror}") from None
-    finally:
-        with suppress(OSError):
-            os.unlink(new)
 
 
 def keep_aside(path: str) -> str:

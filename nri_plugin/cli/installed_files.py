@@ -1,14 +1,13 @@
 """Files that `nri-pin install` writes, whichever program starts the agent: each has a mark, and no other file is changed."""
 
 import os
-import stat
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from nri_plugin.agent.startup import build_node
+from nri_plugin.checkpoint.directory import other_writers, replace_file, require_own_place
 from nri_plugin.cli.doctor.runtime import version_of
 from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,
@@ -88,16 +87,12 @@ def write(path: Path, text: str, mode: int) -> None:
     """Replace the file in one step, so that a runtime never reads a part of it.
 
     Raises:
-        HostError: the folder cannot be made or written to.
+        HostError: the folder cannot be made or written to, or others can write there.
     """
     with _failing(path, "cannot be written"):
+        require_own_place(str(path))
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", prefix=f".{path.name}.", dir=path.parent, delete=False
-        ) as file:
-            file.write(text)
-            os.fchmod(file.fileno(), mode)
-        os.replace(file.name, path)
+        replace_file(str(path), text.encode(), mode=mode)
 
 
 def remove(path: Path) -> bool:
@@ -146,7 +141,7 @@ def who_else_may_change(starter: str, *programs: Path) -> Iterator[str]:
     """Warnings about programs that users other than root can change; the starter runs them as root."""
     for program in programs:
         for path in (program, *program.parents, program.resolve(), *program.resolve().parents):
-            reason = _not_roots_alone(path)
+            reason = other_writers(str(path))
             if reason:
                 where = "" if path == program else f" at {path}"
                 yield (
@@ -154,21 +149,6 @@ def who_else_may_change(starter: str, *programs: Path) -> Iterator[str]:
                     "where only root can write, such as /opt/nri-pin"
                 )
                 break
-
-
-def _not_roots_alone(path: Path) -> str:
-    """Users other than root that can change a file or a directory; empty for none."""
-    try:
-        found = path.lstat()
-    except OSError:
-        return ""
-    if found.st_uid:
-        return f"user {found.st_uid}"
-    if stat.S_ISLNK(found.st_mode) or (stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX):
-        return ""
-    if found.st_mode & stat.S_IWOTH:
-        return "every user"
-    return f"group {found.st_gid}" if found.st_mode & stat.S_IWGRP and found.st_gid else ""
 
 
 def configuration(path: Path, chosen: Path | None) -> str | None:

@@ -11,6 +11,7 @@ import click
 
 from nri_plugin import __version__
 from nri_plugin.agent.arguments import HELP as HELP_OF_RUN
+from nri_plugin.checkpoint.directory import replace_file
 from nri_plugin.cli import PROGRAM
 from nri_plugin.cli.output import echo
 from nri_plugin.model.errors import HostError
@@ -149,7 +150,7 @@ def write(folder: Path) -> list[Path]:
         folder.mkdir(parents=True, exist_ok=True)
         for words, command in pages().items():
             path = folder / f"{'-'.join([PROGRAM, *words])}.{SECTION}"
-            path.write_text(page(words, command), encoding="utf-8")
+            replace_file(str(path), page(words, command).encode(), mode=0o644)
             written.append(path)
     except OSError as error:
         raise HostError(str(folder), f"cannot be written: {error.strerror}") from None

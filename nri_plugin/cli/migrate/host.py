@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from nri_plugin.checkpoint.directory import sync_directory
+from nri_plugin.checkpoint.directory import replace_file, require_own_place, sync_directory
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.cli.migrate.kubelet import FileEdit
@@ -102,8 +102,9 @@ class Host:
         path = self.place(edit.path)
         if self._is(path, edit.after):
             return
+        require_own_place(os.path.join(self.view.root, edit.path.lstrip("/")))
         if edit.before is not None:
-            _replace(f"{path}.{ASIDE}", edit.before, path)
+            replace_file(f"{path}.{ASIDE}", edit.before.encode(), mode=NEW_FILE_MODE, like=path)
         self._write(path, edit.after)
 
     def restore(self, edit: FileEdit) -> None:
@@ -129,10 +130,11 @@ class Host:
         except FileNotFoundError:
             return text is None
 
-    def _write(self, path: str, text: str | None) -> None:
+    def _write(self, path: str, text: str | None, mode: int = NEW_FILE_MODE) -> None:
         if text is not None:
+            require_own_place(path)
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            _replace(path, text, path)
+            replace_file(path, text.encode(), mode=mode, like=path)
             return
         with suppress(FileNotFoundError):
             os.unlink(path)
@@ -144,9 +146,7 @@ class Host:
 
     def restore_plugin(self, edit: FileEdit) -> None:
         """Make it again."""
-        path = self.place(edit.path)
-        self._write(path, edit.before)
-        os.chmod(path, PLUGIN_MODE)
+        self._write(self.place(edit.path), edit.before, PLUGIN_MODE)
 
     def move(self, source: str, target: str) -> None:
         """Rename a file if it is there."""
@@ -250,20 +250,3 @@ def _why_no_agent(config: Config, node: Node) -> str:
         return "; ".join(contradictions(checkpoint.state, node) + live)
     except NriPinError as error:
         return str(error)
-
-
-def _replace(path: str, text: str, like: str) -> None:
-    """Replace a file as a whole, with mode and owner of `like` where that is there."""
-    new = f"{path}.new"
-    with open(new, "w", encoding="utf-8") as file:
-        file.write(text)
-        try:
-            status = os.stat(like)
-            os.fchmod(file.fileno(), status.st_mode & 0o7777)
-            os.fchown(file.fileno(), status.st_uid, status.st_gid)
-        except FileNotFoundError:
-            os.fchmod(file.fileno(), NEW_FILE_MODE)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    sync_directory(os.path.dirname(path))

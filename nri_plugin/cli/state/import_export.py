@@ -11,6 +11,7 @@ import click
 
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.agent.startup import build_node
+from nri_plugin.checkpoint.directory import require_own_place
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint, write_whole
 from nri_plugin.checkpoint.kubelet_export import (
     cpu_file,
@@ -291,7 +292,9 @@ def save_import(config: Config, node: Node, state: State) -> None:
     Raises:
         CheckpointError: an agent runs, or it cannot be written.
         FailedError: an agent has made allocations there.
+        HostError: others can write there.
     """
+    require_own_place(os.path.join(config.state_dir, FILE_NAME))
     lock = lock_state_dir(config.state_dir)
     try:
         file = CheckpointFile(config.state_dir, node)
