@@ -5,6 +5,7 @@ so few alternatives are tried. An admitted container costs nothing, a refused on
 `nri_plugin.explain.fits` looks longer, with the same trials.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -13,7 +14,7 @@ from nri_plugin.core.hint_providers import memory_request, memory_state_of, tabl
 from nri_plugin.core.placement import Placement, exclusive_count
 from nri_plugin.core.pods import ABOUT_ALL, Unfit, admit
 from nri_plugin.core.requests import ContainerRequest
-from nri_plugin.core.reuse import donors, reusable_memory
+from nri_plugin.core.reuse import donors, has_ended_as_init, reusable_memory
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.records import PodFacts, PodRecord, named, owner_of, pod_of
@@ -195,9 +196,7 @@ def alone(state: State, pod: PodRecord) -> State:
 def holders_of(state: State, pod: PodRecord) -> Holders:
     """The containers of other pods that hold most."""
     others = [key for key in state.owned if pod_of(key) != pod.uid]
-    others.sort(key=lambda key: (-len(state.owned[key]), key))
-    largest = tuple(_holding(state, key, named(state.pods, key)) for key in others[:NAMED_HOLDERS])
-    return Holders(largest, len(others) - len(largest))
+    return _largest(state, others, lambda key: named(state.pods, key))
 
 
 def siblings_of(state: State, pod: PodRecord, name: str) -> Holders:
@@ -209,9 +208,14 @@ def siblings_of(state: State, pod: PodRecord, name: str) -> Holders:
         and owner_of(key)[1] not in {name, ""}
         and (cpus or state.allocations[key].memory)
     ]
-    others.sort(key=lambda key: (-len(state.owned[key]), key))
-    largest = tuple(_holding(state, key, owner_of(key)[1]) for key in others[:NAMED_HOLDERS])
-    return Holders(largest, len(others) - len(largest))
+    return _largest(state, others, lambda key: owner_of(key)[1])
+
+
+def _largest(state: State, keys: Sequence[str], name_of: Callable[[str], str]) -> Holders:
+    ended = {key for key in keys if state.owned[key] and has_ended_as_init(state, key)}
+    ordered = sorted(keys, key=lambda key: (key not in ended, -len(state.owned[key]), key))
+    largest = tuple(_holding(state, key, name_of(key), key in ended) for key in ordered[:NAMED_HOLDERS])
+    return Holders(largest, len(keys) - len(largest))
 
 
 def pod_name(state: State, uid: str) -> str:
@@ -270,11 +274,11 @@ def _fits_alone(trial: Trial) -> bool:
     return trial.may_fit_in(trial.node.allocatable.mask) and trial.alone().fits
 
 
-def _holding(state: State, key: str, name: str) -> Holding:
+def _holding(state: State, key: str, name: str, has_ended: bool) -> Holding:
     allocation = state.allocations[key]
     memory = sum(block.size_bytes for block in allocation.memory if block.resource == MEMORY)
     cpus, mems = state.owned[key], allocation.mems
-    return Holding(name, str(cpus), len(cpus), memory, str(mems))
+    return Holding(name, str(cpus), len(cpus), memory, str(mems), has_ended)
 
 
 def _with_request(facts: PodFacts, name: str, milli: int) -> PodFacts:

@@ -30,6 +30,7 @@ from nri_plugin.model.records import (
     PodRecord,
     allocation_key,
     is_whole_pod,
+    owner_of,
     pod_of,
 )
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
@@ -65,6 +66,23 @@ def is_plain_init(facts: PodFacts | None, name: str) -> bool:
     """Whether the container is known to end before the next one is created."""
     known = facts.container(name) if facts else None
     return known is not None and known.kind is Kind.INIT
+
+
+def has_ended_as_init(state: State, key: str) -> bool:
+    """Whether the container of this allocation is an init container that has ended, reported or not.
+
+    Without facts that is unknown, and any container that has ended counts as one.
+    """
+    uid, name = owner_of(key)
+    of_pod, pod = state.containers_of(uid), state.pods.get(uid)
+    facts = pod.facts if pod else None
+    if key in live_keys(state, uid) or not (facts is None or is_plain_init(facts, name)):
+        return False
+    # An init container that the runtime has removed has ended where a later container of its pod lives.
+    return any(
+        one.name == name or (one.phase is not Phase.STOPPED and name in _plain_inits_before(facts, one.name))
+        for one in of_pod
+    )
 
 
 def reusable_cpus(state: State, keys: Sequence[str]) -> CPUSet:

@@ -66,6 +66,7 @@ class Holding:
         cpu_count: how many they are.
         memory_bytes: its allocated memory without huge pages.
         memory_nodes: the NUMA nodes that its memory is bound to, as a kernel list.
+        has_ended: it is an init container that has ended and keeps its CPUs until its pod ends.
     """
 
     container: str
@@ -73,12 +74,14 @@ class Holding:
     cpu_count: int
     memory_bytes: int
     memory_nodes: str
+    has_ended: bool = False
 
     def __str__(self) -> str:
         amounts = [f"{self.cpu_count} CPUs {self.cpus}"] if self.cpus else []
         if self.memory_bytes:
             amounts.append(f"{round_down(self.memory_bytes)} on {_numa(self.memory_nodes)}")
-        return f"{self.container} ({', '.join(amounts) or 'huge pages'})"
+        ended = " (ended)" if self.has_ended else ""
+        return f"{self.container}{ended} ({', '.join(amounts) or 'huge pages'})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +89,7 @@ class Holders:
     """The other containers that hold most.
 
     Attributes:
-        largest: the largest of them, by CPUs.
+        largest: ended init containers with CPUs, which no list of running containers shows, then the largest by CPUs.
         more: how many others hold something.
     """
 

@@ -8,7 +8,19 @@ from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import TopologyAffinityError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
+from nri_plugin.model.records import (
+    Allocation,
+    CgroupRef,
+    ContainerFacts,
+    ContainerRecord,
+    Kind,
+    Phase,
+    PodFacts,
+    PodRecord,
+    QOSClass,
+)
 from nri_plugin.model.refusals import LONGEST_REFUSAL, AdmissionRefusal
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import GIB, container, machine, node, pod
@@ -125,3 +137,33 @@ def test_no_policy_is_offered_where_a_provider_of_another_package_refuses() -> N
     assert str(refusal).startswith("TopologyAffinityError: no licence; no other pod holds anything")
     assert refusal.advice is not None
     assert refusal.advice.policy is None
+
+
+@pytest.mark.parametrize(
+    ("kinds", "phases", "named"),
+    [
+        ({"init": Kind.INIT}, {"init": Phase.STOPPED, "app": Phase.RUNNING}, True),
+        ({"init": Kind.INIT}, {"app": Phase.RUNNING}, True),
+        ({}, {"init": Phase.STOPPED, "app": Phase.RUNNING}, True),
+        ({"init": Kind.INIT}, {"init": Phase.RUNNING}, False),
+        ({"init": Kind.INIT}, {}, False),
+        ({"init": Kind.SIDECAR}, {"init": Phase.STOPPED, "app": Phase.RUNNING}, False),
+    ],
+    ids=["ended", "removed", "without facts", "running", "not created", "sidecar"],
+)
+def test_an_ended_init_container_that_keeps_cpus_is_named_before_larger_ones(
+    kinds: dict[str, Kind], phases: dict[str, Phase], named: bool
+) -> None:
+    """No list of running containers shows it. Without facts, an ended container counts as an init container."""
+    rows = tuple(ContainerFacts(name, kind) for name, kind in {**kinds, "app": Kind.APP}.items())
+    facts = PodFacts("b", QOSClass.GUARANTEED, rows) if kinds else None
+    state = State().with_pod(PodRecord("b", "sandbox", namespace="default", name="b", facts=facts))
+    for uid, first in zip("abcd", (1, 4, 7, 10), strict=True):
+        own = Allocation(CPUSet.of(first, first + 1, first + 2), cpu_milli=3000)
+        state = state.with_allocation(f"{uid}/app", own)
+    state = state.with_allocation("b/init", Allocation(CPUSet.of(13), is_init="init" in kinds))
+    for name, phase in phases.items():
+        state = state.with_container(ContainerRecord(name, "b", name, phase, CgroupRef("/kubepods")))
+    words = advice(node(reserved="0"), creation(cpu=9), state)
+    assert ("in the way: default/b/init (ended) (1 CPUs 13), " in words) is named
+    assert "and 2 more" in words
