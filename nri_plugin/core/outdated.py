@@ -101,7 +101,7 @@ def _cpu_reasons(node: Node, name: str, held: Allocation) -> Iterator[Outdated]:
         yield Outdated(name, OutdatedKind.SEVERAL_NODES, nodes | held.mems)
     if policy is TopologyManagerPolicy.RESTRICTED and not held.preferred and held.affinity:
         yield Outdated(name, OutdatedKind.NOT_PREFERRED, nodes)
-    caches = sum(1 for cache in tables.cores_in_cache if cache & online.mask)
+    caches = sum(1 for cache in tables.cores_by_l3 if cache & online.mask)
     if options.strict_uncore_cache and caches > 1:
         yield Outdated(name, OutdatedKind.SEVERAL_CACHES, held.cpus, caches)
 

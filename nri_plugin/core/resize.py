@@ -17,8 +17,8 @@ Source: KEP-1287, KEP-5554; order of the messages as containerd and CRI-O send t
 Differs: the kubelet refuses every resize of a container with exclusive CPUs; here: the container grows by the
     nearest CPUs, and gives back those that it got last. Why: it needs no restart, and keeps the CPUs of its
     start. Option: none.
-Differs: the kubelet admits a pod with resources of its own anew when these are resized, so it takes other CPUs for it, or
-    refuses it although it runs; here: the pod keeps its CPUs and memory, and a new size that does not fit them is
+Differs: the kubelet 1.36 admits a pod with resources of its own anew when these are resized, so it takes other CPUs for
+    it, or refuses it although it runs; here: the pod keeps its CPUs and memory, and a new size that does not fit them is
     refused. Why: a running container is never moved. Option: none.
 """
 

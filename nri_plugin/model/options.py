@@ -291,9 +291,11 @@ class Options:
         Affects.CPUS,
         Level.ALPHA,
         CPU_MANAGER,
-        stages=("single-cpus",),
+        stages=("by-number",),
     )
-    """Exclusive CPUs on as many cores as possible, instead of whole cores."""
+    """Exclusive CPUs by their numbers, in the fullest socket first, instead of whole cores. They are on different cores where
+    hyper-threads have their numbers after those of all cores, and on the same cores where the threads of a core have
+    neighboring numbers. That is the rule up to Kubernetes 1.37; 1.38 takes a CPU of each core in turn."""
 
     align_by_socket: bool = option(
         False, "align-by-socket", Affects.CPUS, Level.ALPHA, CPU_MANAGER, stages=("sockets-of-hint",)

@@ -370,15 +370,15 @@ def take_in_one_cache(
         UncoreCacheAlignmentError: no cache has that many; says how many the largest hole has.
     """
     cpus = take_best_fit(tables, available, count)
-    if sum(1 for cache in tables.cores_in_cache if cache & cpus.mask) <= 1:
+    if sum(1 for cache in tables.cores_by_l3 if cache & cpus.mask) <= 1:
         return _noted(cpus, note)
     # The best fit prefers few NUMA nodes to few caches. A cache wider than a NUMA node may hold the request where no
     # cache of one node does: then the tightest such cache is used.
-    holes = [available.mask & cache for cache in tables.cores_in_cache]
+    holes = [available.mask & cache for cache in tables.cores_by_l3]
     tight = min((hole for hole in holes if hole.bit_count() >= count), key=int.bit_count, default=0)
     if not tight:
         raise UncoreCacheAlignmentError(
-            count, max(map(int.bit_count, holes)), max(map(int.bit_count, tables.cores_in_cache))
+            count, max(map(int.bit_count, holes)), max(map(int.bit_count, tables.cores_by_l3))
         )
     return _noted(take_best_fit(tables, CPUSet(tight), count), note)
 
@@ -451,7 +451,8 @@ class _Machine:
         self.tables = tables
         self.free = free
         self.classes = core_classes(tables.cores)
-        self.numbers = {cache: number for number, cache in enumerate(tables.cores_in_cache)}
+        self.numbers = {cache: number for number, cache in enumerate(tables.cores_by_l3)}
+        self.caches_in = {cpus: [one for one in self.numbers if one & cpus] for cpus in tables.node_sets}
 
     def best(self, count: int) -> Choice:
         """The best caches on the best nodes."""
@@ -486,9 +487,9 @@ class _Machine:
         for number, cpus in enumerate(self.tables.node_sets):
             free = (cpus & self.free).bit_count()
             if free:
-                caches = self._caches_on(cpus, self.tables.caches_in[cpus])
+                caches = self._caches_on(cpus, self.caches_in[cpus])
                 # A cache that reaches beyond the node makes it unlike any other: beside which nodes it is used matters.
-                is_apart = all(cache & ~cpus == 0 for cache in self.tables.caches_in[cpus])
+                is_apart = all(cache & ~cpus == 0 for cache in self.caches_in[cpus])
                 alike = sorted((cache.free, cache.cores) for cache in caches) if is_apart else [(-number, ())]
                 nodes.append(_NodeSpace(number, cpus, free, caches, tuple(alike)))
         return nodes
@@ -497,7 +498,7 @@ class _Machine:
         """The holes of the caches on a set of nodes; a cache over several of them is one hole."""
         if len(nodes) == 1:
             return nodes[0].caches
-        masks = {mask for node in nodes for mask in self.tables.caches_in[node.cpus]}
+        masks = {mask for node in nodes for mask in self.caches_in[node.cpus]}
         return self._caches_on(reduce(or_, (node.cpus for node in nodes)), masks)
 
     def _caches_on(self, nodes: int, masks: Iterable[int]) -> tuple[Cache, ...]:
@@ -506,7 +507,7 @@ class _Machine:
         for mask in masks:
             cpus = mask & nodes & self.free
             if cpus:
-                cores = count_cores(self.classes, self.tables.cores_in_cache[mask], cpus)
+                cores = count_cores(self.classes, self.tables.cores_by_l3[mask], cpus)
                 found.append(Cache(self.numbers[mask], cpus, cpus.bit_count(), cores))
         return tuple(found)
 
@@ -515,7 +516,7 @@ class _Machine:
         masks = tuple(self.numbers)
         # A core whose threads report different caches stands in both, and is taken once.
         cores = list(
-            dict.fromkeys(core for of in caches for core in self.tables.cores_in_cache[masks[of.number]])
+            dict.fromkeys(core for of in caches for core in self.tables.cores_by_l3[masks[of.number]])
         )
         cpus = reduce(or_, (cache.cpus for cache in caches))
         counts = tuple(map(sum, zip(*(cache.cores for cache in caches), strict=True)))

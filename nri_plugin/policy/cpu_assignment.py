@@ -50,6 +50,7 @@ class AssignmentStage(StrEnum):
     PART_OF_CACHE = "part-of-uncore-cache"
     WHOLE_CORE = "whole-core"
     SINGLE_CPUS = "single-cpus"
+    BY_NUMBER = "by-number"
     BEST_FIT = "best-fit"
     ONE_CACHE = "one-uncore-cache"
     WHOLE_QUEUES = "whole-queues"
@@ -101,6 +102,8 @@ class CPUTables:
         cpus_per_cache: average rounded down.
         nodes_per_socket: average rounded down; 0 where there are more sockets than NUMA nodes.
         smallest_unit: CPUs of the smallest NUMA node or socket.
+        without_l3: CPUs without an L3 where others have one. They are one entry of `cores_in_cache`, as in the topology.
+        cores_by_l3: as `cores_in_cache`, but each core without an L3 is by itself.
         queues: (CPUs, those that the interrupt comes to) of each queue that CPUs share.
     """
 
@@ -120,6 +123,8 @@ class CPUTables:
     cpus_per_cache: int
     nodes_per_socket: int
     smallest_unit: int
+    without_l3: int
+    cores_by_l3: Mapping[int, tuple[int, ...]]
     queues: tuple[tuple[int, int], ...] = ()
 
     def siblings_of(self, cpus: int) -> int:
@@ -131,8 +136,8 @@ class CPUTables:
         return _union([core for core in self.cores if not core & ~cpus])
 
     def caches_of(self, cpus: int) -> int:
-        """All CPUs of all uncore caches that have a CPU in `cpus`."""
-        return _union([cache for cache in self.cores_in_cache if cache & cpus])
+        """All CPUs of all uncore caches that have a CPU in `cpus`, and those of its cores without an L3."""
+        return _union([cache for cache in self.cores_by_l3 if cache & cpus])
 
     def cpus_in(self, nodes: int) -> int:
         """CPUs of the NUMA nodes in the mask `nodes`."""
@@ -157,13 +162,22 @@ def _union(masks: Sequence[int]) -> int:
 
 
 def cpu_tables(topology: Topology) -> CPUTables:
-    """The tables of a machine; CPU-less NUMA nodes take no part in choosing CPUs."""
+    """The tables of a machine; CPU-less NUMA nodes take no part in choosing CPUs.
+
+    Differs: the kubelet takes the socket's number for the cache of a CPU without an L3, so such CPUs count as one
+        cache, together with those of the L3 of that number; here: where other CPUs have an L3, each core without one
+        is by itself, and none is taken as a cache or a part of one. Why: they share no L3. Option: none.
+    """
     nodes = tuple((int(node.id), node.cpus.mask) for node in topology.nodes if node.cpus)
     node_sets = tuple(cpus for _, cpus in nodes)
     sockets = tuple(cpus.mask for _, cpus in topology.sockets)
     caches = tuple(cpus.mask for _, cpus in topology.caches)
     cores = tuple(cpus.mask for _, cpus in topology.cores)
-    total = len(topology.online)
+    total, without_l3 = len(topology.online), topology.without_l3.mask
+    cores_in_cache = _inside(caches, cores)
+    cores_by_l3 = {cache: of for cache, of in cores_in_cache.items() if not cache & without_l3}
+    with_l3 = _average((topology.online - topology.without_l3).mask.bit_count(), len(cores_by_l3))
+    cores_by_l3 |= {core: (core,) for core in cores if core & without_l3}
     return CPUTables(
         online=topology.online.mask,
         nodes=nodes,
@@ -173,14 +187,16 @@ def cpu_tables(topology: Topology) -> CPUTables:
         nodes_in=_inside(sockets, node_sets),
         caches_in=_inside(node_sets, caches),
         cores_in=_inside((*node_sets, *sockets), cores),
-        cores_in_cache=_inside(caches, cores),
+        cores_in_cache=cores_in_cache,
         cores=cores,
         nodes_first=len(sockets) >= len(nodes),
         cpus_per_core=_average(total, len(cores)),
         cpus_per_socket=_average(total, len(sockets)),
-        cpus_per_cache=_average(total, len(caches)),
+        cpus_per_cache=with_l3,
         nodes_per_socket=_average(len(nodes), len(sockets)),
         smallest_unit=min((unit.bit_count() for unit in (*node_sets, *sockets)), default=0),
+        without_l3=without_l3,
+        cores_by_l3=cores_by_l3,
         queues=tuple((queue.cpus.mask, queue.delivered.mask) for queue in topology.queues),
     )
 
@@ -226,6 +242,9 @@ def take_packed(
     Differs: the kubelet treats a socket or core as free when its free CPUs equal the machine's average, and
         then takes all of it, on uneven machines also CPUs of other containers; here: the unit must also be
         wholly available. Why: no CPU is given to two containers. Option: none.
+    Differs: the kubelet lists a NUMA node whose CPUs belong to several sockets once for each, where there are
+        more nodes than sockets, and so counts its CPUs twice and gives fewer than requested; here: each node
+        counts once. Why: a container gets as many CPUs as it requests. Option: none.
     """
     if count <= 0:
         return CPUSet()
@@ -321,7 +340,8 @@ class _Taker:
         return list(self.nested(self.fullest_first(tables.node_sets), tables.sockets_in))
 
     def caches(self) -> list[int]:
-        return list(self.nested(self.nodes(), self.tables.caches_in))
+        found = self.nested(self.nodes(), self.tables.caches_in)
+        return [cache for cache in found if not cache & self.tables.without_l3]
 
     def cores(self) -> Iterator[int]:
         outer = self.sockets() if self.tables.nodes_first else self.nodes()
@@ -363,9 +383,10 @@ class _Taker:
         Source: KEP-4800, the text; the kubelet goes by fullest places instead.
         """
         tables = self.tables
-        if all(len(tables.caches_in[node]) < 2 for node in tables.node_sets):
+        caches = [cache for cache in tables.cores_in_cache if not cache & tables.without_l3]
+        if all(sum(1 for cache in caches if cache & node) < 2 for node in tables.node_sets):
             return
-        for cache in tables.cores_in_cache:
+        for cache in caches:
             room = cache & self.free
             if not self.need:
                 return
@@ -397,16 +418,20 @@ class _Taker:
             self.take_each_whole(self.cores(), AssignmentStage.WHOLE_CORE, self.tables.cpus_per_core)
 
     def take_rest(self, *, spread: bool) -> None:
-        """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread)."""
+        """Single CPUs: fill cores in use first (packed), or go by CPU number in each socket (spread).
+
+        Going by number reaches other cores first only where the threads of a core do not have neighboring numbers.
+
+        Source: kubelet v1.37.2. Kubernetes 1.38 goes round the cores of a socket (kubernetes/kubernetes PR 140766).
+        """
         if not self.need:
             return
         units = iter(self.sockets() if spread else self.cores())
+        stage = AssignmentStage.BY_NUMBER if spread else AssignmentStage.SINGLE_CPUS
         while self.need:
             part = next(units) & self.free
             size = part.bit_count()
-            self.take(
-                part if size <= self.need else lowest_bits(part, self.need), AssignmentStage.SINGLE_CPUS
-            )
+            self.take(part if size <= self.need else lowest_bits(part, self.need), stage)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -445,9 +470,9 @@ def take_distributed(
     Raises:
         InsufficientCPUsError: fewer CPUs are available than asked for.
 
-    Differs: the kubelet goes on overwriting the combination of NUMA nodes that it remembers, never ends where
-        a remainder of whole groups does not fit, and beyond eight NUMA nodes tries every combination of every
-        size; here: the combination that was scored is used, one without room for its remainder is passed
+    Differs: the kubelet goes on overwriting the combination of NUMA nodes that it remembers, up to 1.37 never
+        ends where a remainder of whole groups does not fit, and beyond eight NUMA nodes tries every
+        combination of every size; here: the combination that was scored is used, one without room for its remainder is passed
         over, and beyond eight NUMA nodes the nodes with most free CPUs are chosen. Why: the answer has to be
         the best one found, and to come in bounded time. Option: none.
     """

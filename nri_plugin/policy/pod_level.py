@@ -60,9 +60,9 @@ def memory_claim(facts: PodFacts, one: ContainerFacts) -> Mapping[str, int]:
 
     Whole CPUs are not needed for it: a container of the pod shared pool may own memory.
 
-    Differs: the kubelet takes a container without a claim through the allocation of memory, and so refuses
-        its pod under container scope and under the policy none; here: such a container needs no memory nodes.
-        Why: it asks for nothing that could be missing. Option: none.
+    Differs: the kubelet 1.36 takes a container without a claim through the allocation of memory, and so refuses
+        its pod under container scope and under the policy none; here: such a container needs no memory nodes,
+        as in 1.37. Why: it asks for nothing that could be missing. Option: none.
     """
     return _memory_of(one.amounts) if is_eligible(facts, one) else {}
 

@@ -284,6 +284,7 @@ _STAGES = {
     AssignmentStage.PART_OF_CACHE: "out of one uncore cache",
     AssignmentStage.WHOLE_CORE: "whole cores, in the fullest place first",
     AssignmentStage.SINGLE_CPUS: "single CPUs, on cores in use first",
+    AssignmentStage.BY_NUMBER: "the lowest CPU numbers, in the fullest socket first, whatever their cores",
     AssignmentStage.BEST_FIT: "the tightest uncore caches that hold them",
     AssignmentStage.ONE_CACHE: "the tightest uncore cache that holds them all",
     AssignmentStage.WHOLE_QUEUES: "as good as the first choice, and splits fewer queues of disks",

@@ -2,11 +2,14 @@
 
 from dataclasses import replace
 
+import pytest
+
+from nri_plugin.cli.explain.text import explanation_text
 from nri_plugin.explain.explanation import Explanation, explain
 from nri_plugin.model.options import REGISTRY, Node, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import SharedQueue
+from nri_plugin.model.topology import SharedQueue, Topology
 from nri_plugin.policy.cpu_assignment import AssignmentStage
 from tests.builders import machine, node
 from tests.explained import after, creation
@@ -43,11 +46,23 @@ def test_the_option_that_packs_by_cache_is_named() -> None:
     ]
 
 
-def test_the_option_that_spreads_over_cores_is_named() -> None:
-    told = told_of(node(distribute_cpus_across_cores=True), 3)
-    assert {(step.stage, step.option) for step in told.taking} == {
-        ("single-cpus", "distribute-cpus-across-cores")
-    }
+@pytest.mark.parametrize(("threads_apart", "cpus", "cores"), [(False, "2-5", 2), (True, "2-5", 4)])
+def test_the_option_that_spreads_over_cores_goes_by_number_and_says_so(
+    threads_apart: bool, cpus: str, cores: int
+) -> None:
+    """Up to Kubernetes 1.37, where the threads of a core have neighboring numbers, they come together."""
+    rows = [(cpu, cpu % 8 if threads_apart else cpu // 2 * 2, 0, 0, 0) for cpu in range(16)]
+    on = node(Topology.from_rows(rows), distribute_cpus_across_cores=True)
+    told = told_of(on, 4)
+    assert [(step.stage, step.option) for step in told.taking] == [
+        ("by-number", "distribute-cpus-across-cores")
+    ]
+    assert (told.cpus, len({on.topology.core_by_cpu[cpu] for cpu in CPUSet.parse(told.cpus)})) == (
+        cpus,
+        cores,
+    )
+    text = " ".join(explanation_text(told, 200).split())
+    assert "the lowest CPU numbers, in the fullest socket first, whatever their cores" in text
 
 
 def test_equal_shares_are_told_node_by_node() -> None:

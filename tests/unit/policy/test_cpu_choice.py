@@ -1,9 +1,14 @@
 """Every way of choosing CPUs, by the options that select it."""
 
+from dataclasses import replace
+
 import pytest
 
-from nri_plugin.model.options import Options, UncoreCacheRule
+from nri_plugin.model.errors import UncoreCacheAlignmentError
+from nri_plugin.model.options import Options, UncoreCacheFit, UncoreCacheRule
 from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.topology import Topology
+from nri_plugin.policy.best_fit import take_in_one_cache
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_hint_sets, take_cpus
 from tests.unit.policy.shapes import machine
@@ -114,3 +119,40 @@ def test_a_rule_for_caches_is_nothing_without_the_option_for_caches():
     caches = cpu_tables(machine(1, 1, caches=4, cores=8, threads=1))
     rule = Options(uncore_cache_rule=UncoreCacheRule.KEP_4800)
     assert in_turn(caches, (10, 8, 6), rule) == ["2-11", "12-19", "20-25"]
+
+
+def without_l3(text, l3="0-3", threads=1):
+    """8 CPUs of one NUMA node, of which only `l3` have an L3."""
+    rows = [(cpu, cpu // threads, 0, 0, 0 if cpu in CPUSet.parse(l3) else 9) for cpu in range(8)]
+    topology = Topology.from_rows(rows)
+    return cpu_tables(replace(topology, without_l3=topology.online - CPUSet.parse(l3))), CPUSet.parse(text)
+
+
+@pytest.mark.parametrize("options", [BY_CACHE, BY_KEP, Options(uncore_cache_fit=UncoreCacheFit.BEST)])
+@pytest.mark.parametrize(
+    ("available", "count", "expected"),
+    [
+        ("1-7", 4, "1-4"),
+        ("1-7", 3, "1-3"),
+        ("0-7", 4, "0-3"),
+        ("0-7", 2, "0-1"),
+        ("4-7", 2, "4-5"),
+        ("0-7", 6, "0-5"),
+    ],
+)
+def test_cpus_without_an_l3_are_taken_as_no_cache(options, available, count, expected):
+    """They share none, so a container is on one cache only where it has CPUs with an L3."""
+    assert str(take_cpus(*without_l3(available), count, options)) == expected
+
+
+def test_the_nearest_cpus_of_one_without_an_l3_are_not_the_others_without():
+    tables, _ = without_l3("0-7")
+    assert str(CPUSet(tables.caches_of(CPUSet.of(5).mask))) == "5"
+    assert str(CPUSet(tables.caches_of(CPUSet.of(1).mask))) == "0-3"
+
+
+def test_a_strict_cache_is_never_a_set_of_cpus_without_an_l3():
+    tables, available = without_l3("3-7")
+    with pytest.raises(UncoreCacheAlignmentError):
+        take_in_one_cache(tables, available, 2)
+    assert str(take_in_one_cache(tables, available, 1)) == "3"
