@@ -239,6 +239,14 @@ class Accounting:
     guess_s: float = 1.0
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A NodeResourceTopology object that does not match its schema or is too large, and why."""
+
+    name: str
+    why: str
+
+
 @dataclass(slots=True)
 class Counters:
     """Counters for metrics."""
@@ -259,6 +267,7 @@ class ExtenderCache:
     def __init__(self, cluster: ClusterAnswers, accounting: Accounting, clock: Callable[[], float]) -> None:
         self.cluster = cluster
         self.counters = Counters()
+        self.rejected: dict[str, str] = {}  # why the object of a node is not used, by its name
         self.synced: set[str] = set()
         self._accounting, self._clock = accounting, clock
         self._ledgers: dict[str, NodeLedger] = {}
@@ -266,27 +275,32 @@ class ExtenderCache:
         self._guess_until_s: dict[str, tuple[float, PodDemand]] = {}
         self._next_expiry_s = 0.0
 
-    def on_topology(self, topology: NodeResourceTopology | str) -> None:
-        """Add or update a node's object. A name stands for an object against its schema, which counts as none."""
-        if isinstance(topology, str):
+    def on_topology(self, topology: NodeResourceTopology | Unreadable) -> None:
+        """Add or update a node's object. An object that cannot be read counts as none."""
+        if isinstance(topology, Unreadable):
             self.counters.rejected_objects += 1
-            self.on_topology_deleted(topology)
+            self.on_topology_deleted(topology.name)
+            self.rejected[topology.name] = topology.why
             return
+        self.rejected.pop(topology.name, None)
         ledger = self._ledger(topology.name)
         if ledger.published(topology):
             self._refresh(topology.name, ledger)
 
     def on_topology_deleted(self, name: str) -> None:
         """Forget the object of a node."""
+        self.rejected.pop(name, None)
         ledger = self._ledgers.get(name)
         if ledger is not None and ledger.published(None):
             self._refresh(name, ledger)
 
-    def on_topologies_listed(self, listed: Sequence[NodeResourceTopology | str]) -> None:
-        """Replace all objects by these; a node that is not among them has none. A name stands for an unreadable object."""
-        names = {one if isinstance(one, str) else one.name for one in listed}
-        for name in [name for name, one in self._ledgers.items() if one.topology and name not in names]:
-            self.on_topology_deleted(name)
+    def on_topologies_listed(self, listed: Sequence[NodeResourceTopology | Unreadable]) -> None:
+        """Replace all objects by these; a node that is not among them has none."""
+        names = {one.name for one in listed}
+        known = [name for name, one in self._ledgers.items() if one.topology]
+        for name in [*known, *self.rejected]:
+            if name not in names:
+                self.on_topology_deleted(name)
         for one in listed:
             self.on_topology(one)
         self.on_synced("nrt")
@@ -410,14 +424,14 @@ class ExtenderCache:
             self.cluster.put(node, ledger.policy, charged_zones(ledger))
 
 
-def read_topology(obj: Object) -> NodeResourceTopology | str:
-    """Read an object; returns its name, or an empty text, if it does not match its schema."""
+def read_topology(obj: Object) -> NodeResourceTopology | Unreadable:
+    """Read an object."""
     try:
         return from_object(obj)
-    except KubeObjectError:
+    except KubeObjectError as error:
         metadata = obj.get("metadata")
         name = metadata.get("name") if isinstance(metadata, Mapping) else ""
-        return name if isinstance(name, str) else ""
+        return Unreadable(name if isinstance(name, str) else "", str(error))
 
 
 def read_pod(obj: Object) -> PodDemand | None:

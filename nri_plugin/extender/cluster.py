@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nri_plugin.extender import cluster_scores
-from nri_plugin.extender.cluster_scores import MAX_SCORE, DistanceTables, Scoring, Strategy
+from nri_plugin.extender.cluster_scores import MAX_SCORE, Scoring, Strategy
 from nri_plugin.extender.nodes import NodePolicy, Zones, is_free_of_charge
 from nri_plugin.extender.table import MOST, Batch, ClusterTable, Flags, Rows
 from nri_plugin.kube.pod_demand import ContainerDemand, ContainerKind, PodDemand, QoS, is_host_level
@@ -112,10 +112,10 @@ def _fit(batch: Batch, request: Mapping[str, int], *, is_guaranteed: bool) -> tu
     for name, amount in request.items():
         if not amount:
             continue
-        listed = batch.listed[name]
+        listed = batch.listed(name)
         here = listed
         if not is_free_of_charge(name, is_guaranteed=is_guaranteed):
-            here = listed & (batch.available[name] >= amount)
+            here = listed & (batch.available(name) >= amount)
         if is_host_level(name):
             matters: Flags = np.asarray(listed.any(axis=1))
             suits &= here | ~matters[:, None]
@@ -130,7 +130,7 @@ def _fit(batch: Batch, request: Mapping[str, int], *, is_guaranteed: bool) -> tu
 def _take(batch: Batch, rows: Rows, chosen: Rows, request: Mapping[str, int], *, is_guaranteed: bool) -> None:
     for name, amount in request.items():
         if amount and not is_free_of_charge(name, is_guaranteed=is_guaranteed):
-            batch.available[name][rows, chosen] -= min(amount, MOST) * batch.listed[name][rows, chosen]
+            batch.available(name)[rows, chosen] -= min(amount, MOST) * batch.listed(name)[rows, chosen]
 
 
 # The cache of answers
@@ -162,16 +162,11 @@ class ClusterAnswers:
         self._scoring = scoring
         self._sidecars_stay = sidecars_stay
         self.table = ClusterTable()
-        self._distances = DistanceTables(self.table.costs)
         self._kept: OrderedDict[tuple[object, ...], _Answers] = OrderedDict()
 
     def put(self, node: str, how: NodePolicy, zones: Zones) -> None:
         """Set a node's policy and its NUMA nodes, less the charges."""
-        before = self.table.renumbered
         self.table.put(node, how, zones)
-        # Sums of distances are kept by the number of their cost table.
-        if self.table.renumbered != before:
-            self._distances = DistanceTables(self.table.costs)
 
     def forget(self, node: str) -> None:
         """Forget a node."""
@@ -198,7 +193,7 @@ class ClusterAnswers:
                 continue
             part, how = batch.take(known), self._scoring
             if how.strategy is Strategy.LEAST_NUMA_NODES:
-                found[known] = cluster_scores.scores(part, demand, self._distances, how.bonus)
+                found[known] = cluster_scores.scores(part, demand, self.table.costs, how.bonus)
             else:
                 found[known] = cluster_scores.node_scores(how.strategy, part, demand, how.weights)
         return found
@@ -214,8 +209,8 @@ class ClusterAnswers:
         # Pods of one shape have equal answers, so a deployment of a thousand pods is computed once.
         answers = self._answers_for((what, pod.shape))
         open_rows = self._open_rows(answers)
-        if len(open_rows):
-            answers.values[open_rows] = ask(self.table.batch(open_rows, names_of(pod)), pod)
+        for some, batch in self.table.batches(open_rows, names_of(pod)) if len(open_rows) else ():
+            answers.values[some] = ask(batch, pod)
         answers.stamp = self.table.stamp
         wanted: Column = answers.values[rows]
         return wanted

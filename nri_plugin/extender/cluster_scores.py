@@ -25,7 +25,7 @@ Differs: the scheduler plugin converts not-a-number for BalancedAllocation of a 
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nri_plugin.extender.nodes import UNKNOWN_COST, Costs, closest_set, least_total
-from nri_plugin.extender.table import MOST, Amounts, Batch, Flags, Rows
+from nri_plugin.extender.table import MOST, Amounts, Batch, CostTable, Flags, Rows
 from nri_plugin.kube.pod_demand import PodDemand
 
 MAX_SCORE = 100
@@ -128,7 +128,7 @@ def _weighted(share: Callable[[int, Amounts], Amounts]) -> ZoneScores:
         total = np.zeros(batch.ids.shape, np.int64)
         weight_sum = 0
         for name, amount in request.items():
-            have, weight = batch.available[name], weight_of(weights, name)
+            have, weight = batch.available(name), weight_of(weights, name)
             units = _whole(have)
             usable = (have != 0) & (amount <= have)
             total += np.where(usable, share(whole(min(amount, MOST)), np.where(usable, units, 1)), 0) * weight
@@ -139,7 +139,7 @@ def _weighted(share: Callable[[int, Amounts], Amounts]) -> ZoneScores:
 
 
 def _balanced(request: Request, batch: Batch, weights: Weights) -> Scores:  # noqa: ARG001 - one form
-    shares = [_shares(amount, batch.available[name]) for name, amount in request.items()]
+    shares = [_shares(amount, batch.available(name)) for name, amount in request.items()]
     is_over = np.zeros(batch.ids.shape, np.bool_)
     for share in shares:
         is_over |= share > 1
@@ -204,40 +204,31 @@ class _ChosenSets:
     is_closest: Flags
 
 
-class DistanceTables:
-    """Sums of distances of all sets of a size, by cost table; computed once for each table.
+MOST_SUMS = 64
+"""Sizes and widths for which sums of one table of distances are kept; each takes up to 16 KiB."""
 
-    Attributes:
-        costs: the cost tables; it grows.
-    """
-
-    def __init__(self, costs: Sequence[Costs]) -> None:
-        self.costs = costs
-        self._known: dict[tuple[int, int], tuple[Amounts, Amounts]] = {}
-
-    def of(self, size: int, width: int, wanted: Rows) -> tuple[Amounts, Amounts]:
-        """Return the sum by cost table and set, `FAR` for sets with zones that the table lacks, and the least sum by table.
-
-        Only entries of `wanted` tables are valid.
-        """
-        sets = members_of(width, size)
-        totals, least = self._known.get(
-            (size, width), (np.zeros((0, sets.shape[1]), np.int64), np.zeros(0, np.int64))
-        )
-        before = len(totals)
-        if before < len(self.costs):
-            room = max(len(self.costs), 2 * before) - before
-            totals = np.concatenate([totals, np.full((room, sets.shape[1]), -1, np.int64)])
-            least = np.concatenate([least, np.full(room, -1, np.int64)])
-        new = wanted[least[wanted] < 0]
-        for index in np.unique(new):
-            totals[index] = _totals(self.costs[index], width, size)
-            least[index] = min(totals[index].min(), UNKNOWN_COST * size * size)
-        self._known[size, width] = totals, least
-        return totals, least
+CostTables = Mapping[int, CostTable]
 
 
-def scores(batch: Batch, pod: PodDemand, tables: DistanceTables, bonus: DistanceBonus) -> Scores:
+def _sums(tables: CostTables, cost_index: Rows, size: int, width: int) -> tuple[Amounts, Amounts]:
+    """Return for each row the sum of each set, `FAR` for sets with zones that its table lacks, and the least sum."""
+    indices, places = np.unique(cost_index, return_inverse=True)
+    sums = [_sums_of(tables[index], size, width) for index in indices.tolist()]
+    least = np.array([least for _, least in sums], np.int64)
+    return np.stack([totals for totals, _ in sums])[places], least[places]
+
+
+def _sums_of(table: CostTable, size: int, width: int) -> tuple[Amounts, int]:
+    known = table.sums.get((size, width))
+    if known is None:
+        totals = _totals(table.costs, width, size)
+        if len(table.sums) >= MOST_SUMS:
+            table.sums.clear()
+        known = table.sums[size, width] = totals, min(int(totals.min()), UNKNOWN_COST * size * size)
+    return known
+
+
+def scores(batch: Batch, pod: PodDemand, tables: CostTables, bonus: DistanceBonus) -> Scores:
     """Return the score for each row; 0 if the pod fits in no set of NUMA nodes."""
     found = np.zeros(len(batch), np.int64)
     by_container = [one.requests for one in pod.containers]
@@ -245,24 +236,15 @@ def scores(batch: Batch, pod: PodDemand, tables: DistanceTables, bonus: Distance
         (np.flatnonzero(batch.is_pod_scope), [pod.effective]),
         (np.flatnonzero(~batch.is_pod_scope), by_container),
     ):
-        for some, width in _by_width(batch, rows):
-            part = batch.take(some).narrowed(width)
-            found[some] = _scores(part, requests, tables, bonus)
+        if len(rows):
+            found[rows] = _scores(batch.take(rows), requests, tables, bonus)
     return found
-
-
-def _by_width(batch: Batch, rows: Rows) -> Iterator[tuple[Rows, int]]:
-    """Group rows by their number of zones, rounded up to a power of two, so that one large node does not slow down others."""
-    zones = batch.exists[rows].sum(axis=1)
-    widths = np.left_shift(1, np.ceil(np.log2(np.maximum(zones, 1))).astype(np.int64))
-    for width in np.unique(widths).tolist():
-        yield rows[widths == width], min(width, batch.ids.shape[1])
 
 
 def _scores(
     batch: Batch,
     requests: Sequence[Request],
-    tables: DistanceTables,
+    tables: CostTables,
     bonus: DistanceBonus,
 ) -> Scores:
     most = np.zeros(len(batch), np.int64)
@@ -271,7 +253,7 @@ def _scores(
     for number, request in enumerate(requests):
         matters = np.zeros(len(batch), np.bool_)
         for name in request:
-            matters |= batch.listed[name].any(axis=1)
+            matters |= batch.listed(name).any(axis=1)
         rows = np.flatnonzero(matters & ~is_out)
         if not len(rows):
             continue
@@ -288,16 +270,16 @@ def _scores(
     return np.where(is_out, 0, np.where(most == 0, MAX_SCORE, score))
 
 
-def _choose(batch: Batch, rows: Rows, request: Request, tables: DistanceTables) -> _ChosenSets:
+def _choose(batch: Batch, rows: Rows, request: Request, tables: CostTables) -> _ChosenSets:
     width = batch.ids.shape[1]
     answer = _ChosenSets(
         np.zeros((len(rows), width), np.bool_), np.zeros(len(rows), np.int64), np.ones(len(rows), np.bool_)
     )
     eligible = batch.exists[rows]
     for name in request:
-        eligible &= batch.listed[name][rows]
+        eligible &= batch.listed(name)[rows]
     needs = [
-        (amount, np.where(eligible, batch.available[name][rows], 0))
+        (amount, np.where(eligible, batch.available(name)[rows], 0))
         for name, amount in request.items()
         if amount
     ]
@@ -309,7 +291,7 @@ def _choose(batch: Batch, rows: Rows, request: Request, tables: DistanceTables) 
             break
         # Past this size a column per set costs more than a search for each remaining row.
         if math.comb(width, size) > MOST_SETS:
-            _search(answer, open_rows, eligible, needs, cost_index, tables.costs)
+            _search(answer, open_rows, eligible, needs, cost_index, tables)
             break
         open_rows = _try_size(answer, open_rows, size, eligible, needs, cost_index, tables)
     return answer
@@ -330,7 +312,7 @@ def _try_size(
     eligible: Flags,
     needs: Sequence[tuple[int, Amounts]],
     cost_index: Rows,
-    tables: DistanceTables,
+    tables: CostTables,
 ) -> Rows:
     """Choose for the rows in which a set of this size holds the needs; returns the other rows."""
     # For each row and set, a matrix product counts the eligible members, and another adds up their amounts.
@@ -341,13 +323,13 @@ def _try_size(
     settled: Flags = np.asarray(fits.any(axis=1))
     done = rows[settled]
     if len(done):
-        totals, least = tables.of(size, eligible.shape[1], cost_index[done])
+        totals, least = _sums(tables, cost_index[done], size, eligible.shape[1])
         # argmin takes the first of equals, which is the first set in lexicographic order.
-        by_set = np.where(fits[settled], totals[cost_index[done]], FAR)
+        by_set = np.where(fits[settled], totals, FAR)
         chosen = by_set.argmin(axis=1)
         answer.members[done] = members.T[chosen].astype(np.bool_)
         answer.size[done] = size
-        answer.is_closest[done] = by_set[np.arange(len(done)), chosen] <= least[cost_index[done]]
+        answer.is_closest[done] = by_set[np.arange(len(done)), chosen] <= least
     rest: Rows = rows[~settled]
     return rest
 
@@ -358,18 +340,20 @@ def _search(
     eligible: Flags,
     needs: Sequence[tuple[int, Amounts]],
     cost_index: Rows,
-    costs: Sequence[Costs],
+    tables: CostTables,
 ) -> None:
     for row in rows:
-        table = costs[cost_index[row]]
+        table = tables[int(cost_index[row])]
         wanted = [(amount, have[row].tolist()) for amount, have in needs]
-        found = closest_set(np.flatnonzero(eligible[row]).tolist(), wanted, table)
+        found = closest_set(np.flatnonzero(eligible[row]).tolist(), wanted, table.costs)
         if found is not None:
             size = len(found.positions)
             answer.members[row, list(found.positions)] = True
             answer.size[row] = size
-            limit = min(least_total(table, size), UNKNOWN_COST * size * size)
-            answer.is_closest[row] = found.total <= limit
+            if size not in table.least_by_size:
+                least = least_total(table.costs, size)
+                table.least_by_size[size] = min(least, UNKNOWN_COST * size * size)
+            answer.is_closest[row] = found.total <= table.least_by_size[size]
 
 
 def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
@@ -381,13 +365,13 @@ def _drain(batch: Batch, rows: Rows, members: Flags, request: Request) -> None:
         left = np.full(len(rows), min(amount, MOST), np.int64)
         for place in range(by_id.shape[1]):
             at = by_id[:, place]
-            have = batch.available[name][rows, at] * (members[np.arange(len(rows)), at])
+            have = batch.available(name)[rows, at] * (members[np.arange(len(rows)), at])
             given = np.maximum(np.minimum(left, have), 0)
-            batch.available[name][rows, at] -= given
+            batch.available(name)[rows, at] -= given
             left -= given
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def members_of(width: int, size: int) -> Amounts:
     """Return a column for each set of `size` of `width` positions, in lexicographic order; 1 for a member."""
     sets = list(itertools.combinations(range(width), size))

@@ -5,6 +5,7 @@ under the lock of the cache. Objects are decoded before the lock is taken.
 """
 
 import gc
+import json
 import logging
 import queue
 import signal
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
-from nri_plugin.extender.cache import Accounting, ExtenderCache, Object, read_pod, read_topology
+from nri_plugin.extender.cache import Accounting, ExtenderCache, Object, Unreadable, read_pod, read_topology
 from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.extender.forms import BindingArgs
@@ -37,7 +38,7 @@ from nri_plugin.model.errors import ConfigError, KubeAPIError
 from nri_plugin.process.http_connections import Certificates, Limits
 from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, Post, Routes
 from nri_plugin.process.http_server import ListenAddress, Server
-from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
+from nri_plugin.process.logs import LOGGER_NAME, Repeats, say, say_trace
 from nri_plugin.process.loop import start_thread
 
 # Watches
@@ -69,6 +70,7 @@ class _CacheSink:
     ) -> None:
         self._cache, self._lock, self._log, self._what = cache, lock, log, str(what)
         self._trouble = ""
+        self._rejected: Repeats[str] = Repeats()
 
     def _works(self) -> None:
         if self._trouble:
@@ -84,17 +86,28 @@ class _CacheSink:
 class TopologySink(_CacheSink):
     """Receives NodeResourceTopology objects. A cluster that does not know the kind has none, which is no failure."""
 
-    def listed(self, objects: Sequence[NodeResourceTopology | str]) -> None:
+    def listed(self, objects: Sequence[NodeResourceTopology | Unreadable]) -> None:
         """Take the whole list, as `read_topology` returns it."""
         self._works()
+        for one in objects:
+            self._warn(one)
         with self._lock:
             self._cache.on_topologies_listed(objects)
 
     def changed(self, obj: Object) -> None:
         """Take a new or changed object."""
         topology = read_topology(obj)
+        self._warn(topology)
         with self._lock:
             self._cache.on_topology(topology)
+
+    def _warn(self, topology: NodeResourceTopology | Unreadable) -> None:
+        """Name the node of an object that is not used, once for each reason and while."""
+        if isinstance(topology, Unreadable) and self._rejected.is_first(
+            topology.name, topology.why, time.monotonic()
+        ):
+            text = "the node's object is not used, so every pod passes the node"
+            say(self._log, logging.WARNING, text, node=topology.name, err=topology.why)
 
     def deleted(self, obj: Object) -> None:
         """Take a deletion."""
@@ -304,6 +317,9 @@ class ExtenderOptions:
         return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
 
+MOST_REJECTED = 32
+"""Nodes that the metrics name, of those whose object is not used."""
+
 STOP_S = 5.0
 """Time for open requests when the process ends."""
 
@@ -422,6 +438,7 @@ class ExtenderProcess:
     def _metrics(self) -> Page:
         with self._lock:
             counters, charged = self._cache.counters, self._cache.charged_pods()
+            rejected = [json.dumps(name) for name in list(self._cache.rejected)[:MOST_REJECTED]]
             nodes = len(self._cache.cluster.table.row_by_node)
         is_stale = self._certificates is not None and self._certificates.is_stale
         lines = [
@@ -432,6 +449,8 @@ class ExtenderProcess:
             ("nri_pin_extender_rejected_objects_total", "counter", counters.rejected_objects),
         ]
         text = "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in lines)
+        text += "# TYPE nri_pin_extender_rejected_node gauge\n"
+        text += "".join(f"nri_pin_extender_rejected_node{{node={label}}} 1\n" for label in rejected)
         return Page(text.encode(), content_type=PROMETHEUS_TEXT)
 
 

@@ -7,7 +7,6 @@ Published amounts are plain decimals, which every reader understands.
 Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
 
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -74,10 +73,23 @@ ATTRIBUTE_POLICY_OPTIONS = "nri-pin/topologyManagerPolicyOptions"
 ATTRIBUTE_ACCOUNTED_PODS = "nri-pin/accounted-pods"
 """Of nri-pin: `short_uid` of each pod that `available` accounts for, ascending, separated by commas."""
 
-MOST_ZONES = 256
-MOST_RESOURCES = 256
-"""Limit for one zone. Readers keep a column for each resource on all nodes of the cluster, and a single node must not be
-able to exhaust their memory. No machine has nearly as many resources."""
+MOST_ITEMS = 256
+"""Longest list that is read: zones, resources and distances of a zone, attributes. No machine has nearly as many."""
+
+MOST_NAMES = 512
+"""Different resources of one node. Each node writes its own object, and must not exhaust the memory of the readers."""
+
+LONGEST_NAME = 317
+"""Characters of a name. Source: Kubernetes, a domain of 253 characters, a slash and 63 characters."""
+
+LONGEST_VALUE = 1 << 16
+"""Characters of an attribute's value; the longest names the pods of a node."""
+
+LONGEST_AMOUNT = 64
+"""Characters of a quantity. Kubernetes writes at most 20."""
+
+MOST_AMOUNT = 10**30
+SHARED_NAMES = 1 << 12
 
 LONGEST_DISTANCE = 1 << 31
 LONGEST_ID = 18
@@ -215,7 +227,7 @@ def from_object(obj: Object) -> NodeResourceTopology:
     try:
         return NodeResourceTopology(
             name=name,
-            zones=tuple(map(_zone, _list(obj.get("zones"), "zones", MOST_ZONES))),
+            zones=_zones(obj),
             attributes=_pairs(obj.get("attributes"), "attributes"),
             topology_policies=tuple(
                 _text(one, "topologyPolicies")
@@ -255,11 +267,18 @@ def parse_amount(value: object) -> int:
     Raises:
         KubeObjectError: the value is neither, or not a quantity.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST_AMOUNT:
         return value * 1000
-    if not isinstance(value, str):
-        raise KubeObjectError(f"{value!r} is not a quantity; write text such as '1500m' or '2Gi'")
+    if not isinstance(value, str) or len(value) > LONGEST_AMOUNT:
+        raise KubeObjectError(f"{_shown(value)} is not a quantity; write text such as '1500m' or '2Gi'")
     return _parse_text(value)
+
+
+def _shown(value: object) -> str:
+    """Return the first characters of a value that is not as it should be. Python writes no integer of 4,300 digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)[:LONGEST_AMOUNT] if isinstance(value, str) else type(value).__name__
 
 
 @lru_cache(maxsize=1 << 16)
@@ -273,15 +292,21 @@ def _parse_text(text: str) -> int:
     return -(-amount.numerator // amount.denominator)
 
 
+def _zones(obj: Object) -> tuple[Zone, ...]:
+    zones = tuple(map(_zone, _list(obj.get("zones"), "zones")))
+    names = len({resource.name for zone in zones for resource in zone.resources})
+    if names > MOST_NAMES:
+        raise KubeObjectError(f"{names} different resources, at most {MOST_NAMES} are read")
+    return zones
+
+
 def _zone(obj: object) -> Zone:
     fields = _mapping(obj, "zone")
-    name = sys.intern(_text(fields.get("name"), "zone name"))
+    name = _shared_name(_text(fields.get("name"), "zone name"))
     return Zone(
         name=name,
         type=_text(fields.get("type"), f"type of zone {name}"),
-        resources=tuple(
-            map(_resource, _list(fields.get("resources"), f"resources of zone {name}", MOST_RESOURCES))
-        ),
+        resources=tuple(map(_resource, _list(fields.get("resources"), f"resources of zone {name}"))),
         costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
     )
 
@@ -290,7 +315,7 @@ def _resource(obj: object) -> ZoneResource:
     fields = _mapping(obj, "resource")
     available = parse_amount(fields.get("available", 0))
     return ZoneResource(
-        name=sys.intern(_text(fields.get("name"), "resource name")),
+        name=_shared_name(_text(fields.get("name"), "resource name")),
         capacity_milli=parse_amount(fields.get("capacity", 0)),
         allocatable_milli=parse_amount(fields.get("allocatable", 0)),
         available_milli=available,
@@ -301,10 +326,16 @@ def _cost(obj: object) -> tuple[str, int]:
     fields = _mapping(obj, "cost")
     value = fields.get("value")
     if not isinstance(value, int) or isinstance(value, bool):
-        raise KubeObjectError(f"cost value {value!r} is not a whole number")
+        raise KubeObjectError(f"cost value {_shown(value)} is not a whole number")
     if abs(value) >= LONGEST_DISTANCE:
-        raise KubeObjectError(f"cost value {value} is not a distance; the longest is {LONGEST_DISTANCE - 1}")
+        raise KubeObjectError(f"{_shown(value)} is not a distance; the longest is {LONGEST_DISTANCE - 1}")
     return _shared_cost(_text(fields.get("name"), "cost name"), value)
+
+
+@lru_cache(maxsize=SHARED_NAMES)
+def _shared_name(name: str) -> str:
+    """Return one shared text for equal names. Python 3.12 before .8 never forgets a name that is interned."""
+    return name
 
 
 @lru_cache(maxsize=1 << 14)
@@ -332,7 +363,7 @@ def _zone_object(zone: Zone) -> dict[str, Any]:
 
 def _pairs(obj: object, what: str) -> tuple[Pair, ...]:
     rows = [_mapping(row, what) for row in _list(obj, what)]
-    return tuple((_text(row.get("name"), what), _text(row.get("value"), what)) for row in rows)
+    return tuple((_text(row.get("name"), what), _text(row.get("value"), what, LONGEST_VALUE)) for row in rows)
 
 
 def _mapping(obj: object, what: str) -> Object:
@@ -343,17 +374,19 @@ def _mapping(obj: object, what: str) -> Object:
     return obj
 
 
-def _list(obj: object, what: str, most: int | None = None) -> Sequence[object]:
+def _list(obj: object, what: str) -> Sequence[object]:
     if obj is None:
         return ()
     if not isinstance(obj, (list, tuple)):
         raise KubeObjectError(f"{what} is {type(obj).__name__}, not a list")
-    if most is not None and len(obj) > most:
-        raise KubeObjectError(f"{what}: {len(obj)}, at most {most} are read")
+    if len(obj) > MOST_ITEMS:
+        raise KubeObjectError(f"{what}: {len(obj)}, at most {MOST_ITEMS} are read")
     return obj
 
 
-def _text(obj: object, what: str) -> str:
+def _text(obj: object, what: str, longest: int = LONGEST_NAME) -> str:
     if not isinstance(obj, str):
         raise KubeObjectError(f"{what} is {type(obj).__name__}, not text")
+    if len(obj) > longest:
+        raise KubeObjectError(f"{what} has {len(obj)} characters, at most {longest} are read")
     return obj

@@ -5,7 +5,6 @@ import pytest
 from nri_plugin.extender import cluster_scores
 from nri_plugin.extender.cluster import PASS, POD, SHAPES, ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring, Strategy
-from nri_plugin.extender.table import SPARE_COSTS
 from tests.kube_builders import container, node_row, pod, topology
 from tests.oracles.one_node import score
 
@@ -30,8 +29,8 @@ def test_a_changed_node_is_asked_again_and_no_other(monkeypatch):
     one = cluster(a=SMALL, b=LARGE)
     assert one.codes(["a", "b"], ASKED).tolist() == [1, PASS]
     asked = []
-    batch = one.table.batch
-    monkeypatch.setattr(one.table, "batch", lambda rows, names: asked.append(len(rows)) or batch(rows, names))
+    ask = one._ask_codes
+    monkeypatch.setattr(one, "_ask_codes", lambda batch, pod: asked.append(len(batch)) or ask(batch, pod))
     assert one.codes(["b", "a"], ASKED).tolist() == [PASS, 1]
     assert asked == []
     one.put("a", *node_row(LARGE))
@@ -134,5 +133,5 @@ def test_a_node_that_tells_other_distances_every_time_leaves_no_trace():
         one.put("restless", *node_row(topology("restless", two, costs=far)))
         if turn % 500 == 0:
             assert one.scores(["steady"], asked).tolist() == [82]
-    assert len(one.table.costs) <= 2 * 2 + SPARE_COSTS + 1
+    assert len(one.table.costs) == 2
     assert one.scores(["steady", "restless"], asked).tolist() == [82, 82]
