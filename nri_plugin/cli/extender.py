@@ -99,9 +99,9 @@ class Weight(click.ParamType[tuple[str, int]]):
 @click.option(
     "--guess-seconds",
     type=click.FloatRange(0, 60),
-    default=1,
+    default=30,
     show_default=True,
-    help="Count a pod on its best node for this time, until its binding is seen; 0: never.",
+    help="Count a pod on the only or best node for at most this time, until its binding is seen; 0: never.",
 )
 @click.option(
     "--sidecars/--no-sidecars",

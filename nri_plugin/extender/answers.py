@@ -3,8 +3,8 @@
 Invariant: an answer names only nodes of the request. A node without an object passes. If no node has an object, all
 nodes get the same score.
 
-A scored pod is charged to the node that it will most likely get, and a bound pod to its node, so that the next pod does
-not count on the same CPUs.
+A pod is charged to the only node that passes, or to the node that scores best, and a bound pod to its node, so that the
+next pod does not count on the same CPUs.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -75,13 +75,16 @@ class Extender:
         try:
             args = forms.read_args(body, takes_node_objects=self._takes_objects)
             pod = pod_demand(args.pod)
+            self.cache.expire()
+            self.cache.forget_guess(pod)
+            codes = self.cache.cluster.codes(args.names, pod)
         except KubeObjectError as error:
             return forms.filter_error(str(error))
         self._remember(pod)
-        self.cache.expire()
-        self.cache.forget_guess(pod)
-        codes = self.cache.cluster.codes(args.names, pod)
         is_in = (codes == PASS).tolist()
+        # kube-scheduler asks for no scores where one node passes. Source: kubernetes v1.34, schedulePod.
+        if is_in.count(True) == 1:
+            self.cache.guess(replace(pod, node=args.names[is_in.index(True)], phase="Pending"))
         texts = {int(code): reason(pod, int(code)) for code in np.unique(codes) if code != PASS}
         failed = {args.names[at]: texts[int(codes[at])] for at in np.flatnonzero(codes != PASS).tolist()}
         return forms.filter_result(args, is_in, failed)

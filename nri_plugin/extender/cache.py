@@ -1,7 +1,8 @@
 """The extender's view of the cluster: objects of nodes, pods, and charges for pods that the objects do not contain yet.
 
-A pod is charged to its node from its binding until the node's object accounts for it. The cache detects that in one of
-three ways:
+A pod is charged to its node from its binding, or from the answer that most likely leads to it, until the node's object
+accounts for it or the pod is gone. It is charged to each NUMA node on which it can lie. The cache detects in one of three
+ways that an object accounts for it:
 
 1. The object names the pods that it accounts for, as that of our exporter. It names a pod from its first container on,
    so a pod with several containers stays charged until it runs, that is, until all of them were created.
@@ -24,11 +25,11 @@ Differs: the over-reserve cache of the scheduler plugin accepts no new object un
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nri_plugin.extender.cluster import ClusterAnswers
-from nri_plugin.extender.nodes import NodePolicy, Zones, node_policy, numa_zones
+from nri_plugin.extender.nodes import NodePolicy, Zones, fitting, node_policy, numa_zones
 from nri_plugin.kube.noderesourcetopology import (
     ATTRIBUTE_ACCOUNTED_PODS,
     METHOD_ALL,
@@ -142,17 +143,21 @@ class NodeLedger:
         """The charged pods, oldest first."""
         return [one for one in self.residents.values() if one.is_charged]
 
-    def charges(self) -> tuple[dict[str, int], dict[int, dict[str, int]]]:
-        """Return the charges to all NUMA nodes, and the charges to single NUMA nodes by id."""
-        everywhere: dict[str, int] = {}
-        by_numa_id: dict[int, dict[str, int]] = {}
+    def zones(self) -> Zones:
+        """Return the NUMA nodes of the object, less the charges; none without an object."""
+        zones = numa_zones(self.topology) if self.topology is not None else ()
         charged = self.charged
-        how = self.policy if charged else NodePolicy()
+        if not charged or not zones:
+            return zones
+        how = self.policy
+        charges: dict[int, dict[str, int]] = {}
         for one in charged:
-            target = everywhere if one.numa_id is None else by_numa_id.setdefault(one.numa_id, {})
-            for name, amount in charge_of(how.demand_of(one.pod)).items():
-                target[name] = target.get(name, 0) + amount
-        return everywhere, by_numa_id
+            demand = how.demand_of(one.pod)
+            for numa_id in (one.numa_id,) if one.numa_id is not None else _places(demand, zones, how):
+                charge = charges.setdefault(numa_id, {})
+                for name, amount in charge_of(demand).items():
+                    charge[name] = charge.get(name, 0) + amount
+        return tuple(zone.less(charges.get(zone.id, {})) for zone in zones)
 
     @property
     def policy(self) -> NodePolicy:
@@ -201,6 +206,21 @@ def _guesses(charged: list[Resident]) -> Iterator[list[Resident]]:
     yield [one for one in charged if one.running_since_s is not None]
 
 
+def _places(pod: PodDemand, zones: Zones, how: NodePolicy) -> frozenset[int]:
+    """Return the ids of the NUMA nodes on which the pod, or a container of it, can lie; all of them if that is open."""
+    everywhere = frozenset(zone.id for zone in zones)
+    if not how.is_single:
+        return everywhere
+    whole = [pod.effective_with_sidecars]
+    requests = whole if how.is_pod_scope else [one.requests for one in pod.containers]
+    found: frozenset[int] = frozenset()
+    for request in requests:
+        holding = fitting(request, zones, is_guaranteed=pod.is_guaranteed)
+        found |= everywhere if holding is None else holding
+    # No NUMA node has room for it: the object may account for the pod already, unknown to us.
+    return found or everywhere
+
+
 def charge_of(pod: PodDemand) -> Mapping[str, int]:
     """Return the amounts that a node subtracts for a pod: all of a Guaranteed pod, only devices of others."""
     request = pod.effective_with_sidecars
@@ -231,12 +251,16 @@ class Accounting:
     Attributes:
         is_on: whether pods are charged.
         charge_s: how long a running pod stays charged if its node's object never accounts for it.
-        guess_s: how long a pod is charged to the node that it will most likely get, before its binding is seen.
+        guess_s: how long at most a pod is charged to the node that it will most likely get, before its binding is seen.
     """
 
     is_on: bool = True
     charge_s: float = 60.0
-    guess_s: float = 1.0
+    guess_s: float = 30.0
+
+
+MOST_GUESSES = 1024
+"""Pods that are charged before their binding is seen; any client of the port may name pods that do not exist."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,27 +330,28 @@ class ExtenderCache:
         self.on_synced("nrt")
 
     def on_pod(self, pod: PodDemand | None) -> None:
-        """Charge a pod that is new or has changed, if it has a node; None stands for an unreadable object."""
+        """Take a pod that is new or has changed; None stands for an unreadable object.
+
+        A pod with a node is charged. A pod that kube-scheduler could not place is charged no longer.
+        """
         if pod is None:
             self.counters.rejected_objects += 1
         elif pod.phase in ENDED:
             self.release(pod.key)
         elif pod.node:
             self.charge(pod)
+        elif pod.is_unschedulable:
+            self.forget_guess(pod)
 
-    def on_pod_deleted(self, pod: PodDemand | None) -> None:
-        """End the charge of a deleted pod; None stands for an unreadable object."""
-        if pod is None:
-            self.counters.rejected_objects += 1
-        else:
-            self.release(pod.key)
+    def on_pod_deleted(self, key: str) -> None:
+        """End the charge of a deleted pod."""
+        self.release(key)
 
     def on_pods_listed(self, listed: Sequence[PodDemand | None]) -> None:
-        """Replace all pods by these, which have a node. None stands for an unreadable object."""
+        """Replace all pods by these. None stands for an unreadable object."""
         for pod in listed:
             self.on_pod(pod)
-        # Guessed pods have no node yet, so a list of bound pods does not contain them.
-        keys = {pod.key for pod in listed if pod is not None} | self._guess_until_s.keys()
+        keys = {pod.key for pod in listed if pod is not None}
         for key in [key for key in self._node_by_pod if key not in keys]:
             self.release(key)
         self.on_synced("pods")
@@ -358,13 +383,20 @@ class ExtenderCache:
             self._refresh(pod.node, ledger)
 
     def guess(self, pod: PodDemand) -> None:
-        """Charge a pod to the node that it will most likely get. The charge ends soon, or with the binding."""
+        """Charge a pod to the node that it will most likely get.
+
+        The charge ends with the binding, with the pod, when kube-scheduler reports that it could not place the pod or asks
+        about it again, and after a while.
+        """
         if self._accounting.is_on and self._accounting.guess_s and pod.key not in self._node_by_pod:
             self.charge(pod)
             self._guess_until_s[pod.key] = (self._clock() + self._accounting.guess_s, pod)
+            if len(self._guess_until_s) > MOST_GUESSES:
+                self.release(next(iter(self._guess_until_s)))
 
     def release(self, key: str) -> None:
         """End the charge of the pod with this key: it ended, was deleted, or its binding failed."""
+        self._guess_until_s.pop(key, None)
         node = self._node_by_pod.pop(key, None)
         ledger = self._ledgers.get(node) if node is not None else None
         if node is not None and ledger is not None and (ledger.left(key) or ledger.topology is None):
@@ -401,7 +433,7 @@ class ExtenderCache:
     def zones(self, node: str) -> Zones:
         """Return the node's NUMA nodes less the charges; empty for a node without an object."""
         ledger = self._ledgers.get(node)
-        return charged_zones(ledger) if ledger is not None else ()
+        return ledger.zones() if ledger is not None else ()
 
     def demand_of(self, pod: PodDemand) -> PodDemand:
         """Return the pod as its node sees it."""
@@ -421,7 +453,7 @@ class ExtenderCache:
             if not ledger.residents:
                 del self._ledgers[node]
         else:
-            self.cluster.put(node, ledger.policy, charged_zones(ledger))
+            self.cluster.put(node, ledger.policy, ledger.zones())
 
 
 def read_topology(obj: Object) -> NodeResourceTopology | Unreadable:
@@ -435,17 +467,15 @@ def read_topology(obj: Object) -> NodeResourceTopology | Unreadable:
 
 
 def read_pod(obj: Object) -> PodDemand | None:
-    """Read a pod; returns None if the object does not match its schema."""
+    """Read a pod; returns None if the object does not match its schema. Of a pod without a node no amounts are kept."""
     try:
-        return pod_demand(obj)
+        pod = pod_demand(obj)
     except KubeObjectError:
         return None
+    return pod if pod.node else replace(pod, containers=(), overhead={}, own={})
 
 
-def charged_zones(ledger: NodeLedger) -> Zones:
-    """Return the NUMA nodes of a ledger's object, less its charges."""
-    zones = numa_zones(ledger.topology) if ledger.topology is not None else ()
-    everywhere, by_numa_id = ledger.charges()
-    if everywhere:
-        zones = tuple(zone.less(everywhere) for zone in zones)
-    return tuple(zone.less(by_numa_id.get(zone.id, {})) for zone in zones) if by_numa_id else zones
+def pod_key(obj: Object) -> str:
+    """Return the key of a pod, as `PodDemand.key`, also of one that does not match its schema."""
+    metadata = obj.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace') or ''}/{metadata.get('name') or ''}")

@@ -1,6 +1,6 @@
 """The process of `nri-pin extender`: watches of the cluster, and an HTTP server for kube-scheduler.
 
-Two threads follow NodeResourceTopology objects and pods that have a node, and feed the cache. Requests are answered
+Two threads follow NodeResourceTopology objects and pods, and feed the cache. Requests are answered
 under the lock of the cache. Objects are decoded before the lock is taken.
 """
 
@@ -19,17 +19,23 @@ from pathlib import Path
 from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
-from nri_plugin.extender.cache import Accounting, ExtenderCache, Object, Unreadable, read_pod, read_topology
+from nri_plugin.extender.cache import (
+    Accounting,
+    ExtenderCache,
+    Object,
+    Unreadable,
+    pod_key,
+    read_pod,
+    read_topology,
+)
 from nri_plugin.extender.cluster import ClusterAnswers
 from nri_plugin.extender.cluster_scores import Scoring
 from nri_plugin.extender.forms import BindingArgs
 from nri_plugin.kube.api_client import (
     NODE_RESOURCE_TOPOLOGIES,
-    NOTHING,
     PODS,
     APIResource,
     KubeClient,
-    Parameters,
 )
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
@@ -43,8 +49,6 @@ from nri_plugin.process.loop import start_thread
 
 # Watches
 
-
-BOUND_PODS = {"fieldSelector": "spec.nodeName!="}
 
 WATCH_STOP_S = 0.1
 """How long to wait for the thread of a watch at the end. It nearly always waits for the API server, and no data is lost
@@ -125,7 +129,7 @@ class TopologySink(_CacheSink):
 
 
 class PodSink(_CacheSink):
-    """Receives pods that have a node."""
+    """Receives pods: those with a node are charged, and a charge ends with its pod, whether it got a node or not."""
 
     def listed(self, objects: Sequence[PodDemand | None]) -> None:
         """Take the whole list, as `read_pod` returns it."""
@@ -141,9 +145,8 @@ class PodSink(_CacheSink):
 
     def deleted(self, obj: Object) -> None:
         """Take a deletion."""
-        pod = read_pod(obj)
         with self._lock:
-            self._cache.on_pod_deleted(pod)
+            self._cache.on_pod_deleted(pod_key(obj))
 
     def failed(self, error: KubeAPIError) -> None:
         """Log the failure."""
@@ -174,9 +177,9 @@ class ClusterFeed:
 
     def start(self, topologies: TopologySink, pods: PodSink) -> None:
         """Start both watches."""
-        self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, NOTHING, read_topology)
+        self._follow(NODE_RESOURCE_TOPOLOGIES, topologies, read_topology)
         if self._with_pods:
-            self._follow(PODS, pods, BOUND_PODS, read_pod)
+            self._follow(PODS, pods, read_pod)
 
     def stop(self) -> None:
         """End. Threads that wait for the API server get a short time to end."""
@@ -184,15 +187,12 @@ class ClusterFeed:
         for thread in self._threads:
             thread.join(WATCH_STOP_S)
 
-    def _follow(
-        self, resource: APIResource, sink: Sink, parameters: Parameters, read: Callable[[Object], object]
-    ) -> None:
+    def _follow(self, resource: APIResource, sink: Sink, read: Callable[[Object], object]) -> None:
         follower = Follower(
             self._client,
             resource,
             sink,
             self._done.wait,
-            parameters=parameters,
             backoff=self._backoff(),
             read=read,
         )
@@ -449,8 +449,9 @@ class ExtenderProcess:
             ("nri_pin_extender_rejected_objects_total", "counter", counters.rejected_objects),
         ]
         text = "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in lines)
-        text += "# TYPE nri_pin_extender_rejected_node gauge\n"
-        text += "".join(f"nri_pin_extender_rejected_node{{node={label}}} 1\n" for label in rejected)
+        of_node = "nri_pin_extender_rejected_node"
+        text += f"# TYPE {of_node} gauge\n"
+        text += "".join(f"{of_node}{{node={label}}} 1\n" for label in rejected)
         return Page(text.encode(), content_type=PROMETHEUS_TEXT)
 
 

@@ -82,6 +82,7 @@ class PodDemand:
         containers: init containers and sidecars in their order, then app containers.
         overhead: of the runtime class.
         own: CPU, memory and huge pages of the pod itself; empty for a pod without resources of its own.
+        is_unschedulable: kube-scheduler has found no node for it.
     """
 
     namespace: str
@@ -94,6 +95,7 @@ class PodDemand:
     scheduler: str = ""
     phase: str = ""
     own: Amounts = field(default_factory=dict)
+    is_unschedulable: bool = False
 
     @property
     def key(self) -> str:
@@ -230,6 +232,11 @@ def _pod(obj: Object) -> PodDemand:
         scheduler=spec.get("schedulerName") or "",
         phase=status.get("phase") or "",
         own=_own(spec.get("resources") or {}),
+        is_unschedulable=not status.get("nominatedNodeName")
+        and any(
+            (one.get("type"), one.get("status")) == ("PodScheduled", "False")
+            for one in status.get("conditions") or ()
+        ),
     )
 
 

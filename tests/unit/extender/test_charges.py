@@ -1,8 +1,12 @@
 """Promises and when they end."""
 
+import pytest
+
 from nri_plugin.extender.cache import NodeLedger
+from nri_plugin.extender.nodes import numa_zones
 from nri_plugin.kube.noderesourcetopology import METHOD_EXCLUSIVE, fingerprint, short_uid
-from tests.kube_builders import container, pod, topology
+from nri_plugin.kube.pod_demand import pod_demand
+from tests.kube_builders import container, pod, pod_object, topology
 
 ZONES = {0: {"cpu": "8", "memory": "8Gi"}}
 
@@ -27,15 +31,57 @@ def charged(one):
     return [resident.pod.name for resident in one.charged]
 
 
-def test_a_bound_pod_is_charged_everywhere():
-    assert ledger(some("a"), some("b")).charges() == ({"cpu": 4000, "memory": 2 * 2**30 * 1000}, {})
+def taken(one, name="cpu"):
+    """What is charged of a resource, by NUMA node, in whole units."""
+    before = {zone.id: zone.available for zone in numa_zones(one.topology)}
+    taken = {zone.id: (before[zone.id][name] - zone.available[name]) // 1000 for zone in one.zones()}
+    return {numa_id: amount for numa_id, amount in taken.items() if amount}
+
+
+BOTH = {0: {"cpu": "8", "memory": "8Gi"}, 3: {"cpu": "8", "memory": "8Gi"}}
+
+
+def on(node, *pods):
+    one = NodeLedger(node)
+    for each in pods:
+        one.arrived(each, 0.0)
+    return one
+
+
+def test_a_bound_pod_is_charged_to_each_numa_node_that_can_hold_it():
+    one = on(topology("n", BOTH), some("a"), some("b"))
+    assert (taken(one), taken(one, "memory")) == ({0: 4, 3: 4}, {0: 2 * 2**30, 3: 2 * 2**30})
 
 
 def test_a_pod_sent_to_a_numa_node_is_charged_there_only():
-    one = NodeLedger(nrt())
+    one = NodeLedger(topology("n", BOTH))
     one.arrived(some("a"), 0.0, numa_id=3)
-    assert one.charges()[0] == {}
-    assert one.charges()[1].keys() == {3}
+    assert taken(one) == {3: 2}
+
+
+LARGE_AND_SMALL = {0: {"cpu": "8", "memory": "8Gi"}, 1: {"cpu": "4", "memory": "8Gi"}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "scope", "cpus", "charged"),
+    [
+        ("single-numa-node", "pod", ("6",), {0: 6}),
+        ("single-numa-node", "pod", ("3",), {0: 3, 1: 3}),
+        ("single-numa-node", "pod", ("3", "3"), {0: 6}),
+        ("single-numa-node", "container", ("3", "3"), {0: 6, 1: 4}),
+        ("single-numa-node", "container", ("6", "5"), {0: 8}),
+        ("single-numa-node", "container", ("9",), {0: 8, 1: 4}),
+        ("restricted", "pod", ("6",), {0: 6, 1: 4}),
+        ("best-effort", "container", ("6",), {0: 6, 1: 4}),
+    ],
+)
+@pytest.mark.parametrize("is_terminating", [False, True])
+def test_a_pod_is_charged_where_it_can_lie(policy, scope, cpus, charged, is_terminating):
+    obj = pod_object(*(container(cpu=cpu, memory="1Gi") for cpu in cpus), node="n", phase="Running")
+    if is_terminating:
+        obj["metadata"]["deletionTimestamp"] = "2026-11-27T12:00:00Z"
+    one = on(topology("n", LARGE_AND_SMALL, policy=policy, scope=scope), pod_demand(obj))
+    assert taken(one) == charged
 
 
 def test_pods_that_ran_before_we_looked_are_not_charged_and_those_that_wait_are():
@@ -125,8 +171,9 @@ def test_without_a_fingerprint_the_next_object_settles_pods_that_run():
 
 def test_pods_that_hold_nothing_alone_are_never_charged():
     assert charged(ledger(pod(container(cpu="2", limits=False), node="n"))) == []
-    devices = ledger(pod(container(cpu="2", vendor__gpu="1", limits=False), node="n"))
-    assert devices.charges()[0] == {"vendor/gpu": 1000}
+    zones = {0: {"cpu": "8", "vendor/gpu": "4"}}
+    devices = on(topology("n", zones), pod(container(cpu="2", vendor__gpu="1", limits=False), node="n"))
+    assert (taken(devices), taken(devices, "vendor/gpu")) == ({}, {0: 1})
 
 
 def test_a_charge_on_a_running_pod_ends_after_a_while_and_on_a_waiting_one_never():
@@ -157,16 +204,16 @@ def level_pod():
 
 
 def test_a_pod_is_charged_as_its_node_sees_it():
-    for attributes, cpu in (({}, 2000), ({"nri-pin/podLevelResourceManagers": "true"}, 6000)):
+    for attributes, cpu in (({}, 2), ({"nri-pin/podLevelResourceManagers": "true"}, 6)):
         one = NodeLedger(topology("n", ZONES, scope="pod", **attributes))
         one.arrived(level_pod(), 0.0)
-        assert one.charges()[0]["cpu"] == cpu
+        assert taken(one) == {0: cpu}
 
 
 def test_a_pod_whose_containers_request_nothing_is_charged_once_its_node_tells_how_it_sees_it():
     own = {"cpu": "6", "memory": "6Gi"}
     one = NodeLedger()
     one.arrived(pod(container(), name="a", node="n", resources={"requests": own, "limits": own}), 0.0)
-    assert one.charges() == ({}, {})
+    assert one.zones() == ()
     one.published(topology("n", ZONES, scope="pod", **{"nri-pin/podLevelResourceManagers": "true"}))
-    assert one.charges()[0]["cpu"] == 6000
+    assert taken(one) == {0: 6}

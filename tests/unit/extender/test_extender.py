@@ -127,6 +127,34 @@ def test_changes_of_nodes_and_pods_arrive(api, extender):
     extender.wait_for(lambda: extender.passes("a") == ["a"])
 
 
+def test_the_node_of_an_object_that_is_too_large_is_named_until_it_is_gone(api, extender):
+    api.define(crd())
+    api.put(nrt_object("a", {zone: {f"v/{zone}-{n}": "1" for n in range(200)} for zone in range(3)}))
+    named = b'nri_pin_extender_rejected_node{node="a"} 1\n'
+    extender.wait_for(lambda: named in extender.ask("GET", "/metrics")[1])
+    assert extender.passes("a") == ["a"]
+    api.put(nrt_object("a", SMALL))
+    extender.wait_for(lambda: extender.passes("a") == [])
+    assert named not in extender.ask("GET", "/metrics")[1]
+
+
+def test_the_charge_of_a_pod_that_was_not_bound_ends_with_the_pod(api, extender):
+    api.define(crd())
+    api.put(nrt_object("a", {0: {"cpu": "4", "memory": "8Gi"}}))
+    extender.wait_for(lambda: extender.ask("GET", "/readyz")[0] == 200)
+    api.wait_for_watches(2)
+    first, second = (
+        json.dumps({"Pod": pod, "Nodes": None, "NodeNames": ["a"]}).encode()
+        for pod in pods_in(api, ["p1", "p2"], cpu="3")
+    )
+    extender.wait_for(lambda: json.loads(extender.ask("POST", "/filter", first)[1])["NodeNames"] == ["a"])
+    assert json.loads(extender.ask("POST", "/filter", second)[1])["NodeNames"] == []
+    with closing(http.client.HTTPConnection(api.url.removeprefix("http://"), timeout=60)) as connection:
+        connection.request("DELETE", "/api/v1/namespaces/ns/pods/p1")
+        assert connection.getresponse().status == 200
+    extender.wait_for(lambda: json.loads(extender.ask("POST", "/filter", second)[1])["NodeNames"] == ["a"])
+
+
 class Nothing:
     def start(self, topologies, pods):
         pass

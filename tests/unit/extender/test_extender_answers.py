@@ -104,6 +104,15 @@ def test_pods_of_a_burst_find_each_other_on_the_best_node_before_their_bindings_
     assert again["NodeNames"] == ["best", "far"]
 
 
+def test_the_only_node_that_passes_is_charged_since_no_scores_are_requested_for_it():
+    one = extender()
+    pods = [pod_object(container(cpu="6", memory="1Gi"), name=name) for name in "abc"]
+    answers = [json.loads(one.filter(asks("big", "small", pod=each)))["NodeNames"] for each in pods]
+    assert answers == [["big"], [], []]
+    one.cache.on_pod_deleted("uid-a")
+    assert json.loads(one.filter(asks("big", "small", pod=pods[1])))["NodeNames"] == ["big"]
+
+
 def test_nothing_is_guessed_among_equals_or_where_only_one_is_asked_about():
     one = extender(nodes=[("a", BIG), ("b", BIG)])
     one.prioritize(asks("a", "b"))

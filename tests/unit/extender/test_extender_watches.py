@@ -3,6 +3,7 @@
 import logging
 import threading
 
+from nri_plugin.extender.cache import Unreadable, read_topology
 from nri_plugin.extender.process import ClusterFeed, PodSink, TopologySink
 from nri_plugin.kube.api_client import PODS
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
@@ -76,6 +77,14 @@ def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
     assert (record.getMessage(), record.fields["what"]) == ("following failed, beginning anew", "pods")
 
 
+def test_the_node_of_an_object_that_is_not_used_is_named_once_for_each_reason(caplog):
+    sink, _ = sink_of(TopologySink, caplog)
+    for zones in (3, 3, [{}], 3):
+        sink.changed({"metadata": {"name": "n"}, "zones": zones})
+    sink.listed([read_topology({"metadata": {"name": "m"}, "zones": 3})])
+    assert [record.fields["node"] for record in caplog.records] == ["n", "n", "n", "m"]
+
+
 def test_objects_are_handed_on(caplog):
     sink, cache = sink_of(TopologySink, caplog)
     sink.changed({"metadata": {"name": "n"}})
@@ -85,5 +94,6 @@ def test_objects_are_handed_on(caplog):
     pods.changed({"metadata": {"name": "p"}})
     pods.deleted({"spec": 3})
     read = NodeResourceTopology("n")
-    assert cache.calls == [("on_topology", read), ("on_topology", "n"), ("on_topology_deleted", "n")]
-    assert pod_cache.calls == [("on_pod", PodDemand("", "p")), ("on_pod_deleted", None)]
+    refused = Unreadable("n", "NodeResourceTopology n: zones is int, not a list")
+    assert cache.calls == [("on_topology", read), ("on_topology", refused), ("on_topology_deleted", "n")]
+    assert pod_cache.calls == [("on_pod", PodDemand("", "p")), ("on_pod_deleted", "/")]
