@@ -19,6 +19,7 @@ from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.agent.startup import Watchers, build_handler
 from nri_plugin.agent.status_socket import FILE_NAME, StatusFeed, StatusSocket
+from nri_plugin.agent.untold import UntoldContainers
 from nri_plugin.agent.watches import (
     EndedPodsWatch,
     LateWriter,
@@ -143,21 +144,25 @@ class Assembly:
         self, handler: Handler, feed: StatusFeed, watchers: Watchers
     ) -> tuple[Observer, ...]:
         """Start the watches that repair; return the observers among them."""
-        config, log, loop, metrics = self._config, self._log, self._loop, self._metrics
+        config, log, loop, link, metrics = self._config, self._log, self._loop, self._link, self._metrics
         count = metrics.count_quota if metrics else lambda _noticed_by: None
         settings = reconcile_kernel_settings(config, log, handler, loop, count)
         quiet = keep_cpus_quiet(config, log, handler, loop, self._hears_other_annotations)
         feed.quiet = lambda: quiet.report
         drift = watch_drift(config, log, handler, loop, feed, watchers.drifted, settings, quiet)
+        untold = UntoldContainers(
+            handler, loop, log, drift, lambda: link.is_synchronized, feed.machine_changed
+        )
+        feed.untold = lambda: untold.names
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row
         owners = OtherOwners(log, loop.clock, metrics.count_other_owner if metrics else None, failures)
         warn_of_kubelet(log, kubelet_policy())
         if metrics is not None:
-            metrics.follow(drift, settings)
+            metrics.follow(drift, untold, settings)
             metrics.follow_quiet(quiet)
         late = LateWriter(handler, loop)
-        others = (late, drift, owners, quiet)
+        others = (late, drift, owners, quiet, untold)
         return (*others, settings) if settings else others
 
     def _hears_other_annotations(self) -> bool:

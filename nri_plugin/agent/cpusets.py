@@ -14,6 +14,7 @@ writing parts of `nri_plugin.host`; import-linter enforces it.
 """
 
 import logging
+import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from nri_plugin.core.validator import (
     partition_violations,
     write_violations,
 )
-from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.host.cgroup import ContainerCgroup, WriteOutcome, containers_in, is_empty, kubelet_folders
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import CpusetTree
@@ -189,6 +190,22 @@ class CpusetWriter:
             HostError: its name leaves the tree.
         """
         return self._cgroups.directories(target) if self._cgroups else []
+
+    def folders(self) -> Iterator[str]:
+        """Yield the cgroups above containers, see `host.cgroup.kubelet_folders`."""
+        return kubelet_folders(self._cgroups) if self._cgroups else iter(())
+
+    def path_of(self, directory: str) -> str:
+        """Return the path of a directory below the root of the tree."""
+        return os.path.relpath(directory, self._cgroups.tree.directory) if self._cgroups else directory
+
+    def containers_in(self, folder: str) -> list[ContainerCgroup]:
+        """Return the containers and sandboxes directly below a cgroup of `folders`."""
+        return list(containers_in(self._cgroups, folder)) if self._cgroups else []
+
+    def has_processes(self, one: ContainerCgroup) -> bool:
+        """Return whether a process is in the cgroup; True where that cannot be seen."""
+        return self._cgroups is not None and not is_empty(self._cgroups, one.path)
 
     def _carry_out(self, checked: CheckedWrites) -> Iterator[tuple[CpusetWrite, HostError | None]]:
         """Yield each write with its error. In place of a slice that could not be written come the files below it."""

@@ -187,6 +187,9 @@ class DriftWatch:
         machine_moved: checks whether the machine changed; then differences are not drift.
         report: called with every repair.
         draw: jitter of the pauses.
+
+    Attributes:
+        made: called with directories that were made in watched ones; with None where notices were lost.
     """
 
     def __init__(
@@ -204,12 +207,14 @@ class DriftWatch:
         self._watch, self._machine_moved, self._report = watch, machine_moved, report
         self._pacing = Pacing(draw)
         self._known: dict[Target, None] = {}  # all cgroups that are watched and swept
+        self._untold: dict[Target, None] = {}  # those of containers that the runtime did not report
         self._followed: tuple[Node, State] | None = None  # what they were derived from
         self._queue: dict[Target, str] = {}  # to be read by the next slices, with `noticed_by`
         self._waiting: dict[Target, str] = {}  # drifted, and not due for a repair yet
         self._doubted: dict[Target, float] = {}  # drifted for a doubtful cause, since when
         self._count = 0
         self._no_watch = LogRateLimit()
+        self.made: Callable[[set[str] | None], None] = lambda _directories: None
 
     def start(self) -> None:
         """Start to listen and to sweep; the first sweep comes after Synchronize, which repairs by itself."""
@@ -247,7 +252,7 @@ class DriftWatch:
             gone, fresh = new_targets(node, followed[1], state)
         else:
             now_there = targets(node, state)
-            gone = [target for target in self._known if target not in now_there]
+            gone = [one for one in self._known if one not in now_there and one not in self._untold]
             fresh = [target for target in now_there if target not in self._known]
         for target in gone:
             self._let_go(target)
@@ -263,9 +268,38 @@ class DriftWatch:
         self._waiting.pop(target, None)
         self._doubted.pop(target, None)
 
+    def include(self, untold: Target) -> None:
+        """Keep a container off exclusive CPUs of others: the runtime did not report it."""
+        self._untold[untold] = self._known[untold] = None
+        self.look_at_untold()
+
+    def exclude(self, untold: Target) -> None:
+        """Forget a container of `include`: it is gone, or was reported."""
+        self._untold.pop(untold, None)
+        self._let_go(untold)
+
+    def look_at_untold(self) -> None:
+        """Check the containers of `include` now: CPUs of the shared pool may have become exclusive."""
+        for target in self._untold:
+            self._pacing.forget(target)  # nobody has undone the former repair
+            self._waiting.pop(target, None)
+        self._enqueue(self._untold, "sweep")
+
+    def watch_folder(self, folder: CgroupRef) -> None:
+        """Report directories that are made in this cgroup and above to `made`."""
+        self._ensure_watched(Target(folder))
+
+    def forget_folder(self, folder: CgroupRef) -> None:
+        """Undo `watch_folder`."""
+        if self._watch is not None:
+            self._watch.discard(Target(folder))
+
     def _noticed(self) -> None:
         changed = self._watch.read() if self._watch is not None else set()
         self._enqueue(self._known if changed is None else changed, "watch")
+        if self._watch is not None and (self._watch.made or changed is None):
+            made, self._watch.made = self._watch.made, set()
+            self.made(made if changed is not None else None)
 
     def _sweep(self) -> None:
         self._machine_moved()

@@ -34,6 +34,7 @@ from nri_plugin.agent.pod_level_metrics import ASSIGNMENTS, ResourceManagerCount
 from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.state_gauges import StateGauges
+from nri_plugin.agent.untold import UntoldContainers
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.host.cgroup import Cgroups
@@ -216,6 +217,7 @@ NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
 GAUGES = {
     "nri_pin_drift_fights": "Cgroups that another writer changes after every repair.",
     "nri_pin_drift_waiting": "Cgroups that have drifted and wait for the end of their pause.",
+    "nri_pin_untold_containers": "Containers that run and that the runtime did not report; they are kept off exclusive CPUs.",
     "nri_pin_cgroup_watches": "Directories that the kernel watches for the agent.",
     "nri_pin_cpu_quotas_lifted": "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a "
     "CPU quota.",
@@ -412,12 +414,18 @@ class Metrics:
         """Count a CPU quota that was written back."""
         self._quotas_written_back[noticed_by].inc()
 
-    def follow(self, drift: DriftWatch, reconciler: KernelSettingsReconciler | None = None) -> None:
-        """Show the values of the drift watch and of the kernel settings at the moment of a scrape."""
+    def follow(
+        self,
+        drift: DriftWatch,
+        untold: UntoldContainers,
+        reconciler: KernelSettingsReconciler | None = None,
+    ) -> None:
+        """Show the values of the drift watch, unknown containers and of the kernel settings at the moment of a scrape."""
         values: dict[str, Callable[[], float]] = {
             "nri_pin_cgroup_watches": lambda: drift.watches + (reconciler.watches if reconciler else 0),
             "nri_pin_drift_fights": lambda: drift.fights,
             "nri_pin_drift_waiting": lambda: drift.waiting,
+            "nri_pin_untold_containers": lambda: len(untold.names),
         }
         if reconciler is not None:
             values |= {

@@ -5,7 +5,7 @@ The agent writes one JSON object on a line:
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0,
-     "incomplete": [...], "quiet": {...}}
+     "incomplete": [...], "quiet": {...}, "untold": [...]}
 
 A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
 The rows of pods, containers and allocations are those of the checkpoint.
@@ -63,7 +63,8 @@ class DriftRow(Struct, frozen=True):
         name: `namespace/pod/container`, or the slice.
         found: CPUs written there, null where the cpuset files were gone.
         effective: CPUs its processes ran on.
-        cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above` or `other-value`.
+        cause: `stored-value`, `all-cpus`, `never-set`, `files-gone`, `narrowed-above`, `other-value` or
+            `never-told`.
         noticed_by: `watch` or `sweep`.
         round: how often in a row it was repaired.
         is_fight: whether another writer undoes every repair.
@@ -274,6 +275,7 @@ class StatusRow(Struct, frozen=True):
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
     quiet: QuietRow | None = None
+    untold: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +293,7 @@ class AgentStatus:
         failed_creations: creations in a row that failed after the agent's answer.
         incomplete: pods that run in part.
         quiet: quiet CPUs; None where nobody asks for them.
+        untold: cgroups of containers that run and that the runtime did not report.
     """
 
     node: Node
@@ -303,6 +306,7 @@ class AgentStatus:
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
     quiet: QuietRow | None = None
+    untold: tuple[str, ...] = ()
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -330,6 +334,7 @@ def encode(status: AgentStatus) -> bytes:
         failed_creations=status.failed_creations,
         incomplete=status.incomplete,
         quiet=status.quiet,
+        untold=status.untold,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -358,6 +363,7 @@ def decode(line: bytes) -> AgentStatus:
         row.failed_creations,
         row.incomplete,
         row.quiet,
+        row.untold,
     )
 
 

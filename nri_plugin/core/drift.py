@@ -11,7 +11,7 @@ from enum import StrEnum
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.pool import all_writes, floor_writes, own_write, pins
 from nri_plugin.model.options import Effect, Node
-from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, slice_above
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, is_whole_pod, pod_of, slice_above
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 
@@ -30,6 +30,8 @@ class Cause(StrEnum):
     NARROWED_ABOVE = "narrowed-above"
     """Its own value is the desired one. A cgroup above holds less, or one below, of a runtime that nests them, differs."""
     OTHER_VALUE = "other-value"
+    NEVER_TOLD = "never-told"
+    """The runtime did not report the container, which ran on exclusive CPUs of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,8 @@ def drifts(
 ) -> tuple[Drift, ...]:
     """Those of `observed` that are not as desired; cgroups that the agent does not set are ignored.
 
+    A container that the state does not know has to keep off exclusive CPUs of others, and nothing else is desired of it.
+
     A container without a value of its own that runs on the desired CPUs is bounded by its pod's cgroup. That is so with
     the agent's own container, whose files it may not write.
 
@@ -137,7 +141,7 @@ def drifts(
     for one in observed:
         if _is_resized(state, one):
             continue  # the runtime wrote it first and confirms it later
-        desired = _desired(node, state, one.target, floor)
+        desired = _desired(node, state, one, floor)
         if not is_settled and _may_wait(one, desired, floor):
             continue
         is_bounded_above = bool(one.target.container_id) and one.cpus is not None and not one.cpus
@@ -167,13 +171,41 @@ def follow_machine(node: Node, state: State, event: MachineChanged) -> Decision:
     return Decision(state, writes=writes, steps=("machine-changed", f"lost={len(state.lost(node))}"))
 
 
-def _desired(node: Node, state: State, target: Target, floor: dict[CgroupRef, CPUSet]) -> CPUSet:
+def _desired(node: Node, state: State, found: Observed, floor: dict[CgroupRef, CPUSet]) -> CPUSet:
+    target = found.target
     if not target.container_id:
         return floor.get(target.cgroup, CPUSet())
     record = state.containers.get(target.container_id)
-    if record is None or record.phase is not Phase.RUNNING:
+    if record is None:
+        return _off_exclusive(node, state, found)
+    if record.phase is not Phase.RUNNING:
         return CPUSet()
     return next((write.cpus for write in own_write(node, state, record)), CPUSet())
+
+
+def _off_exclusive(node: Node, state: State, found: Observed) -> CPUSet:
+    """The CPUs of an unknown container without the exclusive ones of others; none where it has none of these."""
+    runs_on = found.effective or node.topology.online
+    pod = found.target.cgroup.parent.removesuffix(".slice").replace("_", "-")
+    uid = next((uid for uid in map(pod_of, state.allocations) if pod.endswith(f"pod{uid}")), "")
+    if not pins(node, state) or not disturbed(state, uid, runs_on):
+        return CPUSet()
+    pool = state.shared_pool(node)
+    return runs_on & pool or pool
+
+
+def disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
+    """Keys of the allocations on whose CPUs a container of that pod should not run.
+
+    One that runs on just the CPUs of an allocation of its own pod may be the next instance of the container that holds
+    them.
+    """
+    held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
+    if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
+        held = {key: own for key, own in held.items() if pod_of(key) != pod_uid}
+    # A pod that owns CPUs as a whole is named only for those that none of its containers has.
+    parts = {pod_of(key) for key in held if not is_whole_pod(key)}
+    return sorted(key for key in held if not (is_whole_pod(key) and pod_of(key) in parts))
 
 
 def _may_wait(observed: Observed, desired: CPUSet, floor: Mapping[CgroupRef, CPUSet]) -> bool:
@@ -207,6 +239,8 @@ def _is_resized(state: State, observed: Observed) -> bool:
 
 def _cause(node: Node, state: State, observed: Observed, desired: CPUSet) -> Cause:
     record = state.containers.get(observed.target.container_id)
+    if record is None and observed.target.container_id:
+        return Cause.NEVER_TOLD
     if observed.cpus is None:
         return Cause.FILES_GONE
     if not observed.cpus:

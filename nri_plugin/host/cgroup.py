@@ -4,7 +4,7 @@
 * `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
 * `Cgroups` reads the CPUs and memory nodes of a cgroup, given and effective, and whether it was removed.
 * `with_isolated` adds CPUs in isolated partitions of others to the machine.
-* `container_cgroups` finds every container below the kubelet's cgroups, known or not.
+* `container_cgroups` finds every container below the kubelet's cgroups, known or not; `is_told` tells which are known.
 
 `nri_plugin.host.cgroup_write` writes.
 """
@@ -27,6 +27,7 @@ from nri_plugin.host.sysfs_files import read_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 SetT = TypeVar("SetT", CPUSet, NodeMask)
@@ -383,7 +384,9 @@ POD = re.compile(r"pod(?P<plain>.+)|.+-pod(?P<in_slice>[^-]+)\.slice")
 PREFIXES = ("cri-containerd-", "crio-", "docker-")
 MONITOR = "crio-conmon-"
 """CRI-O's monitor of a container lies beside it; it is no container."""
-PROCESSES = "cgroup.procs"
+PROCESSES, EVENTS = "cgroup.procs", "cgroup.events"
+HOST_PIDS = 0xEFFFFFFC
+"""The inode of the first PID namespace. Source: kernel include/linux/proc_ns.h, PROC_PID_INIT_INO."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -403,11 +406,49 @@ class ContainerCgroup:
 
 def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
     """All of them, pod by pod."""
+    for folder in kubelet_folders(cgroups):
+        yield from containers_in(cgroups, folder)
+
+
+def kubelet_folders(cgroups: Cgroups) -> Iterator[str]:
+    """The cgroups above containers: the kubelet's top, QoS classes and pods, as paths below the root of the tree."""
     for top in _tops(cgroups.tree.directory):
-        for pod, uid in _pods(cgroups.tree.directory, top):
-            for name in _names(cgroups.tree.directory, pod):
-                if not name.startswith(MONITOR):
-                    yield ContainerCgroup(os.path.join(pod, name), uid, _container_id(name))
+        yield top
+        yield from _folders(cgroups.tree.directory, top)
+
+
+def containers_in(cgroups: Cgroups, folder: str) -> Iterator[ContainerCgroup]:
+    """The containers and sandboxes of the pod with this cgroup; none in the cgroup of a QoS class."""
+    names = _names(cgroups.tree.directory, folder) if POD.fullmatch(os.path.basename(folder)) else ()
+    found = (container_at(os.path.join(folder, name)) for name in names)
+    return (one for one in found if one is not None)
+
+
+def container_at(path: str) -> ContainerCgroup | None:
+    """The container or sandbox with this cgroup; None for another cgroup."""
+    folder, name = os.path.split(path)
+    pod = POD.fullmatch(os.path.basename(folder))
+    if pod is None or name.startswith(MONITOR):
+        return None
+    # In a slice's name a dash separates parents, so the kubelet writes the dashes of a uid as underscores.
+    uid = pod["plain"] or pod["in_slice"].replace("_", "-")
+    return ContainerCgroup(path, uid, _container_id(name))
+
+
+def is_told(state: State, one: ContainerCgroup) -> bool:
+    """Whether the runtime has reported the container or sandbox."""
+    if one.container_id in state.containers or state.pod_of_sandbox(one.container_id):
+        return True
+    refs = [record.cgroup for record in state.containers_of(one.pod_uid)]
+    if pod := state.pods.get(one.pod_uid):
+        refs.append(CgroupRef(pod.cgroup_parent, pod.sandbox_path))
+    return any(_is_at(ref, one.path) for ref in refs if ref.path)
+
+
+def _is_at(ref: CgroupRef, path: str) -> bool:
+    with suppress(HostError):
+        return cgroup_path(ref) == path
+    return False
 
 
 def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
@@ -431,6 +472,12 @@ def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
 def is_empty(cgroups: Cgroups, path: str) -> bool:
     """Whether no process is in this cgroup or below it. A container that was not removed cleanly leaves such a cgroup."""
     told = False
+    if cgroups.tree.is_kernel:
+        with suppress(OSError):
+            return "populated 0" in read_value(os.path.join(cgroups.tree.directory, path, EVENTS))
+        # On v1 the processes of another PID namespace are not listed.
+        if os.stat("/proc/self/ns/pid").st_ino != HOST_PIDS:
+            return False
     # `cgroup.procs` has no processes of the cgroups below, so all of them are read.
     for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
         if PROCESSES in names:
@@ -451,15 +498,20 @@ def _tops(directory: str) -> Iterator[str]:
                 yield os.path.join(name, below)
 
 
-def _pods(directory: str, above: str) -> Iterator[tuple[str, str]]:
-    """Directories of pods and the pods' uids."""
+def is_kubelet_folder(path: str) -> bool:
+    """Whether the cgroup, which lies directly below another such one, is of a QoS class or of a pod."""
+    name = os.path.basename(path)
+    return name in QOS or name.endswith(".slice") or POD.fullmatch(name) is not None
+
+
+def _folders(directory: str, above: str) -> Iterator[str]:
+    """QoS classes and pods."""
     for name in _names(directory, above):
         path = os.path.join(above, name)
-        if pod := POD.fullmatch(name):
-            # In a slice's name a dash separates parents, so the kubelet writes the dashes of a uid as underscores.
-            yield path, pod["plain"] or pod["in_slice"].replace("_", "-")
-        elif name in QOS or name.endswith(".slice"):
-            yield from _pods(directory, path)
+        if is_kubelet_folder(path):
+            yield path
+            if not POD.fullmatch(name):
+                yield from _folders(directory, path)
 
 
 def _names(directory: str, path: str) -> list[str]:

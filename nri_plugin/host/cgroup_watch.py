@@ -23,6 +23,7 @@ IN_CREATE = 0x100
 IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
+IN_ISDIR = 0x40000000
 IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
 
@@ -57,8 +58,8 @@ class Inotify:
         """The descriptor, to be waited on."""
         return int(self._fd)
 
-    def add(self, directory: str, mask: int = IN_MODIFY) -> int | None:
-        """Watch the files of a directory and return the watch; None if the directory is missing.
+    def add(self, directory: str, mask: int = IN_MODIFY | IN_CREATE) -> int | None:
+        """Watch the files and new entries of a directory and return the watch; None if the directory is missing.
 
         The same directory, as long as it exists, gives the same number.
 
@@ -123,10 +124,14 @@ class CgroupWatch(Generic[Key]):
         top: the root of the tree; neither it nor a directory above it is watched.
         names: the files whose writes are reported; writes to other files of a directory are ignored.
         with_above: also watch the directories above those of a key.
+
+    Attributes:
+        made: directories that were made in watched ones, for the caller to take out.
     """
 
     def __init__(self, top: str, names: frozenset[str] = CPUSET_FILES, *, with_above: bool = True) -> None:
         self._top, self._names, self._with_above = top, names, with_above
+        self.made: set[str] = set()
         self._inotify = Inotify()
         self._watch_by_directory: dict[str, int] = {}
         self._directory_by_watch: dict[int, str] = {}
@@ -173,7 +178,11 @@ class CgroupWatch(Generic[Key]):
                 if notice.mask & IN_Q_OVERFLOW:
                     return None
                 directory = self._directory_by_watch.get(notice.watch)
-                if directory is not None and notice.name in self._names:
+                if directory is None:
+                    continue
+                if notice.mask & IN_ISDIR:
+                    self.made.add(os.path.join(directory, notice.name))
+                elif notice.name in self._names:
                     changed |= self._keys_by_directory[directory]
         return changed
 

@@ -47,6 +47,7 @@ class AgentEvidence:
         unit: of the runtime.
         has_unit: the agent's unit of systemd is installed.
         failed_creations: creations in a row that failed after the agent's answer, as it reports.
+        untold: cgroups of containers that the runtime did not report, as it reports.
         quiet: quiet CPUs, as it reports; None where no container asks for them.
         suspects: plugins that the runtime starts beside the agent, and programs that pin.
         must_hand_over: the kubelet's static managers have to be switched off first; the kubelet's findings hold the steps.
@@ -77,6 +78,7 @@ class AgentEvidence:
     first_lines: Sequence[str] = ()
     unknown_keys: Sequence[str] = ()
     quiet: QuietRow | None = None
+    untold: Sequence[str] = ()
 
     @property
     def restart(self) -> str:
@@ -267,6 +269,18 @@ def _fights(seen: AgentEvidence) -> Finding | None:
     )
 
 
+def _untold(seen: AgentEvidence) -> Finding | None:
+    if not seen.untold:
+        return None
+    names = ", ".join(seen.untold[:MOST_NAMED])
+    more = f" and {len(seen.untold) - MOST_NAMED} more" if len(seen.untold) > MOST_NAMED else ""
+    return to_do(
+        f"the runtime did not report {names}{more}; the agent keeps them off exclusive CPUs and gives them none",
+        "restart these containers, so that the runtime reports them; a cgroup that another program made stays so",
+        "nri-pin state verify",
+    )
+
+
 def _quiet(seen: AgentEvidence) -> Finding | None:
     """Interrupts on quiet CPUs: those that could be moved and were not, then those that only the kernel moves."""
     found = seen.quiet
@@ -312,5 +326,6 @@ CHECKS: Mapping[str, Callable[[AgentEvidence], Finding | None]] = {
     "rivals": _rivals,
     "failed-creations": _failed_creations,
     "fights": _fights,
+    "untold-containers": _untold,
     "quiet-cpus": _quiet,
 }

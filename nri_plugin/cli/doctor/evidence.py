@@ -361,6 +361,7 @@ class _Collector:
             fights=sorted({row.name for row in status.drifts if row.is_fight}) if status else (),
             rivals=self.processes if isinstance(self.processes, Hidden) else self.rivals,
             observing=status is not None and status.observing,
+            untold=status.untold if status else (),
             failed_creations=status.failed_creations if status else 0,
             quiet=status.quiet if status else None,
             suspects=(*self.runtime.other_plugins, *self.rivals),

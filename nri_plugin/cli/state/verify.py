@@ -4,8 +4,7 @@ The findings are also those of `repair`, `diff` and the demo. Nothing is written
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -34,11 +33,12 @@ from nri_plugin.cli.state.source import (
     state_dir_option,
     usage_errors,
 )
+from nri_plugin.core.drift import disturbed
 from nri_plugin.core.outdated import overcommitted
-from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, cgroup_path, container_cgroups, is_empty, runs_on
+from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, is_told, runs_on
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
-from nri_plugin.model.records import CgroupRef, Phase, is_whole_pod, named, pod_of
+from nri_plugin.model.records import CgroupRef, Phase, named, pod_of
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
@@ -190,14 +190,11 @@ def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = Fa
 def _of_unknown(state: State, cgroups: Cgroups) -> tuple[int, list[str]]:
     """How many container cgroups the checkpoint does not know, and those that may run on exclusive CPUs.
 
-    Such a container was created while no agent ran. One that runs on just the CPUs of an
-    allocation of its own pod may be the next instance of the container that holds them.
+    Such a container was created while no agent ran, or the runtime did not report it.
     """
-    known = set(_known_paths(state))
-    ids = {*state.containers, *(pod.sandbox_id for pod in state.pods.values())}
     count, found = 0, []
     for one in container_cgroups(cgroups):
-        if one.path in known or one.container_id in ids or is_empty(cgroups, one.path):
+        if is_told(state, one) or is_empty(cgroups, one.path):
             continue
         count += 1
         try:
@@ -205,28 +202,9 @@ def _of_unknown(state: State, cgroups: Cgroups) -> tuple[int, list[str]]:
         except HostError as error:
             found.append(str(error))
             continue
-        if cpus and (holders := _disturbed(state, one.pod_uid, cpus)):
+        if cpus and (holders := disturbed(state, one.pod_uid, cpus)):
             found.append(_unknown_on(state, one, cpus, holders))
     return count, found
-
-
-def _known_paths(state: State) -> Iterator[str]:
-    refs = [record.cgroup for record in state.containers.values()]
-    refs += [CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values()]
-    for ref in refs:
-        if ref.path:
-            with suppress(HostError):
-                yield cgroup_path(ref)
-
-
-def _disturbed(state: State, pod_uid: str, cpus: CPUSet) -> list[str]:
-    """Keys of the allocations on whose CPUs a container of that pod should not run."""
-    held = {key: one.cpus for key, one in state.allocations.items() if one.cpus & cpus}
-    if any(pod_of(key) == pod_uid and own == cpus for key, own in held.items()):
-        held = {key: own for key, own in held.items() if pod_of(key) != pod_uid}
-    # A pod that owns CPUs as a whole is named only for those that none of its containers has.
-    parts = {pod_of(key) for key in held if not is_whole_pod(key)}
-    return sorted(key for key in held if not (is_whole_pod(key) and pod_of(key) in parts))
 
 
 def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[str]) -> str:
@@ -238,7 +216,7 @@ def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[
     more = f" and {len(holders) - MOST_NAMED} more" if len(holders) > MOST_NAMED else ""
     return (
         f"container {one.container_id} of pod {one.pod_uid}{name} is not in the checkpoint and may run on CPUs {cpus}, "
-        f"among them exclusive ones: {exclusive}{more}; the agent moves it off them when it starts"
+        f"among them exclusive ones: {exclusive}{more}; a running agent moves it off them"
     )
 
 

@@ -42,6 +42,7 @@ class FakeWatch:
         self.keys: set[Target] = set()
         self.written: set[Target] | None = set()
         self.error: HostError | None = None
+        self.made: set[str] = set()
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -67,7 +67,7 @@ def test_the_pages_tell_of_the_handler_and_the_runtime():
 
 def test_what_is_looked_after_and_fought_over_is_shown():
     watch = Metrics()
-    watch.follow(SimpleNamespace(watches=3, fights=1, waiting=2))  # type: ignore[arg-type]
+    watch.follow(SimpleNamespace(watches=3, fights=1, waiting=2), SimpleNamespace(names=("a", "b")))  # type: ignore[arg-type]
     watch.drifted(drift())
     read = watch.registry.get_sample_value
     assert read("nri_pin_cgroup_watches") == 3
@@ -80,7 +80,7 @@ def test_what_is_kept_beside_cpusets_is_shown():
     watch = Metrics()
     drift_watch = SimpleNamespace(watches=3, fights=0, waiting=0)
     reconciler = SimpleNamespace(watches=4, lifted=4, partitions=2, refused=1)
-    watch.follow(drift_watch, reconciler)  # type: ignore[arg-type]
+    watch.follow(drift_watch, SimpleNamespace(names=()), reconciler)  # type: ignore[arg-type]
     watch.count_quota("watch")
     read = watch.registry.get_sample_value
     assert read("nri_pin_cpu_quotas_lifted") == 4

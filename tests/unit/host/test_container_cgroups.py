@@ -1,11 +1,21 @@
 """Container cgroups of both drivers and both versions, on ordinary directories."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, runs_on
-from nri_plugin.model.records import QOSClass
+from nri_plugin.host.cgroup import (
+    Cgroups,
+    ContainerCgroup,
+    container_at,
+    container_cgroups,
+    is_empty,
+    is_told,
+    runs_on,
+)
+from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
+from nri_plugin.model.state import State
 from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, pod_names
 
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
@@ -88,3 +98,42 @@ def test_a_cgroup_is_empty_where_no_process_is_in_it_or_below(
     for below, text in processes.items():
         (Path(cgroups.tree.directory) / "kubepods/podu/c" / below / "cgroup.procs").write_text(text)
     assert is_empty(cgroups, "kubepods/podu/c") is empty
+
+
+@pytest.mark.parametrize(
+    ("events", "empty"), [("populated 1\nfrozen 0\n", False), ("populated 0\nfrozen 0\n", True)]
+)
+def test_the_kernel_says_whether_a_process_is_in_a_cgroup_also_of_another_pid_namespace(
+    tmp_path: Path, events: str, empty: bool
+) -> None:
+    cgroups = tree(tmp_path, 2, ["kubepods/podu/c"])
+    cgroups.tree = replace(cgroups.tree, is_kernel=True)
+    folder = Path(cgroups.tree.directory) / "kubepods/podu/c"
+    (folder / "cgroup.procs").write_text("")
+    (folder / "cgroup.events").write_text(events)
+    assert is_empty(cgroups, "kubepods/podu/c") is empty
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (f"kubepods/pod{UID}/app", True),
+        (f"kubepods/pod{UID}/sandbox", True),
+        ("kubepods/podother/app", True),  # by its id
+        (f"kubepods/pod{UID}/by-path", True),
+        (f"kubepods/pod{UID}/pause", True),
+        (f"kubepods/pod{UID}/debug", False),
+        ("kubepods/podother/by-path", False),
+    ],
+)
+def test_a_container_is_told_by_its_id_its_sandbox_or_its_path(path: str, told: bool) -> None:
+    parent = f"/kubepods/pod{UID}"
+    records = [
+        ContainerRecord(one, UID, one, Phase.RUNNING, CgroupRef(parent, f"{parent}/{at}"))
+        for one, at in (("app", "app"), ("renamed", "by-path"))
+    ]
+    own = PodRecord(UID, "sandbox", "web", "shop", cgroup_parent=parent, sandbox_path=f"{parent}/pause")
+    state = State({UID: own}, {record.id: record for record in records})
+    one = container_at(path)
+    assert one is not None
+    assert is_told(state, one) is told

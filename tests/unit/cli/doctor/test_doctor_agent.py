@@ -49,6 +49,13 @@ def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
     assert "not visible from here" in found(failed_creations=2)["failed-creations"].says
 
 
+def test_containers_that_the_runtime_did_not_report_are_named() -> None:
+    assert "untold-containers" not in found()
+    answer = found(untold=("kubepods/podu/a", "kubepods/podu/b"))["untold-containers"]
+    assert answer.verdict is Verdict.TO_DO
+    assert "kubepods/podu/a, kubepods/podu/b" in answer.says
+
+
 def test_while_the_kubelet_has_to_hand_over_the_agent_is_not_started_first() -> None:
     answers = found(must_hand_over=True, trouble="nobody listens", **NOTHING_CONFIGURED)
     for check in ("configuration", "agent"):

@@ -1,0 +1,183 @@
+"""Finds containers that run and that the runtime did not report: created around a registration, or their events were lost.
+
+The slices bound Burstable and BestEffort containers in any case. A Guaranteed one lies directly below the kubelet's top
+cgroup and would run on exclusive CPUs of others. So an unknown container is kept off them at once, by the drift watch. It
+gets CPUs of its own with the next event that names it.
+
+    a cgroup is made           inotify reports it; a container that was created in order is known by then
+    Synchronize is answered    all cgroups of containers are read
+    every half minute          the same, in portions between requests
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+
+from nri_plugin.agent.drift_watch import DriftWatch
+from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.core.drift import Target
+from nri_plugin.core.pool import pins
+from nri_plugin.host.cgroup import ContainerCgroup, container_at, is_kubelet_folder, is_told
+from nri_plugin.model.records import CgroupRef
+from nri_plugin.process.logs import say
+from nri_plugin.process.loop import Loop
+from nri_plugin.wire.nri.events import Synchronize
+
+SWEEP_PAUSE_S = 30.0
+"""Seconds between two sweeps: they read directories only."""
+
+FOLDERS = 16
+"""Cgroups of pods that are read without a break: a millisecond."""
+
+AGAIN_S = 0.02
+"""Seconds between two looks at cgroups that are new."""
+
+SANDBOX_S = 0.8
+"""Seconds in which the only cgroup of an unknown pod is taken for a sandbox: the runtime reports one after its start."""
+
+FRESH_S = 1.5
+"""Seconds for which a cgroup is new. One without a process until then is left to the sweep."""
+
+
+class UntoldContainers:
+    """Watches for them, and has them kept off exclusive CPUs.
+
+    Args:
+        handler: has the state, and reads cgroups.
+        loop: runs all work.
+        log: takes one line for each.
+        drift: keeps them off exclusive CPUs.
+        is_connected: whether the runtime could have reported one.
+        changed: called when one came or went.
+
+    Attributes:
+        names: their cgroups; replaced as a whole, so that another thread may read it.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        loop: Loop,
+        log: logging.Logger,
+        drift: DriftWatch,
+        is_connected: Callable[[], bool],
+        changed: Callable[[], None],
+    ) -> None:
+        self._handler, self._loop, self._log, self._drift = handler, loop, log, drift
+        self._is_connected, self._changed = is_connected, changed
+        self.names: tuple[str, ...] = ()
+        self._found: dict[str, ContainerCgroup] = {}
+        self._new: dict[str, tuple[ContainerCgroup, float]] = {}  # with the time at which it was seen first
+        self._folders: set[str] = set()  # above containers; they are watched
+        self._walk: Iterator[str] = iter(())
+        self._walked: set[str] = set()
+        drift.made = self._made
+
+    def __call__(self, outcome: RequestOutcome) -> None:
+        """Observe an outcome: some may have been reported now, and CPUs that they run on may be exclusive now."""
+        after = outcome.decision.state
+        if self._found and after is not outcome.before:
+            self._drop([path for path, one in self._found.items() if is_told(after, one)])
+            if after.allocations is not outcome.before.allocations:
+                self._drift.look_at_untold()
+        # Before the first one, containers that were created without an agent are not known either.
+        if isinstance(outcome.event, Synchronize):
+            self._loop.set_timer("untold", self._loop.clock(), self._sweep)
+
+    def _sweep(self) -> None:
+        self._walk, self._walked = self._handler.cpusets.folders(), set()
+        self._step()
+
+    def _step(self) -> None:
+        """Read the next portion of the tree; at its end, forget what is gone."""
+        portion = list(islice(self._walk, FOLDERS))
+        for folder in portion:
+            self._look_in(folder)
+        self._walked.update(portion)
+        if portion:
+            self._loop.set_timer("untold", self._loop.clock(), self._step)
+        else:
+            for gone in self._folders - self._walked:
+                self._folders.discard(gone)
+                self._drift.forget_folder(CgroupRef(gone))
+            has_processes = self._handler.cpusets.has_processes
+            self._drop([path for path, one in self._found.items() if not has_processes(one)])
+            self._loop.set_timer("untold", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+        self._check()
+
+    def _made(self, directories: set[str] | None) -> None:
+        """Look at cgroups that were made; with None at all, because notices were lost."""
+        if directories is None:
+            self._loop.set_timer("untold", self._loop.clock(), self._sweep)
+            return
+        for path in map(self._handler.cpusets.path_of, directories):
+            # Below a container, others make cgroups that look the same.
+            if os.path.dirname(path) not in self._folders:
+                continue
+            if is_kubelet_folder(path):
+                self._look_in(path)
+            elif one := container_at(path):
+                self._note(one)
+        self._check()
+
+    def _look_in(self, folder: str) -> None:
+        """Watch a cgroup above containers, and look at those in it."""
+        if folder not in self._folders:
+            self._folders.add(folder)
+            self._drift.watch_folder(CgroupRef(folder))
+        for one in self._handler.cpusets.containers_in(folder):
+            self._note(one)
+
+    def _note(self, one: ContainerCgroup) -> None:
+        if one.path not in self._found and not is_told(self._handler.state, one):
+            self._new.setdefault(one.path, (one, self._loop.clock()))
+
+    def _check(self) -> None:
+        """Decide which of the new cgroups are of containers that the runtime did not report."""
+        state, now = self._handler.state, self._loop.clock()
+        for path, (one, since) in list(self._new.items()):
+            if is_told(state, one) or now - since > FRESH_S:
+                del self._new[path]
+            elif pins(self._handler.node, state) and self._is_untold(one, now - since):
+                del self._new[path]
+                self._include(one)
+        if self._new:
+            self._loop.set_timer("untold again", now + AGAIN_S, self._check)
+
+    def _is_untold(self, one: ContainerCgroup, age_s: float) -> bool:
+        cpusets = self._handler.cpusets
+        if not cpusets.has_processes(one):
+            return False
+        if age_s >= SANDBOX_S or one.pod_uid in self._handler.state.pods:
+            return True
+        return len(cpusets.containers_in(os.path.dirname(one.path))) > 1
+
+    def _include(self, one: ContainerCgroup) -> None:
+        self._found[one.path] = one
+        pod = self._handler.state.pods.get(one.pod_uid)
+        say(
+            self._log,
+            logging.WARNING if self._is_connected() else logging.INFO,
+            "the runtime did not report a container that runs; it is kept off exclusive CPUs",
+            container=one.container_id,
+            pod=f"{pod.namespace}/{pod.name}" if pod else one.pod_uid,
+        )
+        self._drift.include(_target(one))
+        self._tell()
+
+    def _drop(self, paths: Iterable[str]) -> None:
+        for path in paths:
+            self._drift.exclude(_target(self._found.pop(path)))
+        self._tell()
+
+    def _tell(self) -> None:
+        names = tuple(self._found)
+        if names != self.names:
+            self.names = names
+            self._changed()
+
+
+def _target(one: ContainerCgroup) -> Target:
+    return Target(CgroupRef(f"/{os.path.dirname(one.path)}", f"/{one.path}"), one.container_id)
