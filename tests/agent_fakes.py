@@ -36,7 +36,7 @@ def name_of(ref: CgroupRef) -> str:
 class FakeCgroups:
     """A tree in memory; `failing` names cgroups the kernel refuses, `missing` those that are not there.
 
-    Those that are also in `torn` fail when they are changed already.
+    Those that are also in `torn` fail when they are changed already. `nested` has the calls that do not finish a cgroup.
     """
 
     journal: list[str]
@@ -46,6 +46,8 @@ class FakeCgroups:
     torn: set[str] = field(default_factory=set)
     without_files: set[str] = field(default_factory=set)
     bounds: dict[str, CPUSet] = field(default_factory=dict)
+    nested: dict[str, int] = field(default_factory=dict)
+    nested_left: int = 0
 
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         name = name_of(ref)
@@ -53,6 +55,9 @@ class FakeCgroups:
             return WriteOutcome.MISSING
         if compare and self.values.get(name) == cpus:
             return WriteOutcome.UNCHANGED
+        if self.nested.get(name, 0) > 0:
+            self.nested[name] -= 1
+            return WriteOutcome.LATER
         if name in self.failing:
             if name in self.torn:
                 self.values[name] = cpus
@@ -70,6 +75,9 @@ class FakeCgroups:
         if name in self.failing:
             raise HostError(name, "unreadable")
         return self.values.get(name)
+
+    def give_up(self, ref: CgroupRef) -> None:
+        self.nested.pop(name_of(ref), None)
 
     def is_removed(self, ref: CgroupRef) -> bool:
         return name_of(ref) in self.missing

@@ -162,6 +162,7 @@ class Assembly:
             metrics.follow(drift, untold, settings)
             metrics.follow_quiet(quiet)
         late = LateWriter(handler, loop)
+        late.start()
         others = (late, drift, owners, quiet, untold)
         return (*others, settings) if settings else others
 

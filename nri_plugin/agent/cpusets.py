@@ -40,7 +40,7 @@ from nri_plugin.core.validator import (
     write_violations,
 )
 from nri_plugin.host.cgroup import ContainerCgroup, WriteOutcome, containers_in, is_empty, kubelet_folders
-from nri_plugin.host.cgroup_write import WritableCgroups
+from nri_plugin.host.cgroup_write import MOST_NESTED, WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.partitions import ON_V1, Partitions, Settled, end_all
@@ -106,11 +106,13 @@ class CpusetWriter:
     Attributes:
         outcomes: counts the results of writes; the handler clears it at every event.
         unwritten: the latest failed writes, whose cgroups may differ from the desired cpuset; the handler clears it.
+        unfinished: writes to containers with so many cgroups inside that the runtime does not wait for them.
     """
 
     def __init__(self, cgroups: WritableCgroups | None) -> None:
         self.outcomes: Counter[WriteOutcome] = Counter()
         self.unwritten: deque[CpusetWrite] = deque(maxlen=MOST_UNWRITTEN)
+        self.unfinished: dict[CgroupRef, CpusetWrite] = {}
         self._cgroups = cgroups
 
     @classmethod
@@ -162,6 +164,32 @@ class CpusetWriter:
                 self.unwritten.append(write)
                 yield error
 
+    def go_on(self, node: Node, state: State) -> None:
+        """Make some steps of the first unfinished write.
+
+        Raises:
+            HostError: the kernel refuses one; the sweep tries it again.
+            InvariantError: the container would get CPUs of others.
+        """
+        target, write = next(iter(self.unfinished.items()))
+        del self.unfinished[target]
+        if write.container_id not in state.containers:
+            if self._cgroups is not None:
+                self._cgroups.give_up(target)
+            return
+        now = replace(write, cpus=_desired_cpus(node, state, write), narrows=False, make_room=False)
+        _refuse(write_violations(node, state, now))
+        self._renew_bound()
+        try:
+            self._write(replace(now, must_exist=False))
+        except HostError:
+            self.unwritten.append(now)
+            raise
+
+    def _renew_bound(self) -> None:
+        if self._cgroups is not None:
+            self._cgroups.nested_left = MOST_NESTED
+
     def read_effective(self, target: CgroupRef) -> CPUSet | None:
         """Return the CPUs the kernel grants, None when there is no such cgroup.
 
@@ -209,6 +237,7 @@ class CpusetWriter:
 
     def _carry_out(self, checked: CheckedWrites) -> Iterator[tuple[CpusetWrite, HostError | None]]:
         """Yield each write with its error. In place of a slice that could not be written come the files below it."""
+        self._renew_bound()
         for write in checked.writes:
             outcome, error = self._tried(write)
             yield write, error
@@ -231,8 +260,13 @@ class CpusetWriter:
         cpus = write.cpus
         if write.narrows:
             cpus = (self._cgroups.read_cpus(write.target) or cpus) & cpus or cpus
-        outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
+        # An unfinished one goes on after the answer, with the CPUs of that moment.
+        outcome = WriteOutcome.LATER
+        if write.target not in self.unfinished:
+            outcome = self._cgroups.write_cpus(write.target, cpus, compare=write.compare)
         self.outcomes[outcome] += 1
+        if outcome is WriteOutcome.LATER:
+            self.unfinished[write.target] = write
         # Some cgroups do not exist yet, or no longer; only a start depends on its cgroup.
         if outcome is WriteOutcome.MISSING and write.must_exist:
             raise self._cgroups.missing_error(write.target)

@@ -363,6 +363,8 @@ class DriftWatch:
         handler = self._handler
         # Our own writes are noticed, too. Those that wait come by thousands, and the next sweep reads their files.
         some = batch if handler.is_settled else may_be_read(handler.node, handler.state, batch)
+        unfinished = handler.cpusets.unfinished
+        some = [target for target in some if target.cgroup not in unfinished]
         observed = [one for target in some if (one := self._observed(target)) is not None]
         return drifts(handler.node, handler.state, observed, is_settled=handler.is_settled)
 

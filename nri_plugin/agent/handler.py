@@ -52,7 +52,7 @@ from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef, PodRecord, pod_of
 from nri_plugin.model.state import State
-from nri_plugin.process.logs import new_op, say, say_trace
+from nri_plugin.process.logs import LogRateLimit, new_op, say, say_trace
 from nri_plugin.wire.nri.events import (
     CreateContainer,
     EmptyResponse,
@@ -176,6 +176,7 @@ class Handler:
         self._history = history
         self._levels = LineLevels()
         self._refusals = RefusalMemory()
+        self._nested = LogRateLimit()
         self._unaccounted: deque[Callable[[], None]] = deque()
 
     # ------------------------------------------------------------ the steps in their order
@@ -221,6 +222,8 @@ class Handler:
         )
         # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
         self._write_stale()
+        if WriteOutcome.LATER in flow.written:
+            self._unaccounted.append(self._warn_of_unfinished)
         flow.total_s = self._clock() - flow.began
         return reply
 
@@ -459,17 +462,36 @@ class Handler:
         """Return whether cgroups wait to be written."""
         return bool(self._waiting)
 
+    @property
+    def has_rest(self) -> bool:
+        """Return whether `write_waiting` has work, also inside of containers."""
+        return self.is_waiting or bool(self.cpusets.unfinished)
+
+    def _warn_of_unfinished(self) -> None:
+        for target in self.cpusets.unfinished:
+            if self._nested.is_due(target.path, self._clock()):
+                text = "a container has many cgroups inside; they are written after the answers"
+                say(self._log, logging.WARNING, text, cgroup=target.path)
+
     def write_waiting(self, most: int = PORTION) -> bool:
         """Write the next of the cgroups that may wait; return whether more are left."""
         if not self.is_waiting:
-            return False
+            return self._write_unfinished()
         self._waiting_since = self._clock()
         try:
             for error in self.cpusets.attempt(self._waiting.take(self.node, self.state, most)):
                 say(self._log, logging.ERROR, "cpuset not written", event="after the answer", err=error)
         except NriPinError as error:
             say(self._log, logging.ERROR, "cpusets not written after the answer", err=error)
-        return self.is_waiting
+        return self.has_rest
+
+    def _write_unfinished(self) -> bool:
+        if self.cpusets.unfinished:
+            try:
+                self.cpusets.go_on(self.node, self.state)
+            except NriPinError as error:
+                say(self._log, logging.ERROR, "cpuset not written", event="after the answer", err=error)
+        return self.has_rest
 
     @property
     def is_settled(self) -> bool:
@@ -569,8 +591,8 @@ class Handler:
     def close(self) -> None:
         """Finish accounts, waiting writes, checkpoint and recording."""
         self.account()
-        while self.write_waiting():
-            pass
+        while self.is_waiting:
+            self.write_waiting()
         self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()

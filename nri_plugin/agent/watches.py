@@ -177,9 +177,16 @@ class LateWriter:
         self._handler, self._loop = handler, loop
         self._burst_until = 0.0
 
+    def start(self) -> None:
+        """Look by the clock, too: the sweep may have left something unfinished."""
+        self._loop.repeat("unfinished writes", LOOK_PAUSE_S, self._look)
+
     def __call__(self, _outcome: RequestOutcome) -> None:
         """Observe an outcome: something may wait now."""
-        if self._handler.is_waiting:
+        self._look()
+
+    def _look(self) -> None:
+        if self._handler.has_rest:
             self._write_soon()
 
     def _write_soon(self) -> None:

@@ -40,6 +40,9 @@ MENDED = "nri-pin-mended"
 CRUN_SUBGROUP = "container"
 """crun with the systemd driver keeps the processes one level below the scope, where they have another cpuset."""
 
+MOST_FOLDERS = 256
+"""Cgroups of one container that are looked into for processes; a container with more counts as one that has some."""
+
 MOST_REMEMBERED = 8192
 """Containers known to have no such subgroup. A look-up takes as long as a write, and names are not used again."""
 
@@ -169,6 +172,8 @@ class WriteOutcome(StrEnum):
     WRITTEN = "written"
     UNCHANGED = "unchanged"
     """The cgroup held an equal value; nothing was written."""
+    LATER = "later"
+    """The container has many cgroups of its own inside (cgroup v1). Some were written, and a further call goes on."""
     MISSING = "missing"
     """There is no such cgroup, or it has no cpuset files; `Cgroups.missing_error` tells which."""
 
@@ -471,21 +476,28 @@ def runs_on(cgroups: Cgroups, path: str) -> CPUSet | None:
 
 def is_empty(cgroups: Cgroups, path: str) -> bool:
     """Whether no process is in this cgroup or below it. A container that was not removed cleanly leaves such a cgroup."""
-    told = False
     if cgroups.tree.is_kernel:
         with suppress(OSError):
             return "populated 0" in read_value(os.path.join(cgroups.tree.directory, path, EVENTS))
         # On v1 the processes of another PID namespace are not listed.
         if os.stat("/proc/self/ns/pid").st_ino != HOST_PIDS:
             return False
-    # `cgroup.procs` has no processes of the cgroups below, so all of them are read.
-    for folder, _, names in os.walk(os.path.join(cgroups.tree.directory, path)):
-        if PROCESSES in names:
+    # `cgroup.procs` has no processes of the cgroups below, so all of them are read, up to a bound: the container decides how
+    # many there are, and how deep.
+    told, coming = False, [path]
+    for _ in range(MOST_FOLDERS):
+        if not coming:
+            break
+        folder = coming.pop()
+        with (
+            suppress(OSError),
+            open(os.path.join(cgroups.tree.directory, folder, PROCESSES), "rb") as file,
+        ):
             told = True
-            with suppress(OSError), open(os.path.join(folder, PROCESSES), "rb") as file:
-                if file.read(1):
-                    return False
-    return told
+            if file.read(1):
+                return False
+        coming += [os.path.join(folder, name) for name in _names(cgroups.tree.directory, folder)]
+    return told and not coming
 
 
 def _tops(directory: str) -> Iterator[str]:

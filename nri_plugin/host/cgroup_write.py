@@ -9,6 +9,7 @@ Only `nri_plugin.agent.cpusets` may import this module: every write passes the v
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Protocol
 
@@ -48,11 +49,18 @@ class _WritableFilesV2(_Writing, CpusetFilesV2):
 
 
 class WritableCgroups(Cgroups):
-    """Cgroups whose CPUs can be set."""
+    """Cgroups whose CPUs can be set.
+
+    Attributes:
+        nested_left: steps that may still be made in cgroups inside of containers; the caller sets it. What is left of such a
+            change is made by further calls with the same value.
+    """
 
     def __init__(self, tree: CpusetTree) -> None:
         super().__init__(tree)
         self._files = _WritableFilesV1 if tree.version == 1 else _WritableFilesV2
+        self.nested_left = MOST_NESTED
+        self._changes: dict[str, tuple[str, Iterator[None]]] = {}
 
     def write_cpus(self, ref: CgroupRef, cpus: CPUSet, *, compare: bool = True) -> WriteOutcome:
         """Make `cpuset.cpus` of the cgroup equal `cpus`.
@@ -70,7 +78,8 @@ class WritableCgroups(Cgroups):
             raise HostError(os.path.join(self.directory(ref), CPUS), "an empty cpuset is never written")
         put = self._put_nested if self.version == 1 and ref.path else self._put
         outcomes = [self._write(directory, cpus, put, compare) for directory in self.directories(ref)]
-        return WriteOutcome.WRITTEN if WriteOutcome.WRITTEN in outcomes else outcomes[0]
+        wins = (one for one in (WriteOutcome.LATER, WriteOutcome.WRITTEN) if one in outcomes)
+        return next(wins, outcomes[0])
 
     def make_room(self, ref: CgroupRef, cpus: CPUSet) -> None:
         """Widen the cgroups above that lack some of `cpus`; the others stay as they are.
@@ -84,28 +93,29 @@ class WritableCgroups(Cgroups):
         widen_above(self._open, top, directory, cpus.mask, self.version)
 
     def _write(
-        self, directory: str, cpus: CPUSet, put: Callable[[str, str], None], compare: bool
+        self, directory: str, cpus: CPUSet, put: Callable[[str, str], WriteOutcome], compare: bool
     ) -> WriteOutcome:
         text = _list_of(cpus.mask)
         try:
             if compare and _mask_of(self._open(directory).cpus) == cpus.mask:
+                self._changes.pop(directory, None)
                 return WriteOutcome.UNCHANGED
-            put(directory, text)
+            return put(directory, text)
         except OSError as error:
             if error.errno in GONE:
                 return WriteOutcome.MISSING
             raise host_error(os.path.join(directory, CPUS), error, text, self.version) from error
         except ValueError as error:
             raise HostError(directory, f"a cpuset below it holds no CPU list: {error}") from error
-        return WriteOutcome.WRITTEN
 
-    def _put(self, directory: str, text: str) -> None:
+    def _put(self, directory: str, text: str) -> WriteOutcome:
         try:
             self._open(directory).cpus = text
         except OSError as error:
             if error.errno != errno.EPERM or self.version == 1:
                 raise
             self._put_above(directory, text)
+        return WriteOutcome.WRITTEN
 
     def _put_above(self, directory: str, text: str) -> None:
         """Bound our own container by the cgroup above it, its pod's.
@@ -119,14 +129,40 @@ class WritableCgroups(Cgroups):
         if _mask_of(above.cpus) != _mask_of(text):
             above.cpus = text
 
-    def _put_nested(self, directory: str, text: str) -> None:
+    def _put_nested(self, directory: str, text: str) -> WriteOutcome:
         """On v1, set the cgroups inside a container as well. Those in a pod or a slice belong to others."""
-        try:
-            self._put(directory, text)
-        except OSError as error:
-            if error.errno != errno.EBUSY:
-                raise
-            write_with_children(self._open, directory, _mask_of(text))
+        former, change = self._changes.pop(directory, ("", iter(())))
+        goes_on = former == text
+        if not goes_on:
+            try:
+                return self._put(directory, text)
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            change = change_with_children(self._open, directory, _mask_of(text))
+        while self.nested_left > 0:
+            self.nested_left -= 1
+            try:
+                next(change)
+            except StopIteration:
+                return WriteOutcome.WRITTEN
+            except (OSError, ValueError) as error:
+                if goes_on:
+                    raise
+                # What a container does inside of itself refuses no other container: the call after the answer fails.
+                change = map(_raise, (error,))
+                break
+        self._changes[directory] = text, change
+        return WriteOutcome.LATER
+
+    def give_up(self, ref: CgroupRef) -> None:
+        """Drop what is left of a change inside the cgroup.
+
+        Raises:
+            HostError: its name leaves the tree.
+        """
+        for directory in self.directories(ref):
+            self._changes.pop(directory, None)
 
     def _open(self, directory: str) -> Any:
         files = super()._open(directory)
@@ -153,6 +189,22 @@ def _mask_of(text: str) -> int:
 # Cgroup v1: a cpuset with other cpusets below it, as in a container with a runtime inside. The kernel requires that a parent
 # holds all CPUs of its children, so one write can neither narrow nor move it. Afterwards every cgroup below is within the
 # new set; one that was wholly outside has all of it. Source: Linux, kernel/cgroup/cpuset-v1.c, validate_change_legacy().
+#
+# The container decides how many cgroups it nests, and how deeply. So the change is made in steps: the caller takes as many as
+# it has time for, and goes on later. Nothing recurses.
+
+
+MOST_NESTED = 64
+"""Steps of such changes, of one cgroup each, while the runtime waits. A step takes up to a millisecond."""
+
+PATH_BYTES = 2048
+"""Longer paths are not opened: the kernel takes 4,096 bytes. What is deeper is reached from a directory that is kept open."""
+
+MOST_KEPT_OPEN = 16
+"""Directories that are kept open for one change: a chain 10,000 deep needs as many."""
+
+MOST_WALKS = 3
+"""Attempts at a change while the container goes on making cgroups."""
 
 
 class CpusFile(Protocol):
@@ -161,8 +213,10 @@ class CpusFile(Protocol):
     cpus: str
 
 
-def write_with_children(open_files: Callable[[str], CpusFile], directory: str, wanted: int) -> None:
-    """Set the cpuset at `directory` to the mask `wanted`, its children first.
+def change_with_children(
+    open_files: Callable[[str], CpusFile], directory: str, wanted: int
+) -> Iterator[None]:
+    """Set the cpuset at `directory` to the mask `wanted`, its children first; yields after each cgroup.
 
     Until the children have changed, the set is the union of the old and the new one, so the kernel accepts every step.
 
@@ -170,28 +224,86 @@ def write_with_children(open_files: Callable[[str], CpusFile], directory: str, w
         OSError: the kernel refused a step.
         ValueError: a cpuset holds no kernel list.
     """
-    files = open_files(directory)
-    held = bits.parse_list(files.cpus)
-    if held | wanted != held:
-        files.cpus = bits.format_list(held | wanted)
-    for child in _children(directory):
-        _narrow(open_files, child, wanted)
-    files.cpus = bits.format_list(wanted)
+    for walk in range(MOST_WALKS):
+        kept_open = _KeptOpen()
+        try:
+            yield from _change(open_files, directory, wanted, kept_open)
+        finally:
+            kept_open.close()
+        try:
+            open_files(directory).cpus = bits.format_list(wanted)
+        except OSError as error:
+            # The container has made another cgroup meanwhile.
+            if error.errno != errno.EBUSY or walk + 1 == MOST_WALKS:
+                raise
+        else:
+            return
 
 
-def _narrow(open_files: Callable[[str], CpusFile], directory: str, limit: int) -> None:
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _change(
+    open_files: Callable[[str], CpusFile], top: str, wanted: int, kept_open: "_KeptOpen"
+) -> Iterator[None]:
+    """Widen from the top down where CPUs are missing, and narrow from the bottom up; the top itself stays wide."""
+    coming, changed = [(top, wanted)], list[tuple[str, int]]()
+    while coming:
+        directory, target = coming.pop()
+        yield
+        with _suppressed_if_gone():
+            files = open_files(directory)
+            held = bits.parse_list(files.cpus)
+            if directory != top:
+                if not held & ~target:
+                    continue
+                target = held & target or target
+                changed.append((directory, target))
+            if held | target != held:
+                files.cpus = bits.format_list(held | target)
+            coming += [(child, target) for child in _children(directory, kept_open)]
+    for directory, target in reversed(changed):
+        yield
+        with _suppressed_if_gone():
+            open_files(directory).cpus = bits.format_list(target)
+
+
+class _KeptOpen:
+    """Directories that are reached by a short path."""
+
+    def __init__(self) -> None:
+        self._descriptors: list[int] = []
+
+    def short(self, directory: str) -> str:
+        """Return a short path of the directory, valid until `close`."""
+        if len(self._descriptors) == MOST_KEPT_OPEN:
+            raise OSError(errno.ENAMETOOLONG, "cgroups are nested too deeply")
+        self._descriptors.append(os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        return f"/proc/self/fd/{self._descriptors[-1]}"
+
+    def close(self) -> None:
+        """Close the directories."""
+        for one in self._descriptors:
+            os.close(one)
+        self._descriptors.clear()
+
+
+@contextmanager
+def _suppressed_if_gone() -> Iterator[None]:
     try:
-        held = bits.parse_list(open_files(directory).cpus)
-        if held & ~limit:
-            write_with_children(open_files, directory, held & limit or limit)
+        yield
     except OSError as error:
         if error.errno not in GONE:
             raise
 
 
-def _children(directory: str) -> list[str]:
+def _children(directory: str, kept_open: "_KeptOpen") -> list[str]:
     with os.scandir(directory) as entries:
-        return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if names and len(directory) > PATH_BYTES:
+        directory = kept_open.short(directory)
+    return [os.path.join(directory, name) for name in names]
 
 
 # Room above a cgroup. It is missing if the cgroup's value is right and has no effect, or if it has no cpuset files. Cgroups

@@ -5,12 +5,14 @@ from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.model.errors import HostError, InvariantError
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.state import State
-from tests.agent_fakes import FakeCgroups
-from tests.builders import cpus, node
+from nri_plugin.wire.nri.events import CreateContainer, RemoveContainer, RunPodSandbox, StartContainer
+from tests.agent_fakes import Bench, FakeCgroups
+from tests.builders import container, cpus, node, pod
 
 A, B, C = (CgroupRef("/kubepods", f"/{name}") for name in "abc")
 WRITES = tuple(CpusetWrite(ref, cpus("4-7")) for ref in (A, B, C))
 NODE = node()
+B_POD = pod("b")
 
 
 @pytest.fixture
@@ -199,3 +201,46 @@ def test_a_portion_that_the_validator_refuses_is_left_out_and_the_rest_follows(m
         waiting.take(NODE, SQUEEZED, 8)
     monkeypatch.undo()
     assert taken(waiting, SQUEEZED) == [[f"{SLICE}=0-1,4-15", "/kubepods/besteffort=0-1,4-15"]]
+
+
+def test_a_container_with_many_cgroups_inside_delays_and_refuses_no_other() -> None:
+    bench = Bench(node(pool_floor=False))
+    hoarder = container(B_POD)
+    for event in (RunPodSandbox(B_POD), CreateContainer(B_POD, hoarder), StartContainer(B_POD, hoarder)):
+        bench.ask(event)
+    path = hoarder.cgroups_path
+    bench.cgroups.nested[path] = 3
+    for name, cpu in (("x", 4), ("y", 2)):
+        asking = pod(name)
+        assert bench.ask(CreateContainer(asking, container(asking, cpu=cpu))).refusal == ""
+    assert bench.cgroups.nested[path] == 2, "once while the runtime waits, and not for each container"
+    pool = bench.handler.state.shared_pool(bench.handler.node)
+    assert bench.cgroups.values.get(path) != pool
+    assert (
+        bench.lines.texts("WARNING").count(
+            "a container has many cgroups inside; they are written after the answers"
+        )
+        == 1
+    )
+    rounds = 0
+    while bench.handler.write_waiting():
+        rounds += 1
+    assert rounds <= 4
+    assert bench.cgroups.values[path] == pool, "that of the moment, not of the first event"
+    assert not bench.handler.has_rest
+
+
+@pytest.mark.parametrize("what", ["it ends", "the kernel refuses"])
+def test_an_unfinished_write_ends_with_its_container_or_is_left_to_the_sweep(what: str) -> None:
+    bench = Bench(node(pool_floor=False))
+    hoarder, asking = container(B_POD), pod("x")
+    for event in (RunPodSandbox(B_POD), CreateContainer(B_POD, hoarder), StartContainer(B_POD, hoarder)):
+        bench.ask(event)
+    bench.cgroups.nested[hoarder.cgroups_path] = 1
+    bench.ask(CreateContainer(asking, container(asking, cpu=4)))
+    if what == "it ends":
+        bench.ask(RemoveContainer(B_POD, hoarder))
+    else:
+        bench.cgroups.failing.add(hoarder.cgroups_path)
+    assert not bench.handler.write_waiting()
+    assert len(bench.handler.cpusets.unwritten) == (what != "it ends")

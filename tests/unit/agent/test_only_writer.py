@@ -28,7 +28,7 @@ WRITING_MODULES = {"nri_plugin.host.cgroup_write", "nri_plugin.host.partitions"}
 WRITING_NAMES = {
     "write_cpus",
     "make_room",
-    "write_with_children",
+    "change_with_children",
     "widen_above",
     "return_files",
     "CheckedWrites",

@@ -257,7 +257,7 @@ class Portions:
 
     def __init__(self, count: int) -> None:
         self.left, self.written = count, 0
-        self.is_waiting = False
+        self.has_rest = False
 
     def write_waiting(self) -> bool:
         self.left, self.written = self.left - 1, self.written + 1
@@ -269,7 +269,7 @@ def test_what_waits_is_written_in_portions_between_which_the_runtime_is_given_wa
     loop = Loop(lambda: clock.now)
     late = LateWriter(portions, loop)  # type: ignore[arg-type]
     late(SimpleNamespace())  # type: ignore[arg-type]
-    portions.is_waiting = True
+    portions.has_rest = True
     loop.post(lambda: None)
     loop.run_once()
     assert portions.written == 0, "nothing waited"
@@ -291,7 +291,7 @@ def test_what_waits_is_written_in_portions_between_which_the_runtime_is_given_wa
 @pytest.mark.parametrize("pause_s", [QUIET_S, QUIET_S / 2])
 def test_requests_of_a_burst_come_before_what_waits_for_a_time_that_has_an_end(pause_s: float) -> None:
     portions, clock = Portions(3), SimpleNamespace(now=0.0)
-    portions.is_waiting = True
+    portions.has_rest = True
     loop = Loop(lambda: clock.now)
     late = LateWriter(portions, loop)  # type: ignore[arg-type]
     ours, theirs = socket.socketpair()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host import cgroup
-from nri_plugin.host.cgroup import WriteOutcome
+from nri_plugin.host.cgroup import MOST_FOLDERS, WriteOutcome, is_empty
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.model.errors import HostError
@@ -266,7 +266,7 @@ def test_a_cgroup_is_removed_when_only_its_parent_is_left(tmp_path: Path) -> Non
     assert not cgroups.is_removed(CgroupRef("/"))
 
 
-def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_of_that_write(
+def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_after_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tree = Tree(tmp_path, 1)
@@ -282,6 +282,8 @@ def test_a_cgroup_below_a_container_that_holds_no_list_is_an_error_of_that_write
         return real(descriptor, data)
 
     monkeypatch.setattr(os, "write", busy_at_first)
+    assert tree.cgroups.write_cpus(REF, CPUSet.of(1)) is WriteOutcome.LATER
+    (tree.scope / "cpuset.cpus").write_text("0-3")  # ordinary files were emptied before the refusal
     with pytest.raises(HostError, match="holds no CPU list"):
         tree.cgroups.write_cpus(REF, CPUSet.of(1))
 
@@ -325,3 +327,17 @@ def test_what_is_remembered_of_containers_is_bounded(v2: Tree, monkeypatch: pyte
         ref = CgroupRef("kubepods-pod1.slice", f"kubepods-pod1.slice:cri-containerd:{name}")
         v2.cgroups.write_cpus(ref, CPUSet.of(1))
     assert len(v2.cgroups._undivided) == 1
+
+
+def test_a_container_with_more_cgroups_than_are_looked_into_is_not_called_empty(tmp_path: Path) -> None:
+    tree = Tree(tmp_path, 1)
+    for number in range(MOST_FOLDERS + 1):
+        (tree.scope / str(number)).mkdir()
+        (tree.scope / str(number) / "cgroup.procs").write_text("")
+    (tree.scope / "cgroup.procs").write_text("")
+    assert not is_empty(tree.cgroups, SCOPE)
+    (tree.scope / "0" / "cgroup.procs").unlink()
+    (tree.scope / "0").rmdir()
+    (tree.scope / "1" / "cgroup.procs").unlink()
+    (tree.scope / "1").rmdir()
+    assert is_empty(tree.cgroups, SCOPE)

@@ -1,9 +1,11 @@
 import errno
+import os
+import sys
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.cgroup_write import write_with_children
+from nri_plugin.host.cgroup_write import PATH_BYTES, change_with_children
 from nri_plugin.model import bits
 
 
@@ -32,6 +34,11 @@ class V1File:
 
 def open_files(directory: str) -> V1File:
     return V1File(Path(directory))
+
+
+def change(directory: Path, wanted: str) -> int:
+    """Make all steps; return their number."""
+    return sum(1 for _ in change_with_children(open_files, str(directory), bits.parse_list(wanted)))
 
 
 @pytest.fixture
@@ -63,17 +70,63 @@ def held(leaf: Path) -> list[str]:
     ],
 )
 def test_cgroups_below_end_up_within_the_new_set(leaf: Path, wanted: str, expected: list[str]) -> None:
-    write_with_children(open_files, str(leaf), bits.parse_list(wanted))
+    change(leaf, wanted)
     assert held(leaf) == expected
 
 
 def test_child_that_vanishes_is_passed_over(leaf: Path) -> None:
     (leaf / "b" / "cpuset.cpus").unlink()
-    write_with_children(open_files, str(leaf), bits.parse_list("0-1"))
+    change(leaf, "0-1")
     assert (leaf / "cpuset.cpus").read_text() == "0-1"
 
 
 def test_refusal_of_the_kernel_is_passed_on(leaf: Path, tmp_path: Path) -> None:
     (tmp_path / "cpuset.cpus").write_text("0-3")
     with pytest.raises(OSError, match="Permission denied"):
-        write_with_children(open_files, str(leaf), bits.parse_list("4"))
+        change(leaf, "4")
+
+
+def test_a_cgroup_that_is_made_meanwhile_is_narrowed_too(leaf: Path) -> None:
+    steps = change_with_children(open_files, str(leaf), bits.parse_list("0-1"))
+    for _ in range(4):
+        next(steps)
+    (leaf / "new").mkdir()
+    (leaf / "new" / "cpuset.cpus").write_text("2-3")
+    for _ in steps:
+        pass
+    assert held(leaf) == ["0-1", "0-1", "1", "0-1", ""]
+    assert (leaf / "new" / "cpuset.cpus").read_text() == "0-1"
+
+
+def test_a_chain_deeper_than_the_stack_and_the_longest_path_is_narrowed(tmp_path: Path) -> None:
+    depth, name = 1100, "deeper"
+    assert depth > sys.getrecursionlimit()
+    (tmp_path / "leaf").mkdir()
+    (tmp_path / "leaf" / "cpuset.cpus").write_text("0-3")
+    made = [os.open(tmp_path / "leaf", os.O_DIRECTORY)]
+    open_before = set(os.listdir("/proc/self/fd"))
+    try:
+        for _ in range(depth):
+            os.mkdir(name, dir_fd=made[-1])
+            made.append(os.open(name, os.O_DIRECTORY, dir_fd=made[-1]))
+            with os.fdopen(os.open("cpuset.cpus", os.O_WRONLY | os.O_CREAT, dir_fd=made[-1]), "w") as file:
+                file.write("0-3")
+            if len(made) > 2:
+                os.close(made.pop(-2))  # few stay open
+        assert depth * len(name) > 2 * PATH_BYTES
+        steps = change(tmp_path / "leaf", "0-1")
+        assert steps == 2 * depth + 1
+        with os.fdopen(os.open("cpuset.cpus", os.O_RDONLY, dir_fd=made[-1])) as file:
+            assert file.read() == "0-1"
+        assert (tmp_path / "leaf" / "cpuset.cpus").read_text() == "0-1"
+    finally:
+        # From the bottom up: nobody else removes so deep a tree.
+        while not os.path.samestat(os.fstat(made[-1]), os.stat(tmp_path / "leaf")):
+            os.unlink("cpuset.cpus", dir_fd=made[-1])
+            above = os.open("..", os.O_DIRECTORY, dir_fd=made[-1])
+            os.rmdir(name, dir_fd=above)
+            os.close(made.pop())
+            made.append(above)
+        for one in made:
+            os.close(one)
+    assert len(set(os.listdir("/proc/self/fd")) - open_before) <= 1
