@@ -12,12 +12,12 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import yaml
@@ -38,6 +38,7 @@ from nri_plugin.config.loading import load_text
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.quantity import parse_quantity
 from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
@@ -260,40 +261,19 @@ class PlayedNode:
         return tuple(shlex.split(expanded))
 
     def kubelet_settings(self) -> dict[str, Any]:
-        """What counts for a kubelet that starts now."""
-        process = Process(100, "kubelet", self.command_line())
-        found: dict[str, Any] = {}
-        paths = [process.option("--config") or ""]
-        folder = process.option("--config-dir")
-        if folder:
-            paths += [
-                f"{folder}/{name}" for name in sorted(os.listdir(self.path(folder))) if name.endswith(".conf")
-            ]
-        for path in filter(None, paths):
-            found |= yaml.safe_load(self.read(path))
-        flags = {
-            "--cpu-manager-policy": "cpuManagerPolicy",
-            "--memory-manager-policy": "memoryManagerPolicy",
-            "--topology-manager-policy": "topologyManagerPolicy",
-            "--reserved-cpus": "reservedSystemCPUs",
-        }
-        found |= {key: text for flag, key in flags.items() if (text := process.option(flag)) is not None}
-        options = process.option("--cpu-manager-policy-options")
-        if options is not None:
-            found["cpuManagerPolicyOptions"] = dict(one.split("=") for one in options.split(","))
-        return found
+        """What counts for a kubelet that starts now; ValueError where it cannot decode it."""
+        return decoded(self.root, self.command_line())
 
     def kubelet_refusal(self) -> str:
         """Why a kubelet does not start now; empty where it does."""
-        settings = self.kubelet_settings()
-        cpu = settings.get("cpuManagerPolicy", "none")
+        try:
+            settings = self.kubelet_settings()
+        except ValueError as error:
+            return str(error)
+        cpu = settings["cpuManagerPolicy"]
         if self.wrecks_kubelet and cpu == "none":
             return "something else is wrong"
-        if cpu == "none" and settings.get("cpuManagerPolicyOptions"):
-            return "None policy: received unsupported options"
-        if cpu == "static" and not settings.get("reservedSystemCPUs"):
-            return "the static policy requires CPUs for the system"
-        policies = {CPU_FILE: cpu, MEMORY_FILE: settings.get("memoryManagerPolicy", "None")}
+        policies = {CPU_FILE: cpu, MEMORY_FILE: settings["memoryManagerPolicy"]}
         for name, policy in policies.items():
             path = self.path(f"{FOLDER}/{name}")
             refusal = load_refusal(path.read_bytes(), name.partition("_")[0], policy) if path.exists() else ""
@@ -413,6 +393,196 @@ class PlayedNode:
         except Exception as error:  # noqa: BLE001 - errors of the command line library
             return str(getattr(error, "message", error))
         return ""
+
+
+# ---- the kubelet's reading of its configuration, compared with recordings of two releases in test_played_migration.py
+
+STRINGS = {
+    "cpuManagerPolicy": "none",
+    "memoryManagerPolicy": "None",
+    "topologyManagerPolicy": "none",
+    "topologyManagerScope": "container",
+    "reservedSystemCPUs": "",
+    "kubeReservedCgroup": "",
+    "systemReservedCgroup": "",
+}
+"""Keys with their defaults."""
+
+MAPS = {
+    "cpuManagerPolicyOptions": "=",
+    "topologyManagerPolicyOptions": "=",
+    "kubeReserved": "=",
+    "systemReserved": "=",
+    "evictionHard": "<",
+}
+"""Keys, and what is between name and value on the command line."""
+
+SETTINGS = (*STRINGS, *MAPS, "reservedMemory", "featureGates")
+FLAGS = {
+    "--cpu-manager-policy": "cpuManagerPolicy",
+    "--memory-manager-policy": "memoryManagerPolicy",
+    "--topology-manager-policy": "topologyManagerPolicy",
+    "--topology-manager-scope": "topologyManagerScope",
+    "--reserved-cpus": "reservedSystemCPUs",
+    "--kube-reserved-cgroup": "kubeReservedCgroup",
+    "--system-reserved-cgroup": "systemReservedCgroup",
+    "--cpu-manager-policy-options": "cpuManagerPolicyOptions",
+    "--topology-manager-policy-options": "topologyManagerPolicyOptions",
+    "--kube-reserved": "kubeReserved",
+    "--system-reserved": "systemReserved",
+    "--eviction-hard": "evictionHard",
+    "--reserved-memory": "reservedMemory",
+    "--feature-gates": "featureGates",
+}
+CPU_OPTIONS = (
+    "full-pcpus-only",
+    "distribute-cpus-across-numa",
+    "align-by-socket",
+    "distribute-cpus-across-cores",
+    "strict-cpu-reservation",
+    "prefer-align-cpus-by-uncorecache",
+)
+UNKNOWN_GATES = {
+    "1.36.0": ("CPUManager", "MemoryManager", "TopologyManager"),
+    "1.37.2": ("CPUManager", "MemoryManager", "TopologyManager"),
+}
+"""Gates of stable features that a release does not know any more."""
+
+
+class GoYAML(yaml.SafeLoader):
+    """YAML as the kubelet's library reads it: more words are numbers and booleans."""
+
+    bool_values: ClassVar[Mapping[str, bool]] = {**yaml.SafeLoader.bool_values, "y": True, "n": False}
+
+
+GoYAML.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
+GoYAML.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\.\d+|\d+(\.\d*)?)([eE][-+]?\d+)?$"), list("-+.0123456789")
+)
+
+
+def decoded(root: Path, words: Sequence[str], version: str = "1.37.2") -> dict[str, Any]:
+    """The settings of a kubelet with this command line, checked as it checks them; ValueError where it does not start."""
+    process = Process(1, "kubelet", tuple(words))
+    whole = _table(root, process.option("--config") or "")
+    folder = process.option("--config-dir")
+    for path in _walk(root, folder) if folder else ():
+        whole = _patched(whole, _table(root, path))
+    typed = {key: _typed(key, whole[key]) for key in SETTINGS if whole.get(key) is not None}
+    gates = typed.get("featureGates", {})
+    for flag, key in FLAGS.items():
+        if (text := process.option(flag)) is not None:
+            typed[key] = _from_flag(key, text)
+    if gates:
+        typed["featureGates"] = {**gates, **typed["featureGates"]}
+    found = {**STRINGS, **{key: value for key, value in typed.items() if value != ""}}
+    _validate(found, version)
+    return found
+
+
+def _table(root: Path, path: str) -> dict[str, Any]:
+    if not path:
+        return {}
+    try:
+        found = yaml.load((root / path.lstrip("/")).read_text(), GoYAML)
+    except OSError as error:
+        raise ValueError(f"{path}: {error.strerror}") from None
+    if (
+        not isinstance(found, dict)
+        or found.get("kind") != "KubeletConfiguration"
+        or "apiVersion" not in found
+    ):
+        raise ValueError(f"{path}: no apiVersion or kind")
+    return found
+
+
+def _walk(root: Path, folder: str) -> Iterator[str]:
+    place = f"{root}/{folder.lstrip('/')}"
+    if not os.path.lexists(place):
+        raise ValueError(f"{folder}: no such folder")
+    if os.path.islink(place):
+        return
+    for name in sorted(os.listdir(place)):
+        if os.path.isdir(f"{place}/{name}") and not os.path.islink(f"{place}/{name}"):
+            yield from _walk(root, f"{folder}/{name}")
+        elif name.endswith(".conf"):
+            yield f"{folder}/{name}"
+
+
+def _patched(table: Any, patch: Any) -> Any:
+    if not isinstance(patch, dict):
+        return patch
+    found = dict(table) if isinstance(table, dict) else {}
+    for key, value in patch.items():
+        found[key] = None if value is None else _patched(found.get(key), value)
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _typed(key: str, value: Any) -> Any:
+    """A value as it is decoded; ValueError where it has another type."""
+    entries = value if isinstance(value, dict) else {}
+    right = {
+        key in STRINGS: isinstance(value, str),
+        key in MAPS: isinstance(value, dict) and all(isinstance(one, str | None) for one in entries.values()),
+        key == "featureGates": isinstance(value, dict)
+        and all(isinstance(one, bool) for one in entries.values()),
+        key == "reservedMemory": isinstance(value, list)
+        and all(isinstance(one["numaNode"], int) for one in value),
+    }[True]
+    if not right:
+        raise ValueError(f"cannot unmarshal {value!r} into {key}")
+    if key in MAPS:
+        return {name: one or "" for name, one in value.items()}
+    if key == "reservedMemory":
+        return [{**one, "limits": {name: str(size) for name, size in one["limits"].items()}} for one in value]
+    return value
+
+
+def _from_flag(key: str, text: str) -> Any:
+    if key in STRINGS:
+        return text
+    if key == "reservedMemory":
+        parts = [part.partition(":") for part in text.split(";")]
+        return [{"numaNode": int(node), "limits": _pairs(limits, "=")} for node, _, limits in parts]
+    found = _pairs(text, MAPS.get(key, "="))
+    return {name: one == "true" for name, one in found.items()} if key == "featureGates" else found
+
+
+def _pairs(text: str, mark: str) -> dict[str, str]:
+    parts = [one.split(mark, 1) for one in text.split(",") if one]
+    if any(len(part) < 2 for part in parts):
+        raise ValueError(f"malformed pair in {text}")
+    return {name.strip(): value.strip() for name, value in parts}
+
+
+def _validate(found: Mapping[str, Any], version: str) -> None:
+    """Refuse what the kubelet's validation and its managers refuse."""
+    cpu, options = found["cpuManagerPolicy"], found.get("cpuManagerPolicyOptions", {})
+    amounts = {name: found.get(name, {}) for name in ("kubeReserved", "systemReserved")}
+    cpus = [parse_quantity(text) for one in amounts.values() for name, text in one.items() if name == "cpu"]
+    reserved = found["reservedSystemCPUs"]
+    nodes = [(one["numaNode"], name) for one in found.get("reservedMemory", ()) for name in one["limits"]]
+    sizes = [size for one in found.get("reservedMemory", ()) for size in one["limits"].values()]
+    refusals = {
+        "unknown gate": set(found.get("featureGates", {})) & set(UNKNOWN_GATES[version]),
+        "unknown policy": cpu not in ("none", "static"),
+        "unknown topology policy": found["topologyManagerPolicy"]
+        not in ("none", "best-effort", "restricted", "single-numa-node"),
+        "unknown scope": found["topologyManagerScope"] not in ("container", "pod"),
+        "can't use reservedSystemCPUs with a cgroup": reserved
+        and (found["kubeReservedCgroup"] or found["systemReservedCgroup"]),
+        "None policy: received unsupported options": cpu == "none" and options,
+        "unknown CPU Manager Policy option": set(options) - set(CPU_OPTIONS),
+        "the static policy requires CPUs for the system": cpu == "static" and not (reserved or any(cpus)),
+        "reserved memory twice": len(set(nodes)) < len(nodes),
+        "reserved memory of nothing": any(parse_quantity(size) == 0 for size in sizes),
+    }
+    CPUSet.parse(reserved)
+    for text in (text for one in amounts.values() for text in one.values()):
+        parse_quantity(text)
+    for why, is_so in refusals.items():
+        if is_so:
+            raise ValueError(why)
 
 
 class View(NodeView):

@@ -19,7 +19,7 @@ from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
 from nri_plugin.cli.doctor.machine import CgroupEvidence, KernelEvidence
 from nri_plugin.cli.doctor.reach import ReachEvidence
 from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
-from nri_plugin.cli.doctor.runtime_files import CONTAINERD, CRIO, UNITS, BrokenFile, NRISettings
+from nri_plugin.cli.doctor.runtime_files import CONTAINERD, BrokenFile, Distribution, NRISettings
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.checks import Capacity
@@ -245,7 +245,16 @@ class _Collector:
             restart_runtime=self.runtime.restart if self.runtime.our_plugins else "",
             has_unit=any(isinstance(self.view.text(path), str) for path in UNIT_PATHS),
             in_pod=self.view.in_pod,
+            distribution=self.distribution,
+            unit=runtime_files.unit_among(self.view, self.distribution.name, self.distribution.kubelet_units)
+            if self.distribution
+            else "kubelet",
         )
+
+    @cached_property
+    def distribution(self) -> Distribution | None:
+        main = self.nri.files[0] if isinstance(self.nri, NRISettings) and self.nri.files else ""
+        return runtime_files.distribution_of(self.view, main)
 
     # ---- the agent
 
@@ -368,7 +377,7 @@ class _Collector:
             must_hand_over=self.kubelet.must_hand_over,
             has_unit=self.kubelet.has_unit,
             plugin=self.plugin[0] if self.plugin else "",
-            unit=UNITS[CRIO if self.runtime_name == CRIO else CONTAINERD],
+            unit=self.runtime.restart.rpartition(" ")[2],
         )
 
     def _exporter(self) -> str | Hidden | None:

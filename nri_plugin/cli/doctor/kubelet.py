@@ -25,10 +25,12 @@ from nri_plugin.cli.doctor.kubelet_files import (
     POD_RESOURCES,
     RESERVED_AMOUNTS,
     RESERVED_CPUS,
+    RESERVING_CGROUPS,
     STATE_FILES,
     TOPOLOGY_POLICY,
     KubeletSettings,
 )
+from nri_plugin.cli.doctor.runtime_files import Distribution
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_cpu_milli
@@ -76,6 +78,8 @@ class KubeletEvidence:
         has_unit: the agent's unit of systemd is installed.
         restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
         in_pod: this is a pod, and not the node itself.
+        distribution: starts the kubelet and writes its options; None where a unit of its own does.
+        unit: starts the kubelet.
     """
 
     settings: KubeletSettings | Hidden | None
@@ -90,6 +94,8 @@ class KubeletEvidence:
     has_unit: bool = False
     restart_runtime: str = ""
     in_pod: bool = False
+    distribution: Distribution | None = None
+    unit: str = "kubelet"
 
     @property
     def culprit(self) -> str:
@@ -187,11 +193,17 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
         options = f" and remove {CPU_OPTIONS}" if check == "cpu-manager" else ""
         return to_do(
             f"{policy}, by {path}: {harm}",
-            f"set {key} to {OFF[key]}{options} in the kubelet's configuration, which is not seen here; {GUIDE}",
+            f"set {key} to {OFF[key]}{options} in {_place_of_options(seen)}; {GUIDE}",
         )
     if isinstance(policy, str) and policy:
         return fine(f"{policy}, by {path}: a kubelet does not start on a file of another policy")
     return not_visible(hidden, f"the kubelet's {key} cannot be seen")
+
+
+def _place_of_options(seen: KubeletEvidence) -> str:
+    if seen.distribution is None:
+        return "the kubelet's configuration, which is not seen here"
+    return f"{seen.distribution.kubelet_file}, by hand: nri-pin migrate does not edit the files of {seen.distribution.name}"
 
 
 def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
@@ -252,18 +264,25 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
         if seen.must_hand_over
         else f"write {line} into the kubelet's configuration"
     )
+    says = f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}"
+    cgroups = [settings.by_key[key].where for key in RESERVING_CGROUPS if key in settings.by_key]
+    if cgroups:
+        do = f"let kubeReserved and systemReserved add up to {len(ours)} CPUs: the kubelet refuses {RESERVED_CPUS} beside"
+        return to_do(says, f"{do} a cgroup for the system ({cgroups[0]})")
     return to_do(
-        f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}",
+        says,
         f"let both reserve the same: {how}, and write it into the agent's where it says otherwise",
-        steps=() if seen.must_hand_over else tuple(_reserve(settings, line)),
+        steps=() if seen.must_hand_over else tuple(_reserve(settings, line, seen)),
     )
 
 
-def _reserve(settings: KubeletSettings, line: str) -> Iterator[NextStep]:
+def _reserve(settings: KubeletSettings, line: str, seen: KubeletEvidence) -> Iterator[NextStep]:
     path = next(iter(settings.files), CONFIG_FILE)
     command = f"sed -i '$a {line}' {shlex.quote(path)}" if path in settings.line_files else ""
+    if seen.distribution is not None:
+        path, command = f"{seen.distribution.kubelet_file}, as the option --reserved-cpus", ""
     yield NextStep(f"write the line into {path}", command)
-    yield NextStep("restart the kubelet; containers go on running", "systemctl restart kubelet")
+    yield NextStep("restart the kubelet; containers go on running", f"systemctl restart {seen.unit}")
 
 
 def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
@@ -273,12 +292,15 @@ def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
         says = f"{POD_RESOURCES}: {socket}, so devices are known by their device nodes only"
         if seen.must_hand_over:
             return to_do(says, "the steps above end with the kubelet's start")
-        return to_do(says, "start the kubelet", "systemctl start kubelet")
+        return to_do(says, "start the kubelet", f"systemctl start {seen.unit}")
     return fine(f"{POD_RESOURCES} takes connections")
 
 
 def steps(seen: KubeletEvidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
     """The steps from the kubelet's static managers to the agent, in order: what `nri-pin migrate` needs, and the command."""
+    if seen.distribution is not None:
+        off = ", ".join(f"{key} {value}" for key, value in OFF.items())
+        return (NextStep(f"set {off} in {_place_of_options(seen)}; {GUIDE}"),)
     if seen.in_pod:
         return tuple(_of_daemonset())
     return (*_installed(seen, settings), NextStep(PLAN, MIGRATE), NextStep(DO, f"{MIGRATE} --yes"))
@@ -316,7 +338,8 @@ def _of_daemonset() -> Iterator[NextStep]:
 def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
     theirs = settings.files[:1]
     flags = [one.flag for one in settings.by_key.values() if one.flag]
-    more = f"; add what the kubelet's command line says ({', '.join(flags)})" if flags else ""
+    others = [*settings.files[1:], *flags]
+    more = f"; add what {', '.join(others)} of the kubelet say" if others else ""
     if theirs:
         yield NextStep(
             f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",

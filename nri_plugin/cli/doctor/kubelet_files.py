@@ -1,11 +1,15 @@
 """The kubelet's settings, read from its flags and files as the kubelet itself reads them.
 
-Source: kubelet cmd/kubelet/app (flags win over files, drop-ins `*.conf` of --config-dir in the order of their names).
+The main file comes first. Drop-ins `*.conf` below --config-dir, folders included, follow in the order of a walk, each a
+JSON merge patch: maps are merged, null removes, anything else replaces. Flags win over files as a whole.
+
+Source: kubelet v1.37 cmd/kubelet/app/server.go, mergeKubeletConfigurations (filepath.WalkDir, jsonpatch.MergePatch) and
+    kubeletConfigFlagPrecedence.
 """
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -27,11 +31,25 @@ TOPOLOGY_POLICY = REGISTRY["topology_manager_policy"].name
 CPU_OPTIONS = CPU_MANAGER.key
 RESERVED_CPUS = "reservedSystemCPUs"
 RESERVED_AMOUNTS = ("kubeReserved", "systemReserved")
+RESERVING_CGROUPS = ("kubeReservedCgroup", "systemReservedCgroup")
+"""The kubelet refuses reservedSystemCPUs beside one of these.
+
+Source: kubelet v1.36 and v1.37 pkg/kubelet/apis/config/validation/validation.go.
+"""
+
 CGROUP_DRIVER = "cgroupDriver"
 
 FLAGS = {
     flag_of(key): key
-    for key in (CPU_POLICY, MEMORY_POLICY, TOPOLOGY_POLICY, CPU_OPTIONS, *RESERVED_AMOUNTS, CGROUP_DRIVER)
+    for key in (
+        CPU_POLICY,
+        MEMORY_POLICY,
+        TOPOLOGY_POLICY,
+        CPU_OPTIONS,
+        *RESERVED_AMOUNTS,
+        *RESERVING_CGROUPS,
+        CGROUP_DRIVER,
+    )
 } | {"--reserved-cpus": RESERVED_CPUS}
 """The key that each flag of the kubelet replaces."""
 
@@ -98,20 +116,60 @@ def kubelets(
 
 def read_kubelet(view: NodeView, process: Process | None) -> KubeletSettings | Hidden | None:
     """Its settings; None when there is no kubelet on this node."""
-    path = (process.option("--config") if process else None) or CONFIG_FILE
+    texts = read_texts(view, process)
+    if isinstance(texts, Hidden):
+        return texts
+    return _settings(texts, process) if texts or process else None
+
+
+def read_texts(view: NodeView, process: Process | None) -> dict[str, str] | Hidden:
+    """Its configuration files that are there, by path, in the order in which they count."""
     folder = process.option("--config-dir") if process else None
-    names = view.names(folder) if folder else ()
-    if isinstance(names, Hidden):
-        return names
-    paths = [path, *(os.path.join(folder or "", name) for name in names or () if name.endswith(".conf"))]
     texts = {}
-    for one in paths:
-        text = view.text(one)
+    for path in ((process.option("--config") if process else None) or CONFIG_FILE, *_drop_ins(view, folder)):
+        text = path if isinstance(path, Hidden) else view.text(path)
         if isinstance(text, Hidden):
             return text
         if text is not None:
-            texts[one] = text
-    return _settings(texts, process) if texts or process else None
+            texts[str(path)] = text
+    return texts
+
+
+def _drop_ins(view: NodeView, folder: str | None) -> Iterator[str | Hidden]:
+    """The drop-ins below a folder; links to folders are not followed, as in the kubelet's walk."""
+    if not folder or os.path.islink(_unfollowed(view, folder)):
+        return
+    names = view.names(folder)
+    if isinstance(names, Hidden):
+        yield names
+        return
+    for name in names or ():
+        path = os.path.join(folder, name)
+        place = _unfollowed(view, path)
+        if os.path.isdir(place) and not os.path.islink(place):
+            yield from _drop_ins(view, path)
+        elif name.endswith(".conf"):
+            yield path
+
+
+def _unfollowed(view: NodeView, path: str) -> str:
+    """Where a path is from here, without following its last part."""
+    above, name = os.path.split(path)
+    return os.path.join(str(view.find(above)), name)
+
+
+def merged(table: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON merge patch: maps are merged, null removes, anything else replaces. Source: RFC 7396."""
+    found = dict(table)
+    for key, value in patch.items():
+        if value is None:
+            found.pop(key, None)
+        elif isinstance(value, dict):
+            before = found.get(key)
+            found[key] = merged(before if isinstance(before, dict) else {}, value)
+        else:
+            found[key] = value
+    return found
 
 
 def read_state_policy(view: NodeView, path: str) -> str | Hidden | None:
@@ -128,6 +186,7 @@ def read_state_policy(view: NodeView, path: str) -> str | Hidden | None:
 def _settings(texts: Mapping[str, str], process: Process | None) -> KubeletSettings:
     found: dict[str, Setting] = {}
     options: list[Setting] = []
+    whole: dict[str, Any] = {}
     line_files = []
     broken = ""
     for path, text in texts.items():
@@ -138,13 +197,22 @@ def _settings(texts: Mapping[str, str], process: Process | None) -> KubeletSetti
             continue
         lines = _lines(text)
         line_files += [path] if any(last for _, last in lines.values()) else []
-        here = {
-            key: Setting(_text(table[key]), path, *lines.get(key, ()))
-            for key in FLAGS.values()
-            if table.get(key) is not None
-        }
-        options += [here[CPU_OPTIONS]] if CPU_OPTIONS in here else []
-        found |= here
+        whole = merged(whole, table)
+        for key in FLAGS.values():
+            if key not in table:
+                continue
+            before = found.pop(key, None)
+            here = Setting(_text(whole.get(key, "")), path, *lines.get(key, ()))
+            if key in RESERVED_AMOUNTS and before is not None and "cpu" not in (table[key] or {}):
+                here = replace(before, value=here.value)  # its CPUs come from the former file
+            if key == CPU_OPTIONS:
+                options = (
+                    [*options, Setting(_text(table[key] or {}), path, *lines.get(key, ()))]
+                    if key in whole
+                    else []
+                )
+            if key in whole:
+                found[key] = here
     for flag, key in FLAGS.items():
         value = process.option(flag) if process else None
         if value is not None:

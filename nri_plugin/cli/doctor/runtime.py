@@ -120,7 +120,9 @@ class RuntimeEvidence:
     @property
     def restart(self) -> str:
         """The command that restarts the runtime."""
-        return f"systemctl restart {UNITS[CRIO if self.name == CRIO else CONTAINERD]}"
+        return (
+            f"systemctl restart {(self.known or NRISettings(CRIO if self.name == CRIO else CONTAINERD)).unit}"
+        )
 
 
 def version_of(text: str) -> Version | None:
@@ -177,24 +179,24 @@ def _switched_off(settings: NRISettings, version: Version | None) -> Finding | N
     if settings.is_disabled_as_plugin:
         return to_do(
             f"off: disabled_plugins in {settings.main_file} names it",
-            f"take it out of that list, then restart {settings.unit}",
+            f"take it out of that list{settings.edited}, then restart {settings.unit}",
         )
     if settings.is_on is False:
-        return to_do(f"off, by {settings.where}", "switch it on", switch_on(settings))
+        return to_do(f"off, by {settings.where}", f"switch it on{settings.edited}", switch_on(settings))
     if settings.is_on:
         return None
     if version is None:
         return not_visible(
             Hidden(""),
             f"{settings.main_file} says nothing of NRI, and whether it is on by default depends on the version",
-            f"look for the version on the node: {settings.unit} --version",
+            f"look for the version on the node: {UNITS[settings.runtime]} --version",
         )
     if version >= FIRST_WITH_NRI_ON[settings.runtime]:
         return None
     release = f"{settings.runtime} {'.'.join(map(str, version))}"
     return to_do(
         f"off: {release} has it off where {settings.main_file} does not switch it on",
-        "switch it on",
+        f"switch it on{settings.edited}",
         switch_on(settings),
     )
 
@@ -206,14 +208,22 @@ def _closed(settings: NRISettings) -> Finding | None:
     return to_do(
         f"on, but closed by {settings.closed_by}: {key} is true, so no agent can connect, and one "
         "that the runtime started cannot come back once it has ended",
-        f"set {key} to false, and restart the runtime",
+        f"set {key} to false{settings.edited}, and restart {settings.unit}",
         _edit(settings, settings.closed_by, "s/true/false/") if settings.closed_by.line else "",
     )
 
 
 def _edit(settings: NRISettings, place: FileLine, edit: str) -> str:
-    """A line that edits a line of a file and restarts the runtime."""
-    return f"sed -i '{place.line}{edit}' {shlex.quote(place.path)} && systemctl restart {settings.unit}"
+    """A line that edits a line of a file, or of its template, and restarts the runtime; empty where it is for people."""
+    restart = f"systemctl restart {settings.unit}"
+    if settings.distribution is None or settings.has_template:
+        return f"sed -i '{place.line}{edit}' {shlex.quote(place.path)} && {restart}"
+    if not settings.distribution.base:
+        return ""
+    # A first template is the file as it is now, with the change.
+    return (
+        f"sed '{place.line}{edit}' {shlex.quote(place.path)} > {shlex.quote(settings.template)} && {restart}"
+    )
 
 
 def switch_on(settings: NRISettings) -> str:
@@ -226,8 +236,12 @@ def switch_on(settings: NRISettings) -> str:
         return _edit(settings, settings.where, "s/true/false/")
     if settings.table.line:
         return _edit(settings, settings.table, "a disable = false")
-    main = shlex.quote(settings.main_file)
+    main = shlex.quote(settings.template or settings.main_file)
     head = "" if settings.files else "version = 2"
+    if settings.distribution is not None:
+        if not settings.has_template and not settings.distribution.base:
+            return ""
+        head = "" if settings.has_template else rf"{settings.distribution.base}\n"
     return rf"""printf '{head}\n[plugins."{NRI_TABLE}"]\n  disable = false\n' >> {main} && {restart}"""
 
 

@@ -19,11 +19,71 @@ from nri_plugin.host.cri import runtime_version
 CONTAINERD, CRIO = "containerd", "CRI-O"
 UNITS = {CONTAINERD: "containerd", CRIO: "crio"}
 """The name of the unit, the program and the process."""
-CONTAINERD_FILES = (
-    "/etc/containerd/config.toml",
-    "/var/lib/rancher/k3s/agent/etc/containerd/config.toml",
-    "/var/lib/rancher/rke2/agent/etc/containerd/config.toml",
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A distribution that runs containerd and the kubelet itself, and writes their files at each start.
+
+    Attributes:
+        name: as people say.
+        folder: holds everything of it.
+        config: containerd's main file, which is written anew at each start.
+        templates: by format version: the file that people edit; version 0 is any.
+        base: the first line of a new template; empty where there always is one.
+        runtime_units: of systemd, one of which runs containerd.
+        kubelet_units: the same of the kubelet.
+        kubelet_file: has the options of the kubelet.
+    """
+
+    name: str
+    folder: str
+    config: str
+    templates: Mapping[int, str]
+    base: str
+    runtime_units: tuple[str, ...]
+    kubelet_units: tuple[str, ...]
+    kubelet_file: str
+
+
+def _of_rancher(name: str, *units: str) -> Distribution:
+    folder = f"/var/lib/rancher/{name}"
+    config = f"{folder}/agent/etc/containerd/config.toml"
+    templates = {0: f"{config}.tmpl", 3: config.replace("config.toml", "config-v3.toml.tmpl")}
+    file = f"kubelet-arg in /etc/rancher/{name}/config.yaml"
+    return Distribution(name, folder, config, templates, '{{ template "base" . }}', units, units, file)
+
+
+_SNAP = "/var/snap/microk8s"
+_K0S_UNITS = ("k0sworker", "k0scontroller")
+DISTRIBUTIONS = (
+    _of_rancher("k3s", "k3s", "k3s-agent"),
+    _of_rancher("rke2", "rke2-server", "rke2-agent"),
+    Distribution(
+        "MicroK8s",
+        _SNAP,
+        f"{_SNAP}/current/args/containerd.toml",
+        {0: f"{_SNAP}/current/args/containerd-template.toml"},
+        "",
+        ("snap.microk8s.daemon-containerd",),
+        ("snap.microk8s.daemon-kubelite",),
+        f"{_SNAP}/current/args/kubelet",
+    ),
+    Distribution(
+        "k0s",
+        "/etc/k0s",
+        "/etc/k0s/containerd.toml",
+        {0: "/etc/k0s/containerd.d/nri.toml"},
+        "",
+        _K0S_UNITS,
+        _K0S_UNITS,
+        "--kubelet-extra-args of k0s, or a worker profile",
+    ),
 )
+"""Source: docs of k3s and RKE2 (containerd, "base" templates), MicroK8s (args), k0s (containerd.d)."""
+
+CONTAINERD_FILES = ("/etc/containerd/config.toml", *(one.config for one in DISTRIBUTIONS))
+UNIT_FOLDERS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/usr/local/lib/systemd/system")
 CRIO_FILE, CRIO_FOLDER = "/etc/crio/crio.conf", "/etc/crio/crio.conf.d"
 CRI_SOCKETS = {
     CONTAINERD: (
@@ -87,6 +147,10 @@ class NRISettings:
         systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
         format_version: of containerd's file; 0 where there is none.
         is_disabled_as_plugin: containerd's `disabled_plugins` names NRI.
+        distribution: writes the main file anew at each start; None where people write it.
+        distribution_unit: the unit of the distribution that runs the runtime.
+        template: the file to edit in its place; empty without a distribution.
+        has_template: it is there, and places of settings are in it.
     """
 
     runtime: str
@@ -107,6 +171,10 @@ class NRISettings:
     format_version: int = 0
     is_disabled_as_plugin: bool = False
     closed_by: FileLine = NOWHERE
+    distribution: Distribution | None = None
+    distribution_unit: str = ""
+    template: str = ""
+    has_template: bool = False
 
     @property
     def main_file(self) -> str:
@@ -115,8 +183,14 @@ class NRISettings:
 
     @property
     def unit(self) -> str:
-        """The unit, and the program, of the runtime."""
-        return UNITS[self.runtime]
+        """The unit of the runtime."""
+        return self.distribution_unit or UNITS[self.runtime]
+
+    @property
+    def edited(self) -> str:
+        """The file that people edit, as the end of a sentence; empty where that is the main file itself."""
+        name = self.distribution.name if self.distribution else ""
+        return f" in {self.template}, of which {name} makes {self.main_file} at each start" if name else ""
 
     @property
     def closing_key(self) -> str:
@@ -138,6 +212,32 @@ class _UnreadError(Exception):
     def __init__(self, answer: Hidden | BrokenFile) -> None:
         super().__init__(answer.path)
         self.answer = answer
+
+
+def distribution_of(view: NodeView, main: str = "") -> Distribution | None:
+    """The distribution that runs this node's containerd and kubelet; None for none.
+
+    Args:
+        view: the node.
+        main: containerd's main file, where it is known.
+    """
+    if main:
+        return next((one for one in DISTRIBUTIONS if main.startswith(f"{one.folder}/")), None)
+    return next((one for one in DISTRIBUTIONS if isinstance(view.names(one.folder), tuple)), None)
+
+
+def unit_among(view: NodeView, name: str, units: Sequence[str]) -> str:
+    """The unit that a distribution has on this node: by its file, else by its process (`k3s agent`)."""
+    for unit in units:
+        if any(isinstance(view.text(f"{folder}/{unit}.service"), str) for folder in UNIT_FOLDERS):
+            return unit
+    processes = view.processes()
+    found, _ = view.services(
+        () if isinstance(processes, Hidden) else processes,
+        lambda process: os.path.basename(process.args[0]) == name and len(process.args) > 1,
+    )
+    roles = {process.args[1] for process in found}
+    return next((unit for unit in units if unit.removeprefix(name).strip("-") in roles), units[0])
 
 
 def find_runtime(view: NodeView, processes: Sequence[Process]) -> Process | None:
@@ -169,7 +269,9 @@ def read_version(view: NodeView, process: Process | None, runtime: str) -> str |
     named = process.option("-a", "--address", "--listen") if process is not None else None
     places = [view.find(path) for path in (*filter(None, [named]), *CRI_SOCKETS[runtime])]
     seen = [place for place in places if isinstance(place, str)]
-    if view.is_copy or not seen:
+    if view.is_copy:
+        return Hidden(CRI_SOCKETS[runtime][0], why="nothing runs in a copy")
+    if not seen:
         return view.hidden(CRI_SOCKETS[runtime][0])
     found = filter(None, (_VERSION.search(runtime_version(place)) for place in seen))
     return next((one[1] for one in found), "")
@@ -244,39 +346,51 @@ def _written(rows: Sequence[Row], runtime: str, table: Mapping[str, Any]) -> Ite
 
 
 def _settings(
-    view: NodeView, runtime: str, files: Sequence[str], nri: Mapping[str, Any], **own: Any
+    view: NodeView,
+    runtime: str,
+    files: Sequence[str],
+    nri: Mapping[str, Any],
+    edited: Sequence[str] = (),
+    **own: Any,
 ) -> NRISettings:
     """The settings of the NRI table; `own` are those that stand elsewhere, or that only this runtime has."""
     said = dict(_written(NRI_ROWS, runtime, nri))
     said |= dict(_written(VALIDATOR_ROWS, runtime, _table(nri, "default_validator")))
     if not said.get("takes_connections", True):
-        own["closed_by"] = _line(view, files, CLOSING_KEYS[runtime], NRI_TABLES[runtime])
+        own["closed_by"] = _line(view, edited or files, CLOSING_KEYS[runtime], NRI_TABLES[runtime])
     return NRISettings(runtime, tuple(files), **said, **own)
 
 
 def _containerd(view: NodeView, process: Process | None, path: str, *, merges_keys: bool) -> NRISettings:
-    files, table, version = _read_containerd(
-        view, path or _containerd_file(view, process), merges_keys=merges_keys
-    )
+    main = path or _containerd_file(view, process)
+    files, table, version = _read_containerd(view, main, merges_keys=merges_keys)
     plugins = _table(table, "plugins")
     nri = _table(plugins, NRI_TABLE)
     options = [
         _table(_table(_table(_table(_table(plugins, name), "containerd"), "runtimes"), "runc"), "options")
         for name in CRI_TABLES
     ]
+    found = distribution_of(view, main)
+    template = found.templates.get(version, found.templates[0]) if found else ""
+    has_template = bool(template) and isinstance(view.text(template), str)
+    edited = [template] if has_template else files
+    heads = (place for place, line in _lines(view, edited, NRI_TABLE) if line.startswith("["))
     return _settings(
         view,
         CONTAINERD,
         files,
         nri,
+        edited,
         is_on=not nri["disable"] if "disable" in nri else None,
-        where=_line(view, files, "disable", NRI_TABLE),
-        table=next(
-            (place for place, line in _lines(view, files, NRI_TABLE) if line.startswith("[")), NOWHERE
-        ),
+        where=_line(view, edited, "disable", NRI_TABLE),
+        table=next(heads, NOWHERE),
         systemd_cgroup=next((one.get("SystemdCgroup") for one in options if one), None),
         format_version=version,
         is_disabled_as_plugin=any(name in (NRI_TABLE, "nri") for name in table.get("disabled_plugins", ())),
+        distribution=found,
+        distribution_unit=unit_among(view, found.name, found.runtime_units) if found else "",
+        template=template,
+        has_template=has_template,
     )
 
 

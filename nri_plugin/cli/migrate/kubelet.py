@@ -1,14 +1,10 @@
 """The configuration of a kubelet as a whole: what counts of its files and flags, and the edits that change it.
 
-Flags win over files. Files of `--config-dir` win over the main one, in the order of their names, and maps are merged.
 A key is changed where its value comes from. A key that is nowhere goes into the main file, or beside another flag where
 the kubelet has no file.
-
-Source: kubelet v1.36 cmd/kubelet/app/server.go (flags, then --config, then drop-ins as JSON merge patches).
 """
 
 import difflib
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,13 +12,15 @@ from typing import Any
 from msgspec import Struct
 
 from nri_plugin.cli.doctor.kubelet_files import (
-    CONFIG_FILE,
     CPU_OPTIONS,
     CPU_POLICY,
     FOLDER,
     MEMORY_POLICY,
     RESERVED_CPUS,
+    RESERVING_CGROUPS,
     TOPOLOGY_POLICY,
+    merged,
+    read_texts,
 )
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.cli.migrate.services import Services
@@ -62,6 +60,7 @@ FLAG_BY_KEY: Mapping[str, str] = {
         GATES,
         EVICTION,
         *AMOUNTS,
+        *RESERVING_CGROUPS,
     )
 } | {RESERVED_CPUS: "--reserved-cpus"}
 """The kubelet's flag for each key that concerns the agent."""
@@ -145,8 +144,10 @@ class KubeletFiles:
         found: dict[str, Any] = {}
         for table in self.tables.values():
             found = merged(found, table)
-        given = {key: text for key in FLAG_BY_KEY if (text := self.flag(key)) is not None}
-        return found | {key: from_flag(key, text) for key, text in given.items()}
+        texts = {key: text for key in FLAG_BY_KEY if (text := self.flag(key)) is not None}
+        given = {key: from_flag(key, text) for key, text in texts.items()}
+        # Gates alone are merged with those of the files.
+        return found | given | ({GATES: found.get(GATES, {}) | given[GATES]} if GATES in given else {})
 
 
 def read_kubelet_files(
@@ -158,11 +159,7 @@ def read_kubelet_files(
         HostError: one cannot be seen from here.
         ConfigError: one is no YAML.
     """
-    folder = process.option("--config-dir") if process else None
-    main = (process.option("--config") if process else None) or CONFIG_FILE
-    names = _seen(view.names(folder), folder) if folder else ()
-    paths = [main, *(os.path.join(folder or "", name) for name in names or () if name.endswith(".conf"))]
-    texts = _texts(view, paths)
+    texts = _seen(read_texts(view, process), "the kubelet's configuration")
     units = [services.show(unit, "FragmentPath"), *services.show(unit, "DropInPaths").split()]
     unit_texts = _texts(view, [path for path in units if path])
     environment = [path for text in unit_texts.values() for path in environment_files(text)]
@@ -176,23 +173,9 @@ def _texts(view: NodeView, paths: Sequence[str]) -> dict[str, str]:
     return {path: text for path, text in found.items() if text is not None}
 
 
-def _seen(found: Any, path: str | None) -> Any:
+def _seen(found: Any, path: str) -> Any:
     if isinstance(found, Hidden):
-        raise HostError(path or "", f"cannot be seen from here ({found.why or f'mount {found.path}'})")
-    return found
-
-
-def merged(table: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON merge patch: maps are merged, null removes, anything else replaces. Source: RFC 7396."""
-    found = dict(table)
-    for key, value in patch.items():
-        if value is None:
-            found.pop(key, None)
-        elif isinstance(value, dict):
-            before = found.get(key)
-            found[key] = merged(before if isinstance(before, dict) else {}, value)
-        else:
-            found[key] = value
+        raise HostError(path, f"cannot be seen from here ({found.why or f'mount {found.path}'})")
     return found
 
 
@@ -244,10 +227,13 @@ def to_plugin_changes(now: Mapping[str, Any], reserved: CPUSet, reserved_count: 
     """
     theirs = str(now.get(RESERVED_CPUS) or "")
     same = CPUSet.parse(theirs) == reserved if theirs else reserved_count == len(reserved)
-    # The kubelet refuses to reserve CPUs by number beside cgroups for the system.
-    has_cgroups = now.get("systemReservedCgroup") or now.get("kubeReservedCgroup")
-    more = {} if same or not reserved or has_cgroups else {RESERVED_CPUS: str(reserved)}
+    more = {} if same or not reserved or reserving_cgroup(now) else {RESERVED_CPUS: str(reserved)}
     return differing(now, {**OFF, **more})
+
+
+def reserving_cgroup(now: Mapping[str, Any]) -> str:
+    """The key beside which the kubelet refuses reservedSystemCPUs; empty for none."""
+    return next((key for key in RESERVING_CGROUPS if now.get(key)), "")
 
 
 def to_kubelet_changes(now: Mapping[str, Any], agent: Mapping[str, Any]) -> dict[str, Any]:
@@ -266,11 +252,26 @@ def to_kubelet_changes(now: Mapping[str, Any], agent: Mapping[str, Any]) -> dict
         TOPOLOGY_SCOPE: agent.get(TOPOLOGY_SCOPE, "container"),
     }
     for key in (RESERVED_CPUS, RESERVED_MEMORY, EVICTION, GATES, *AMOUNTS):
-        if agent.get(key):
+        if agent.get(key) not in (None, "", {}, []):
             wanted[key] = agent[key]
+    if reserving_cgroup(now):
+        wanted.pop(RESERVED_CPUS, None)
     if GATES in wanted:
         wanted[GATES] = {name: on for name, on in wanted[GATES].items() if name not in LOCKED_GATES}
-    return differing(now, wanted)
+    return differing(now, {key: _as_decoded(key, value) for key, value in wanted.items()})
+
+
+def _as_decoded(key: str, value: Any) -> Any:
+    """A value with the types that the kubelet decodes: strings in every map but that of gates. The agent takes more."""
+    if isinstance(value, dict):
+        texts = {name: _word(one) for name, one in value.items() if one is not None}
+        return {name: text == "true" for name, text in texts.items()} if key == GATES else texts
+    if key == RESERVED_MEMORY:
+        return [
+            {"numaNode": int(one["numaNode"]), "limits": {k: _word(v) for k, v in one["limits"].items()}}
+            for one in value
+        ]
+    return value if value is None else _word(value)
 
 
 LOCKED_GATES = (
@@ -305,7 +306,8 @@ def _is_so(key: str, now: Any, value: Any) -> bool:
 
 def agent_part(now: Mapping[str, Any]) -> dict[str, Any]:
     """What an agent without a configuration of its own gets of the kubelet's."""
-    found = {key: now[key] for key in (*FLAG_BY_KEY, MERGE_EVICTION) if now.get(key) not in (None, {}, [])}
+    keys = [key for key in (*FLAG_BY_KEY, MERGE_EVICTION) if key not in RESERVING_CGROUPS]
+    found = {key: now[key] for key in keys if now.get(key) not in (None, {}, [])}
     gates = {name: on for name, on in found.pop(GATES, {}).items() if name in FEATURE_GATES}
     return found | ({GATES: gates} if gates else {})
 
@@ -324,6 +326,14 @@ def edits_of(files: KubeletFiles, changes: Mapping[str, Any]) -> tuple[FileEdit,
         FileEdit(path, files.texts[path], with_keys(files.texts[path], one, path))
         for path, one in by_file.items()
     ]
+    counting: dict[str, Any] = {}
+    for path, table in files.tables.items():
+        counting = merged(counting, applied(table, by_file.get(path, {})))
+    wanted = next_settings(files, changes)
+    for key in changes:
+        if files.texts and files.flag(key) is None and counting.get(key) != wanted.get(key):
+            places = [path for path, table in files.tables.items() if key in table]
+            raise ConfigError(key, f"cannot be changed in {', '.join(places)}; change it by hand")
     return (*found, *_flag_edits(files, flags, added))
 
 
@@ -337,12 +347,12 @@ def _places(
     now = files.effective()
     for key, value in changes.items():
         is_flag = files.flag(key) is not None
-        holders = [path for path, table in files.tables.items() if table.get(key) is not None]
+        holders = [path for path, table in files.tables.items() if key in table]
         whole = {**now.get(key, {}), **value} if key in PARTIAL and value else value
         if is_flag:
             flags[FLAG_BY_KEY[key]] = None if value is None else as_flag(key, whole)
         if value is None:
-            stale = holders
+            stale = [path for path in holders if files.tables[path][key] is not None]
         elif is_flag or holders:
             # Maps of several files count together: one file holds what is wanted, and no other more of it.
             stale = [] if is_flag or not isinstance(value, dict) or key in PARTIAL else holders[:-1]

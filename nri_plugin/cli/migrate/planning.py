@@ -19,7 +19,7 @@ from nri_plugin.cli.doctor.kubelet_files import (
     kubelets,
     read_state_policy,
 )
-from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.runtime_files import NRISettings, distribution_of
 from nri_plugin.cli.doctor.view import Hidden, Process
 from nri_plugin.cli.install import NAME
 from nri_plugin.cli.installed_files import runtime_settings
@@ -33,6 +33,7 @@ from nri_plugin.cli.migrate.kubelet import (
     edits_of,
     next_settings,
     read_kubelet_files,
+    reserving_cgroup,
     to_kubelet_changes,
     to_plugin_changes,
 )
@@ -101,9 +102,14 @@ class _Site:
         self.host, self.wishes = host, wishes
         unit = wishes.kubelet_unit
         if host.services.show(unit, "LoadState") != "loaded":
-            raise HostError(
-                unit, f"is no unit of systemd here; name the kubelet's with --kubelet-unit, or see {GUIDE}"
+            found = distribution_of(host.view)
+            advice = (
+                f"{found.name} starts the kubelet, and nri-pin migrate does not edit its files: its options are in "
+                f"{found.kubelet_file}, and {GUIDE} has the steps by hand"
+                if found
+                else f"name the kubelet's with --kubelet-unit, or see {GUIDE}"
             )
+            raise HostError(unit, f"is no unit of systemd here; {advice}")
         self.process = _kubelet(host, unit)
         self.kubelet = read_kubelet_files(host.view, self.process, host.services, unit)
         if not self.kubelet.tables and self.process is None:
@@ -202,6 +208,12 @@ def decide_to_plugin(host: Host, wishes: Wishes) -> Decided | None:
         exclusive=str(state.exclusive),
     )
     notes = [*([] if plan.kubelet_was_up else ["the kubelet does not run now"]), *_restart_doubts(site)]
+    cgroup, amount = reserving_cgroup(site.now), _amount(site.now)
+    if cgroup and amount != len(node.reserved):
+        notes.append(
+            f"the kubelet goes on reserving {amount} CPUs by {' and '.join(AMOUNTS)}, the agent reserves {node.reserved}: "
+            f"{RESERVED_CPUS} is not written, because the kubelet refuses it beside {cgroup}"
+        )
     if any(key in changes for key in OFF):
         notes.append(
             "topologyManagerPolicyOptions, topologyManagerScope, reservedMemory and feature gates stay: without managers they have no effect"
@@ -306,11 +318,19 @@ def _check_next(files: KubeletFiles, changes: dict[str, Any], node: Node) -> Non
     """
     table = agent_part(next_settings(files, changes))
     config = load_text(yaml.safe_dump(table, sort_keys=False), "the kubelet's next configuration")
-    if config.node(node.topology).reserved != node.reserved:
-        raise ConfigError(
-            "the kubelet's next configuration",
-            f"reserves other CPUs than the agent's {node.reserved}; write {RESERVED_CPUS} into the agent's",
-        )
+    reserved = config.node(node.topology).reserved
+    if reserved == node.reserved:
+        return
+    cgroup = reserving_cgroup(files.effective())
+    advice = (
+        f"{RESERVED_CPUS} cannot be given to it beside {cgroup}; reserve {reserved or 'by kubeReserved'} in the agent's, or "
+        f"remove {cgroup}"
+        if cgroup
+        else f"write {RESERVED_CPUS} into the agent's"
+    )
+    raise ConfigError(
+        "the kubelet's next configuration", f"reserves other CPUs than the agent's {node.reserved}; {advice}"
+    )
 
 
 def _static_node(config: Config) -> Node:

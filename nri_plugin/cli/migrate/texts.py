@@ -14,6 +14,9 @@ import yaml
 
 from nri_plugin.model.errors import ConfigError
 
+_NO_STRING = re.compile(r"[yYnN]|[-+]?(\d[\d_]*\.?\d*|\.\d+)([eE][-+]?\d+)?|0o[0-7_]+")
+"""Words that the kubelet's reader of YAML takes for a number or a boolean, and PyYAML writes without quotes."""
+
 Changes = Mapping[str, Any]
 """By key: its value; None to remove the key."""
 
@@ -102,12 +105,23 @@ def _end(node: Any) -> int:
     return end
 
 
+class _Dumper(yaml.SafeDumper):
+    """Quotes each string that is none for the kubelet otherwise."""
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, "'" if _NO_STRING.fullmatch(text) else None)
+
+
+_Dumper.add_representer(str, _quoted)
+
+
 def _block(name: str, value: Any) -> str:
-    return "" if value is None else yaml.safe_dump({name: value}, sort_keys=False)
+    return "" if value is None else yaml.dump({name: value}, Dumper=_Dumper, sort_keys=False)
 
 
 def _scalar(value: Any) -> str:
-    return yaml.safe_dump(value).removesuffix("\n").removesuffix("\n...")
+    return yaml.dump(value, Dumper=_Dumper).removesuffix("\n").removesuffix("\n...")
 
 
 # ---- flags

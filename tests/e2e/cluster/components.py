@@ -73,11 +73,11 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         check_tools()
-        source = _module(version, folder / "source")
+        source = kubernetes_module(version, folder / "source")
         flags = " ".join(f"-X k8s.io/component-base/version.{word}" for word in _words(version, minor[1]))
         for name in missing:
             with step(f"building {name} {version}, once"):
-                _go(
+                run_go(
                     source,
                     "build",
                     "-ldflags",
@@ -111,7 +111,7 @@ def foreign_program(about: tuple[str, str, str], work: Path) -> Path:
         with step(f"building {program.name} {version}, once"):
             told = _downloaded(source, f"{module}@v{version}")
             write_whole(source / "go.mod", _requiring(module, version, Path(told["GoMod"]).read_text()))
-            _go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{module}/{package}")
+            run_go(source, "build", "-ldflags", "-s -w", "-o", f"{program}.new", f"{module}/{package}")
         program.with_name(f"{program.name}.new").replace(program)
     return program
 
@@ -150,7 +150,7 @@ def _words(version: str, minor: str) -> list[str]:
     return [f"gitVersion=v{version}", "gitMajor=1", f"gitMinor={minor}"]
 
 
-def _module(version: str, folder: Path) -> Path:
+def kubernetes_module(version: str, folder: Path) -> Path:
     """A module that requires Kubernetes as its own repository does, with the published staging modules."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / "go.mod").exists():
@@ -173,13 +173,13 @@ def _downloaded(folder: Path, module: str) -> dict[str, str]:
         CannotRun: the module proxy does not give it, so this machine can build nothing.
     """
     try:
-        told: dict[str, str] = json.loads(_go(folder, "mod", "download", "-json", module))
+        told: dict[str, str] = json.loads(run_go(folder, "mod", "download", "-json", module))
     except LabError as error:
         raise CannotRun(f"the Go module proxy does not give {module}: {error}") from error
     return told
 
 
-def _go(folder: Path, *words: str) -> str:
+def run_go(folder: Path, *words: str) -> str:
     """Run go with little priority; return what it printed.
 
     Raises:

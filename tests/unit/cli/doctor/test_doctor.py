@@ -18,7 +18,9 @@ from nri_plugin.cli.doctor.findings import (
     summary,
     to_do,
 )
-from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.cli.doctor.runtime import switch_on
+from nri_plugin.cli.doctor.runtime_files import CONTAINERD, NRISettings, read_settings
+from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
@@ -198,3 +200,84 @@ def test_a_socket_of_the_copy_is_connected_to(
         "/run/x.sock takes connections",
         "the runtime listens on /run/x.sock, the agent is configured for /var/run/nri/nri.sock",
     )
+
+
+OFF = "[plugins.'io.containerd.nri.v1.nri']\n  disable = true\n"
+RANCHER = "/var/lib/rancher/{}/agent/etc/containerd/"
+SWITCH_ON = r"""\n[plugins."io.containerd.nri.v1.nri"]\n  disable = false\n"""
+
+
+@pytest.mark.parametrize(
+    ("files", "words", "command", "unit"),
+    [
+        (
+            {RANCHER.format("k3s") + "config.toml": f"version = 3\n{OFF}"},
+            ("k3s", "server"),
+            f"sed '3s/true/false/' {RANCHER.format('k3s')}config.toml > {RANCHER.format('k3s')}config-v3.toml.tmpl",
+            "k3s",
+        ),
+        (
+            {RANCHER.format("k3s") + "config.toml": f"version = 2\n{OFF}"},
+            ("k3s", "agent"),
+            f"sed '3s/true/false/' {RANCHER.format('k3s')}config.toml > {RANCHER.format('k3s')}config.toml.tmpl",
+            "k3s-agent",
+        ),
+        (
+            {RANCHER.format("rke2") + "config.toml": "version = 2\n"},
+            ("rke2", "server"),
+            'printf \'{{ template "base" . }}\\n'
+            + SWITCH_ON
+            + f"' >> {RANCHER.format('rke2')}config.toml.tmpl",
+            "rke2-server",
+        ),
+        (
+            {
+                RANCHER.format("rke2") + "config.toml": f"version = 3\n{OFF}",
+                RANCHER.format("rke2") + "config-v3.toml.tmpl": f"# ours\n\nversion = 3\n{OFF}",
+                "/etc/systemd/system/rke2-agent.service": "",
+            },
+            ("rke2", "other"),
+            f"sed -i '5s/true/false/' {RANCHER.format('rke2')}config-v3.toml.tmpl",
+            "rke2-agent",
+        ),
+        (
+            {
+                "/var/snap/microk8s/current/args/containerd.toml": "version = 2\n",
+                "/var/snap/microk8s/current/args/containerd-template.toml": "version = 2\n",
+            },
+            ("kubelite",),
+            f"printf '{SWITCH_ON}' >> /var/snap/microk8s/current/args/containerd-template.toml",
+            "snap.microk8s.daemon-containerd",
+        ),
+        ({"/etc/k0s/containerd.toml": f"version = 2\n{OFF}"}, ("k0s", "controller"), "", "k0scontroller"),
+    ],
+)
+def test_a_distribution_that_writes_the_files_itself_gets_its_template_and_its_unit(
+    tmp_path: Path, capsys, files: dict[str, str], words: tuple[str, ...], command: str, unit: str
+) -> None:
+    root = tmp_path / "node"
+    root.mkdir()
+    build_sysfs(parse("pack:2 l3:1 numa:1 core:4 pu:1", "test"), root)
+    for name, text in {
+        **files,
+        "/proc/1/comm": "systemd\n",
+        "/proc/9/comm": f"{words[0]}\n",
+        "/proc/9/cmdline": "".join(f"{word}\0" for word in (f"/usr/bin/{words[0]}", *words[1:])),
+        "/proc/10/comm": "containerd\n",
+        "/proc/10/cmdline": f"containerd\0-c\0{next(iter(files))}\0",
+        "/proc/11/comm": "kubelet\n",
+        "/proc/11/cmdline": "kubelet\0--cpu-manager-policy=static\0",
+        "/etc/nri-pin/config.yaml": 'reservedSystemCPUs: "0"\n',
+        "/var/lib/kubelet/cpu_manager_state": '{"policyName":"static"}',
+    }.items():
+        path = root / name.lstrip("/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    settings = read_settings(NodeView(str(root), []), CONTAINERD, None, next(iter(files)))
+    assert isinstance(settings, NRISettings)
+    assert switch_on(settings) == (f"{command} && systemctl restart {unit}" if command else "")
+    run_command_line(["doctor", "--root", str(root), "--runtime-config", next(iter(files)), "-o", "json"])
+    out = capsys.readouterr().out
+    assert not re.search(r"systemctl \w+ (kubelet|containerd)\b", out)
+    assert "migrate to-plugin" not in out
+    assert "by hand: nri-pin migrate does not edit the files of" in out

@@ -157,6 +157,14 @@ def test_where_the_kubelet_reserves_nothing_the_line_to_write_is_told() -> None:
     assert [step.command for step in answer.steps] == ["", "systemctl restart kubelet"]
 
 
+@pytest.mark.parametrize("key", ["kubeReservedCgroup", "systemReservedCgroup"])
+def test_beside_a_cgroup_for_the_system_no_cpus_are_to_be_written_by_number(key: str) -> None:
+    settings = told(kubeReserved="cpu=1", **{key: "/x.slice"})
+    answer = found(settings, reserved=CPUSet.parse("0-1"), topology=machine())["reserved-cpus"]
+    assert (answer.verdict, answer.command, answer.steps) == (Verdict.TO_DO, "", ())
+    assert "add up to 2 CPUs: the kubelet refuses reservedSystemCPUs beside" in answer.do
+
+
 def test_a_kubelet_that_hands_over_is_restarted_once() -> None:
     answers = found(told(cpuManagerPolicy="static"), reserved=CPUSet.parse("0-1"), topology=SMT)
     assert answers["reserved-cpus"].steps == ()

@@ -130,3 +130,13 @@ def test_a_state_file_names_its_policy(view: NodeView, text: str, policy: str) -
     assert read_state_policy(view, STATE_FILES[0]) is None
     write(view, "cpu_manager_state", text)
     assert read_state_policy(view, STATE_FILES[0]) == policy
+
+
+def test_cpus_of_an_amount_are_named_by_the_file_that_has_them(view: NodeView) -> None:
+    write(view, "config.yaml", "cpuManagerPolicy: none\nkubeReserved: {cpu: '1', memory: 1Gi}\n")
+    (Path(view.root) / "var/lib/kubelet/conf.d/deep").mkdir()
+    write(view, "conf.d/deep/20.conf", "kubeReserved: {memory: 2Gi}\n")
+    found = read_kubelet(view, Process(1, "kubelet", ("kubelet", "--config-dir=/var/lib/kubelet/conf.d")))
+    assert isinstance(found, KubeletSettings)
+    amount = found.by_key["kubeReserved"]
+    assert (amount.value, amount.where) == ("cpu=1,memory=2Gi", f"{CONFIG_FILE}:2")

@@ -17,6 +17,7 @@ from nri_plugin.cli.migrate.planning import Wishes
 from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
+from nri_plugin.config.keys import flag_of
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
@@ -430,3 +431,75 @@ def test_the_way_back_says_it_too(node: PlayedNode, capsys: pytest.CaptureFixtur
     assert "checkpoint is corrupted" in notes(node, capsys, "to-kubelet")
     assert node.migrate("to-kubelet") == ""
     assert any("checkpoint is corrupted" in line for line in capsys.readouterr().out.splitlines())
+
+
+PLAIN = """\
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+cpuManagerPolicy: static
+"""
+
+
+@pytest.mark.parametrize("key", ["kubeReservedCgroup", "systemReservedCgroup"])
+@pytest.mark.parametrize("place", ["flag", "file", "drop-in"])
+def test_a_kubelet_with_a_cgroup_for_the_system_never_gets_cpus_by_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, place: str
+) -> None:
+    text = f'{PLAIN}kubeReserved: {{cpu: "1"}}\n' + (f"{key}: /x.slice\n" if place == "file" else "")
+    node = played_node(tmp_path / "node", monkeypatch, text)
+    flags = {"flag": f"{flag_of(key)}=/x.slice", "drop-in": "--config-dir=/etc/kubelet.d"}
+    node.write("etc/kubelet.d/deep/er.conf", f"{PLAIN}{key}: /x.slice\n")
+    if place in flags:
+        node.write(f"{FOLDER}/kubeadm-flags.env", f'KUBELET_KUBEADM_ARGS="{flags[place]}"\n')
+        node._stopped(KUBELET)
+        node._started(KUBELET)
+    node.write("etc/nri-pin/config.yaml", 'cpuManagerPolicy: static\nreservedSystemCPUs: "0,3"\n')
+    assert node.migrate("to-plugin") == ""
+    assert node.started_with["reservedSystemCPUs"] == ""
+    reason = node.migrate("to-kubelet")
+    assert (
+        "reserves other CPUs than the agent's 0,3; reservedSystemCPUs cannot be given to it beside" in reason
+    )
+    node.write("etc/nri-pin/config.yaml", 'cpuManagerPolicy: static\nreservedSystemCPUs: "0"\n')
+    assert node.migrate("to-kubelet") == ""
+    assert (node.units[KUBELET].active, node.said) == (True, [])
+
+
+@pytest.mark.parametrize(
+    ("agent", "expected"),
+    [
+        ("reservedSystemCPUs: 3\n", {"reservedSystemCPUs": "3"}),
+        ("reservedSystemCPUs: 0\n", {"reservedSystemCPUs": "0"}),
+        (
+            'reservedSystemCPUs: "0"\ncpuManagerPolicyOptions: {full-pcpus-only: true}\n',
+            {"cpuManagerPolicyOptions": {"full-pcpus-only": "true"}},
+        ),
+        (
+            'reservedSystemCPUs: "0"\nkubeReserved: {cpu: 1, memory: 536870912}\nsystemReserved: {cpu: 0.5, memory: "1e9"}\n',
+            {
+                "kubeReserved": {"cpu": "1", "memory": "536870912"},
+                "systemReserved": {"cpu": "0.5", "memory": "1e9"},
+            },
+        ),
+        (
+            """\
+reservedSystemCPUs: "0"
+topologyManagerPolicy: restricted
+topologyManagerPolicyOptions: {max-allowable-numa-nodes: 12}
+evictionHard: {memory.available: 104857600}
+""",
+            {
+                "topologyManagerPolicyOptions": {"max-allowable-numa-nodes": "12"},
+                "evictionHard": {"memory.available": "104857600"},
+            },
+        ),
+    ],
+)
+def test_the_kubelet_gets_texts_where_the_agent_takes_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agent: str, expected: dict[str, object]
+) -> None:
+    node = played_node(tmp_path / "node", monkeypatch, f'{PLAIN}kubeReserved: {{cpu: "1"}}\n')
+    node.write("etc/nri-pin/config.yaml", f"cpuManagerPolicy: static\n{agent}")
+    assert node.migrate("to-plugin") == ""
+    assert node.migrate("to-kubelet") == ""
+    assert {key: node.started_with[key] for key in expected} == expected
