@@ -26,7 +26,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -47,6 +47,7 @@ from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts, may_be_read
 from nri_plugin.core.pod_news import PodFactsTold, PodNews
+from nri_plugin.core.requests import told_apart
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
@@ -197,6 +198,7 @@ class Handler:
 
     def answer(self, request: Request) -> RequestReply:
         """Do steps 2 to 7 of one request; never raises."""
+        request = self._told_apart(request)
         event, before = request.event, self.state
         flow = RequestFlow(request, new_op(), self._clock(), before, before, event, Decision(before))
         self.cpusets.outcomes.clear()
@@ -226,6 +228,18 @@ class Handler:
             self._unaccounted.append(self._warn_of_unfinished)
         flow.total_s = self._clock() - flow.began
         return reply
+
+    def _told_apart(self, request: Request) -> Request:
+        """Give a pod whose uid another living pod has a uid of its own; the log says so once."""
+        event = told_apart(self.state, request.event)
+        if event is request.event:
+            return request
+        given = {pod.uid for pod in _pods_of(request.event)}
+        for pod in _pods_of(event):
+            if pod.uid not in given and pod.uid not in self.state.pods:
+                text = "another living pod has the same uid; this one is placed as a pod of its own"
+                say(self._log, logging.WARNING, text, pod=f"{pod.namespace}/{pod.name}", uid=pod.uid)
+        return replace(request, event=event)
 
     def _decide_on(self, flow: RequestFlow) -> None:
         """Step 3: decide. A container is not refused because of CPUs that ended pods still hold."""
@@ -596,6 +610,10 @@ class Handler:
         self.checkpoint.close(self.state)
         if self._history is not None:
             self._history.close()
+
+
+def _pods_of(event: NRIEvent) -> tuple[Pod, ...]:
+    return event.pods if isinstance(event, Synchronize) else (event.pod,)  # type: ignore[union-attr]
 
 
 def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[PodRecord]:

@@ -45,8 +45,10 @@ from nri_plugin.model.records import (
     qos_slice,
 )
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.policy.pod_level import has_own_resources, is_eligible, pod_cpus, pod_memory
+from nri_plugin.wire.nri.events import NRIEvent, Synchronize
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 
 BY_THEMSELVES = frozenset({Regime.EACH, Regime.FOUND})
@@ -440,6 +442,39 @@ def vm_handler(pod: Pod) -> str:
 def pod_uid(pod: Pod) -> str:
     """The pod's uid; the id of its sandbox where it has none."""
     return pod.uid or pod.id
+
+
+def told_apart(state: State, event: NRIEvent) -> NRIEvent:
+    """The event, with a uid of its own for each pod whose uid belongs to another living pod.
+
+    The kubelet never makes two pods of one uid. `crictl` does, whose examples all have the same, and so does a node that was
+    restored from a copy. A sandbox that is made anew for a pod has its name and namespace.
+    """
+    if isinstance(event, Synchronize):
+        names = {pod.uid: pod for pod in reversed(event.pods)}
+        names |= {pod.uid: pod for pod in event.pods if _is_of(state.pods.get(pod.uid), pod)}
+        pods = tuple(_named_apart(state, pod, names.get(pod.uid)) for pod in event.pods)
+        return event if pods == event.pods else replace(event, pods=pods)
+    pod: Pod | None = getattr(event, "pod", None)
+    known = state.pods.get(pod.uid) if pod is not None else None
+    if pod is None or (known is not None and known.sandbox_id == pod.id):
+        return event
+    apart = _named_apart(state, pod, known)
+    return event if apart is pod else replace(event, pod=apart)  # type: ignore[arg-type]
+
+
+def _named_apart(state: State, pod: Pod, owner: Pod | PodRecord | None) -> Pod:
+    own_uid = bounds.name(f"{pod.uid}@{pod.id}")
+    if not pod.uid or (own_uid not in state.pods and (owner is None or _is_of(owner, pod))):
+        return pod
+    return replace(pod, uid=own_uid)
+
+
+def _is_of(one: Pod | PodRecord | None, pod: Pod) -> bool:
+    """Whether both are sandboxes of the same pod; an imported pod may have no name."""
+    if one is None:
+        return False
+    return not (one.name and pod.name) or (one.namespace, one.name) == (pod.namespace, pod.name)
 
 
 def heard_annotations(pod: Pod, options: Options) -> tuple[tuple[str, str], ...]:
