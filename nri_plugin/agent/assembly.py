@@ -23,6 +23,7 @@ from nri_plugin.agent.untold import UntoldContainers
 from nri_plugin.agent.watches import (
     EndedPodsWatch,
     LateWriter,
+    LostRemovals,
     keep_cpus_quiet,
     reconcile_kernel_settings,
     watch_drift,
@@ -115,7 +116,7 @@ class Assembly:
                 metrics.follow_noise(
                     handler, config.sysfs_root, config.cgroup_root, config.cpu_noise_period_seconds
                 )
-        ended = EndedPodsWatch(handler.release_ended, loop)
+        ended = EndedPodsWatch(handler.release_ended, loop, LostRemovals(handler))
         ended.start()
         watches = self._observe_only if config.observe else self._watch_and_repair
         client = PodResourcesClient(config.exporter_socket, loop.clock)

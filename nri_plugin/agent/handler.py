@@ -51,7 +51,7 @@ from nri_plugin.core.requests import told_apart
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
-from nri_plugin.model.records import CgroupRef, PodRecord, pod_of
+from nri_plugin.model.records import CgroupRef, ContainerRecord, PodRecord, pod_of
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LogRateLimit, new_op, say, say_trace
 from nri_plugin.wire.nri.events import (
@@ -60,13 +60,14 @@ from nri_plugin.wire.nri.events import (
     NRIEvent,
     PostCreateContainer,
     PostStartContainer,
+    RemoveContainer,
     RemovePodSandbox,
     Request,
     StartContainer,
     Synchronize,
     empty_response,
 )
-from nri_plugin.wire.nri.messages import Pod
+from nri_plugin.wire.nri.messages import Container, Pod
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
@@ -533,16 +534,28 @@ class Handler:
         """Release allocations of pods whose end was not reported; return whether there were any."""
         ended = ended_pods(self.state, self.cpusets.is_removed)
         for pod in ended:
-            say(
-                self._log,
-                logging.WARNING
-                if pod.run_seen
-                else logging.INFO,  # some runtimes never report the end of older pods
-                "a pod has ended and the runtime did not report it, its cgroup is gone",
-                pod=f"{pod.namespace}/{pod.name}",
-            )
-            self.handle(Request(0, None, untold_removal(pod)))
+            self.drop_pod(pod)
         return bool(ended)
+
+    def drop_pod(self, pod: PodRecord) -> None:
+        """Do what the event of its removal would have done."""
+        say(
+            self._log,
+            logging.WARNING
+            if pod.run_seen
+            else logging.INFO,  # some runtimes never report the end of older pods
+            "a pod has ended and the runtime did not report it, its cgroup is gone",
+            pod=f"{pod.namespace}/{pod.name}",
+        )
+        self.handle(Request(0, None, untold_removal(pod)))
+
+    def drop_container(self, record: ContainerRecord) -> None:
+        """Do what the event of its removal would have done; its allocation stays."""
+        pod = untold_removal(self.state.pods[record.pod_uid]).pod
+        text = "a container was removed and the runtime did not report it, its cgroup is gone"
+        say(self._log, logging.WARNING, text, pod=f"{pod.namespace}/{pod.name}", container=record.id)
+        event = RemoveContainer(pod, Container(record.id, pod_id=pod.id, name=record.name))
+        self.handle(Request(0, None, event))
 
     def take(self, event: PodNews) -> None:
         """Handle news of a pod like a request that has no deadline and whose answer goes nowhere."""

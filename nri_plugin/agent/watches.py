@@ -2,16 +2,17 @@
 
 * `MachineWatch` notices CPUs and memory nodes that come or go, and adapts the cgroups.
 * `LateWriter` writes the cgroups that may wait until an answer is out.
-* `EndedPodsWatch` releases allocations of pods whose end was not reported.
+* `EndedPodsWatch` releases allocations of pods whose end was not reported; `LostRemovals` drops other records.
 * `watch_drift` starts `MachineWatch` and `DriftWatch`. `watch_observed` starts those of an agent that only observes.
 * `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
 * `keep_cpus_quiet` follows the containers that ask for quiet CPUs.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 
 from nri_plugin.agent.cpusets import PartitionWriter, no_partitions
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
@@ -36,7 +37,7 @@ from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Isolation
-from nri_plugin.model.records import CgroupRef, named
+from nri_plugin.model.records import CgroupRef, Phase, named
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
@@ -207,6 +208,15 @@ class LateWriter:
 ENDED_PAUSE_S = 10.0
 """Seconds between two checks. The handler checks before every refusal, too."""
 
+MOST_LOOKED_AT, MOST_DROPPED = 256, 32
+"""Records of lost removals in a look: some milliseconds."""
+
+CONFIRM_S = 8.0
+"""Seconds between the two looks at a record, less than `ENDED_PAUSE_S`."""
+
+KUBELET_CGROUP = "kubepods"
+NOT_STARTED = (Phase.CREATING, Phase.CREATED)
+
 SOON_S = 0.5
 """Seconds from the removal of a pod's last container to a check: the kubelet removes the cgroup of an ended pod then."""
 
@@ -220,10 +230,13 @@ class EndedPodsWatch:
     Args:
         release: checks once and releases; see `Handler.release_ended`.
         loop: has the clock.
+        drop: drops some of the records whose removal was lost, and returns whether there are more; see `LostRemovals`.
     """
 
-    def __init__(self, release: Callable[[], bool], loop: Loop) -> None:
-        self._release, self._loop = release, loop
+    def __init__(
+        self, release: Callable[[], bool], loop: Loop, drop: Callable[[float], bool] = lambda _now: False
+    ) -> None:
+        self._release, self._loop, self._drop = release, loop, drop
 
     def start(self, pause_s: float = ENDED_PAUSE_S) -> None:
         """Check after `pause_s`, and by the clock from then on."""
@@ -240,7 +253,62 @@ class EndedPodsWatch:
 
     def _look(self) -> None:
         self._release()
-        self.start()
+        self.start(SOON_S if self._drop(self._loop.clock()) else ENDED_PAUSE_S)
+
+
+class LostRemovals:
+    """Drops records of pods and containers whose removal was not reported: without a restart they would stay for ever.
+
+    They hold no CPUs. A pod is over when its cgroup is gone. Where the kubelet did not make that cgroup, it may come with the
+    first process: CRI-O's sandboxes have none. There a pod with a container that was created and not started stays. A
+    container is over when its cgroup is gone and another one has taken its name. Each is looked at twice.
+
+    Args:
+        handler: has the state, reads cgroups, and drops records.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._walk: Iterator[str] = iter(())
+        self._gone_since: dict[str, float] = {}
+
+    def __call__(self, now: float) -> bool:
+        """Look at the next records, and drop some of those that are gone; return whether others wait for it."""
+        state = self._handler.state
+        portion = list(islice(self._walk, MOST_LOOKED_AT))
+        if len(portion) < MOST_LOOKED_AT:
+            self._walk = iter([*state.pods, *state.containers])
+            portion += islice(self._walk, MOST_LOOKED_AT - len(portion))
+        for one in portion:
+            if self._is_gone(one):
+                self._gone_since.setdefault(one, now)
+        due = [one for one, since in self._gone_since.items() if now - since >= CONFIRM_S]
+        for one in due[:MOST_DROPPED]:
+            del self._gone_since[one]
+            if self._is_gone(one):
+                self._drop(one)
+        return len(due) > MOST_DROPPED
+
+    def _drop(self, one: str) -> None:
+        state = self._handler.state
+        if one in state.pods:
+            self._handler.drop_pod(state.pods[one])
+        else:
+            self._handler.drop_container(state.containers[one])
+
+    def _is_gone(self, one: str) -> bool:
+        state, is_removed = self._handler.state, self._handler.cpusets.is_removed
+        if pod := state.pods.get(one):
+            if not pod.cgroup_parent or not is_removed(CgroupRef(pod.cgroup_parent)):
+                return False
+            is_kubelets = KUBELET_CGROUP in pod.cgroup_parent
+            return is_kubelets or not any(each.phase in NOT_STARTED for each in state.containers_of(one))
+        record = state.containers.get(one)
+        if record is None or not record.cgroup.path or record.phase in NOT_STARTED:
+            return False
+        successors = (each for each in state.containers_of(record.pod_uid) if each.name == record.name)
+        is_followed = any(each.id != one and each.phase is not Phase.STOPPED for each in successors)
+        return is_followed and is_removed(record.cgroup)
 
 
 def watch_drift(

@@ -1,13 +1,20 @@
 """Pods that are over although the runtime did not say so."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
 from nri_plugin.agent.handler import ended_pods, untold_removal
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.watches import ENDED_PAUSE_S, SOON_S, EndedPodsWatch
+from nri_plugin.agent.watches import (
+    ENDED_PAUSE_S,
+    MOST_DROPPED,
+    MOST_LOOKED_AT,
+    SOON_S,
+    EndedPodsWatch,
+    LostRemovals,
+)
 from nri_plugin.core.engine import decide
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.state import State
@@ -16,10 +23,11 @@ from nri_plugin.wire.nri.events import (
     NRIEvent,
     RemoveContainer,
     RunPodSandbox,
+    StartContainer,
     StopContainer,
     Synchronize,
 )
-from nri_plugin.wire.nri.messages import ContainerState
+from nri_plugin.wire.nri.messages import ContainerState, Pod
 from tests.agent_fakes import Bench
 from tests.builders import container, cpus, machine, node, pod
 
@@ -142,3 +150,89 @@ def test_a_pod_that_holds_nothing_and_that_only_its_end_would_remove_is_looked_a
     state = decide(SMALL, state, RemoveContainer(shared, container(shared))).state
     assert [one.uid for one in ended_pods(state, lambda _: True)] == ["s"]
     assert ended_pods(decide(SMALL, State(), RunPodSandbox(shared)).state, lambda _: True) == []
+
+
+# Records whose removal was lost: they hold nothing, and would stay for ever
+
+
+CREATED = (RunPodSandbox, CreateContainer)
+STARTED = (*CREATED, StartContainer)
+BARE = replace(pod("x", "BestEffort"), cgroup_parent="/crictl/x")
+
+
+def after(*parts: tuple[Pod, Sequence[type]]) -> Bench:
+    bench = Bench(SMALL)
+    for one, kinds in parts:
+        for kind in kinds:
+            bench.ask(kind(one) if kind is RunPodSandbox else kind(one, container(one)))
+    return bench
+
+
+def looks(bench: Bench, times: int = 2) -> None:
+    drop = LostRemovals(bench.handler)
+    for number in range(times):
+        drop(1000.0 + 10 * number)
+
+
+@pytest.mark.parametrize(
+    ("one", "kinds", "is_gone", "times", "stays"),
+    [
+        (pod("s", "BestEffort"), STARTED, True, 2, False),
+        (pod("s", "BestEffort"), CREATED, True, 2, False),  # the kubelet made the cgroup before the container
+        (pod("s", "BestEffort"), STARTED, True, 1, True),
+        (pod("s", "BestEffort"), STARTED, False, 9, True),
+        (BARE, CREATED, True, 9, True),  # its cgroup comes with the first process
+        (BARE, STARTED, True, 2, False),
+        (replace(BARE, cgroup_parent=""), STARTED, True, 9, True),
+    ],
+)
+def test_a_pod_whose_cgroup_is_gone_at_two_looks_is_dropped(
+    one: Pod, kinds: Sequence[type], is_gone: bool, times: int, stays: bool
+) -> None:
+    bench = after((one, kinds))
+    bench.cgroups.missing = {one.cgroup_parent} if is_gone else set()
+    looks(bench, times)
+    assert (one.uid in bench.handler.state.pods) == stays
+    assert bool(bench.handler.state.containers) == stays
+    assert bench.checkpoint.saved == bench.handler.state
+
+
+@pytest.mark.parametrize(
+    ("successor", "is_gone", "stays"),
+    [(STARTED[1:], True, False), (CREATED[1:], True, False), (STARTED[1:], False, True), ((), True, True)],
+)
+@pytest.mark.parametrize("is_stop_lost", [False, True])
+def test_a_container_that_another_one_follows_is_dropped(
+    successor: Sequence[type], is_gone: bool, stays: bool, is_stop_lost: bool
+) -> None:
+    shared = pod("s", "BestEffort")
+    old = container(shared)
+    bench = after((shared, STARTED))
+    if not is_stop_lost:
+        bench.ask(StopContainer(shared, old))
+    new = replace(old, id="new", cgroups_path="/new")
+    for kind in successor:
+        bench.ask(kind(shared, new))
+    bench.cgroups.missing = {old.cgroups_path} if is_gone else set()
+    looks(bench)
+    assert (old.id in bench.handler.state.containers) == stays
+    assert ("new" in bench.handler.state.containers) == bool(successor)
+
+
+def test_a_look_at_lost_removals_has_an_end_and_a_few_looks_find_all() -> None:
+    many = [pod(f"s{number}", "BestEffort") for number in range(3 * MOST_LOOKED_AT // 2)]
+    bench = after(*((one, STARTED) for one in many))
+    bench.cgroups.missing = {one.cgroup_parent for one in many}
+    asked: list[CgroupRef] = []
+    is_removed = bench.cgroups.is_removed
+    bench.cgroups.is_removed = lambda ref: bool(asked.append(ref)) or is_removed(ref)  # type: ignore[method-assign]
+    drop, now, rounds = LostRemovals(bench.handler), 1000.0, 0
+    while bench.handler.state != State():
+        before = len(bench.handler.state.pods)
+        asked.clear()
+        now += SOON_S if drop(now) else ENDED_PAUSE_S
+        rounds += 1
+        assert len(asked) <= MOST_LOOKED_AT + MOST_DROPPED
+        assert before - len(bench.handler.state.pods) <= MOST_DROPPED
+    assert rounds < 40
+    assert now < 1060
