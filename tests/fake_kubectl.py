@@ -192,6 +192,9 @@ def _executed(cluster: Mapping[str, Any], pod: str, options: Mapping[str, str], 
         code = done.returncode
     else:
         code, output, errors = cluster["prepared"][pod][" ".join(words)]
+        if "-t" in options:
+            size = os.get_terminal_size(1)
+            sys.stdout.write(f"rows {size.lines} columns {size.columns} ")
         sys.stdout.write(output)
         sys.stderr.write(errors)
     if code:

@@ -5,6 +5,8 @@ progress line appears on a terminal at standard error after a second, and is wip
 files or pipes.
 """
 
+import codecs
+import errno
 import json
 import os
 import re
@@ -22,7 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
-from nri_plugin.model.bounds import visible
+from nri_plugin.model.bounds import visible, visible_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -73,10 +75,53 @@ def echo(text: str, *, err: bool = False, styled: bool = False) -> None:
     Args:
         text: may hold names of pods, of files and of other programs. It is JSON where the user asked for YAML.
         err: to standard error.
-        styled: whether the text has our own colours; the rest of it has passed `visible` already.
+        styled: whether the text has our own colours; foreign parts of it have passed `visible` already.
     """
     text = text if err else _in_yaml(text)
-    click.echo(text if styled else visible(text), err=err)
+    click.echo(_visible_but(COLOUR, text) if styled else visible(text), err=err)
+
+
+COLOUR = re.compile(r"\x1b\[[0-9;]{0,16}m")
+SCREEN = re.compile(r"\x1b\[(?:\?(?:25|1049)[hl]|[0-9;]{0,16}[HJKm])|\r")
+"""What `nri-pin top` draws with."""
+UNFINISHED = re.compile(r"\x1b(?:\[[?0-9;]{0,16})?\Z")
+CHUNK_BYTES = 1 << 16
+
+
+def relay(descriptor: int, *, is_screen: bool = False) -> None:
+    """Print what comes from another program until it ends; a program of another computer, so nothing of it is obeyed.
+
+    Args:
+        descriptor: to read from.
+        is_screen: keep the sequences that draw a screen.
+    """
+    decoder, rest = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while data := _piece(descriptor):
+        text, rest = rest + decoder.decode(data), ""
+        if is_screen:
+            cut = UNFINISHED.search(text)
+            text, rest = (text[: cut.start()], cut[0]) if cut else (text, "")
+        click.echo(_visible_but(SCREEN, text) if is_screen else visible(text), nl=False, color=True)
+    click.echo(visible(rest + decoder.decode(b"", final=True)), nl=False)
+
+
+def _piece(descriptor: int) -> bytes:
+    try:
+        return os.read(descriptor, CHUNK_BYTES)
+    except OSError as error:
+        if error.errno == errno.EIO:  # the program at the other end of a terminal has ended
+            return b""
+        raise
+
+
+def _visible_but(kept: re.Pattern[str], text: str) -> str:
+    """The text as `visible` spells it, except for these sequences."""
+    at = 0
+    parts: list[str] = []
+    for found in kept.finditer(text):
+        parts += visible(text[at : found.start()]), found[0]
+        at = found.end()
+    return "".join((*parts, visible(text[at:])))
 
 
 def _in_yaml(text: str) -> str:
@@ -289,7 +334,7 @@ class ProgressLine:
         if not self._is_seen or self._clock() < self._due:
             return
         self._due, self._is_written = self._clock() + AGAIN_S, True
-        sys.stderr.write(f"{WIPE}{text}")
+        sys.stderr.write(f"{WIPE}{visible_line(text)}")
         sys.stderr.flush()
 
     def wipe(self) -> None:

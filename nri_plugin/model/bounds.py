@@ -30,8 +30,9 @@ from typing import Final
 
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # controls but tab and end of line: C0, DEL, C1
-    "\u061c\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff"  # what changes the direction of text, or has no width
-    "\u2028\u2029]"  # further ends of lines
+    "\u061c\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # what changes the direction of text, or has no width
+    "\u2028\u2029"  # further ends of lines
+    "\ud800-\udfff]"  # bytes of names that are no UTF-8, which no output takes
 )
 
 

@@ -18,6 +18,7 @@ from nri_plugin.cli.state.source import agent_now, seen
 from nri_plugin.cli.topology.machine_view import CPUOwner
 from nri_plugin.cli.topology.picture import draw, in_encoding
 from nri_plugin.model import bits
+from nri_plugin.model.bounds import visible
 from nri_plugin.model.records import allocation_key, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
@@ -177,10 +178,10 @@ class TextReport:
             self._line(self._styled(line, colour))
 
     def _bold(self, text: str) -> str:
-        return click.style(text, bold=True) if self._colour else text
+        return click.style(visible(text), bold=True) if self._colour else text
 
     def _styled(self, text: str, colour: str) -> str:
-        return click.style(text, fg=colour) if self._colour and colour else text
+        return click.style(visible(text), fg=colour) if self._colour and colour else visible(text)
 
     def _lines(self, *texts: str) -> None:
         for text in texts:
@@ -190,7 +191,7 @@ class TextReport:
         """Print one line; pictures and tables (several lines) fit the width already."""
         if len(click.unstyle(text)) > self._width and "\n" not in text:
             text = "\n".join(_folded(click.unstyle(text), self._width))
-        click.echo(in_encoding(text, output_encoding()), color=self._colour)
+        echo(in_encoding(text, output_encoding()), styled=self._colour)
 
 
 def _restarted(step: Restart) -> str:

@@ -1,4 +1,8 @@
-"""The agents of a cluster: which pod runs the agent of a node, and which node or pod the user means."""
+"""The agents of a cluster: which pod runs the agent of a node, and which node or pod the user means.
+
+A pod is an agent by its namespace. Labels, owners and names of containers can be copied by anyone who may create pods in
+some namespace, and commands must not run in such a pod: what it prints would be taken for the health of the node.
+"""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,6 +13,8 @@ import click
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
 
 SELECTOR = "app.kubernetes.io/name=nri-pin"
+NAMESPACE = "nri-pin"
+"""Of the agents in the chart and in all manifests."""
 CONTAINER = "agent"
 """The container of the agent; its pod may have another one for the exporter, which lacks the machine's files."""
 
@@ -92,25 +98,38 @@ def find_agents(kubectl: Kubectl, namespace: str = "", node: str = "") -> dict[s
 
     Args:
         kubectl: of the cluster.
-        namespace: of the agents; empty for all namespaces.
+        namespace: of the agents; empty for `NAMESPACE`.
         node: only the agent of this node.
 
     Raises:
-        KubectlError: pods cannot be listed.
+        KubectlError: pods cannot be listed, or only other namespaces have pods that look like agents.
     """
-    where = ("--namespace", namespace) if namespace else ("--all-namespaces",)
+    chosen = namespace or NAMESPACE
+    found = _by_node(
+        one for one in _labelled(kubectl, node, "--namespace", chosen) if one.namespace == chosen
+    )
+    if not found and not namespace:
+        _refuse_others(kubectl, node)
+    return found
+
+
+def _labelled(kubectl: Kubectl, node: str, *where: str) -> list[AgentPod]:
     only = ("--field-selector", f"spec.nodeName={node}") if node else ()
+    found = kubectl.read("pods", *where, "--selector", SELECTOR, *only)["items"]
+    return [agent for pod in found if (agent := agent_pod(pod)) is not None]
+
+
+def _refuse_others(kubectl: Kubectl, node: str) -> None:
+    """Name the namespaces whose pods look like agents: a person decides whether one of them is that of the agents."""
     try:
-        found = kubectl.read("pods", *where, "--selector", SELECTOR, *only)["items"]
-    except KubectlError as error:
-        if error.is_forbidden and not namespace:
-            raise KubectlError(
-                f"{error.message}; where you may list pods of one namespace only, name that of the agents with "
-                "--agent-namespace",
-                is_forbidden=True,
-            ) from None
-        raise
-    return _by_node(agent for pod in found if (agent := agent_pod(pod)) is not None)
+        others = {one.namespace for one in _labelled(kubectl, node, "--all-namespaces")}
+    except KubectlError:
+        return  # it may not be allowed, and is only for a better sentence
+    if others:
+        raise KubectlError(
+            f"no agent in namespace {NAMESPACE}; namespaces with pods of the label {SELECTOR}: {', '.join(sorted(others))}. "
+            "Anyone who may create pods can label them so: name the namespace of the agents with --agent-namespace"
+        )
 
 
 def agent_pod(pod: Mapping[str, Any]) -> AgentPod | None:
@@ -167,7 +186,8 @@ def agent_of(kubectl: Kubectl, node: str, namespace: str = "") -> AgentPod:
     agent = find_agents(kubectl, namespace, node).get(node)
     if agent is None:
         raise KubectlError(
-            f"node {node} has no pod of the agent (label {SELECTOR}, container {CONTAINER}); "
+            f"node {node} has no pod of the agent (namespace {namespace or NAMESPACE}, label {SELECTOR}, "
+            f"container {CONTAINER}); "
             f"kubectl label node {node} nri-pin/enabled=true brings one where the DaemonSet is installed; "
             "where systemd or the runtime starts the agent, run nri-pin on the node itself"
         )
@@ -175,7 +195,9 @@ def agent_of(kubectl: Kubectl, node: str, namespace: str = "") -> AgentPod:
     return agent
 
 
-def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") -> NamedTarget:
+def target_of(
+    kubectl: Kubectl, word: str, namespace: str, container: str = "", agent_namespace: str = ""
+) -> NamedTarget:
     """The node or pod that a word names: node/NODE, pod/POD, NAMESPACE/POD, NAMESPACE/POD/CONTAINER, or a name alone.
 
     A name alone is that of a pod, else that of a node.
@@ -196,7 +218,7 @@ def target_of(kubectl: Kubectl, word: str, namespace: str, container: str = "") 
     try:
         return _pod(kubectl, word, namespace, container)
     except KubectlError as error:
-        if error.is_missing and _is_node(kubectl, word):
+        if error.is_missing and _is_node(kubectl, word, agent_namespace):
             return NamedTarget(word)
         raise
 
@@ -219,10 +241,10 @@ def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> NamedTa
     return NamedTarget(node, own, name, (container,) if container else names)
 
 
-def _is_node(kubectl: Kubectl, name: str) -> bool:
+def _is_node(kubectl: Kubectl, name: str, agent_namespace: str) -> bool:
     try:
         kubectl.read("node", name)
     except KubectlError as error:
         # Few users may list nodes; a node with an agent is one.
-        return error.is_forbidden and bool(find_agents(kubectl, node=name))
+        return error.is_forbidden and bool(find_agents(kubectl, agent_namespace, name))
     return True

@@ -18,7 +18,7 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from nri_plugin import __version__
-from nri_plugin.cli.kubectl.agents import AgentPod, NamedTarget, agent_of, find_agents, target_of
+from nri_plugin.cli.kubectl.agents import NAMESPACE, AgentPod, NamedTarget, agent_of, find_agents, target_of
 from nri_plugin.cli.kubectl.fleet import ask, ask_all, decoded
 from nri_plugin.cli.kubectl.nodes import ANSWER_S, LEGEND, NodeRow, as_facts, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
@@ -55,7 +55,7 @@ def common_options(function: F) -> F:
     for name in reversed(CONNECTION_HELP):
         metavar = "FILE" if name == "kubeconfig" else "NAME"
         function = _common(name, metavar=metavar, help=CONNECTION_HELP[name])(function)
-    agents = "The namespace of the agents; default: all namespaces are searched."
+    agents = f"The namespace of the agents; default: {NAMESPACE}. Pods of no other one are asked."
     function = _common("agent-namespace", metavar="NAME", help=agents)(function)
     namespace = "The namespace of the pod; default: that of the context."
     return _common("namespace", "-n", metavar="NAME", help=namespace)(function)
@@ -243,9 +243,10 @@ def node_command(name: str, own: NodeCommand) -> click.Command:
             return _on_all(kubectl, _option(ctx, "agent_namespace"), asked, output_format)
         if not words or words[0].startswith("-"):
             raise click.UsageError("name a pod, node/NODE, or --all-nodes", ctx)
-        target = target_of(kubectl, words[0], namespace, container)
+        agents = _option(ctx, "agent_namespace")
+        target = target_of(kubectl, words[0], namespace, container, agents)
         about = own.about(target) if own.about and target.pod else []
-        agent = agent_of(kubectl, target.node, _option(ctx, "agent_namespace"))
+        agent = agent_of(kubectl, target.node, agents)
         if agent.unready:
             echo(f"{PROGRAM}: the agent of node {agent.node} is not ready: {agent.unready}", err=True)
         return _on_one(kubectl, agent, _command(own, (*about, *words[1:]), output_format), output_format)

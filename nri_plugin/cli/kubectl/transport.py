@@ -5,14 +5,20 @@ pod as its last line on standard error, which tells such a failure from a failur
 """
 
 import json
+import os
 import re
+import signal
 import subprocess
-import sys
+import termios
+import tty
 from collections.abc import Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryFile
 from typing import Any
 
 import click
+
+from nri_plugin.cli.output import relay
 
 PROGRAM = "kubectl"
 TERMINATED = re.compile(r"^command terminated with exit code (\d+)$", re.MULTILINE)
@@ -61,7 +67,7 @@ class Kubectl:
         Raises:
             KubectlError: kubectl failed.
         """
-        done = self._run(["get", *self.options, *words, "-o", "json"], captures=True)
+        done = self._run(["get", *self.options, *words, "-o", "json"])
         if done.returncode:
             raise failure(done.stderr)
         return json.loads(done.stdout)
@@ -80,7 +86,7 @@ class Kubectl:
         Args:
             pod: the words that name pod and container for `kubectl exec`.
             words: the program and its arguments.
-            captures: return the output; else it goes to standard output while the program runs.
+            captures: return the output; else it goes to standard output while the program runs, as `relay` shows it.
             has_terminal: give the program the terminal, for reading keys.
             timeout_s: give up after that time.
 
@@ -89,7 +95,10 @@ class Kubectl:
         """
         terminal = ["-i", "-t"] if has_terminal else []
         command = ["exec", *self.options, *pod, *terminal, "--", *words]
-        done = self._run(command, captures=captures, keeps_errors=not has_terminal, timeout_s=timeout_s)
+        if captures:
+            done = self._run(command, timeout_s=timeout_s)
+        else:
+            done = _relayed_screen(command) if has_terminal else _relayed(command)
         complaint = done.stderr or ""
         ended = TERMINATED.search(complaint)
         if ended:
@@ -99,31 +108,72 @@ class Kubectl:
         return ExecAnswer(done.returncode, done.stdout or "", complaint.strip())
 
     def _run(
-        self,
-        words: Sequence[str],
-        *,
-        captures: bool,
-        keeps_errors: bool = True,
-        timeout_s: float | None = None,
+        self, words: Sequence[str], *, timeout_s: float | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        sys.stdout.flush()
         try:
             return subprocess.run(
                 [PROGRAM, *words],
-                stdin=None if not keeps_errors else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if captures else None,
-                stderr=subprocess.PIPE if keeps_errors else None,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
                 encoding="utf-8",
                 errors="replace",
                 timeout=timeout_s,
                 check=False,
             )
         except FileNotFoundError:
-            raise KubectlError(
-                "kubectl is not on the PATH; install it, or run nri-pin on the node itself"
-            ) from None
+            raise _missing() from None
         except subprocess.TimeoutExpired:
             raise KubectlError(f"no answer in {timeout_s:.0f} s") from None
+
+
+def _missing() -> KubectlError:
+    return KubectlError("kubectl is not on the PATH; install it, or run nri-pin on the node itself")
+
+
+def _relayed(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run kubectl and show its output while it runs."""
+    with TemporaryFile() as errors:
+        try:
+            process = subprocess.Popen(
+                [PROGRAM, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors
+            )
+        except FileNotFoundError:
+            raise _missing() from None
+        with process:
+            assert process.stdout is not None
+            relay(process.stdout.fileno())
+        errors.seek(0)
+        return subprocess.CompletedProcess(
+            words, process.returncode, "", errors.read().decode("utf-8", "replace")
+        )
+
+
+def _relayed_screen(words: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    """Run kubectl with the terminal as its input, and show its output as a screen while it runs.
+
+    kubectl tells the program the size of the terminal that is its output, and every change of it.
+    """
+    ours, theirs = os.openpty()
+    tty.setraw(theirs)
+    former = signal.getsignal(signal.SIGWINCH)
+    try:
+        termios.tcsetwinsize(theirs, termios.tcgetwinsize(1))
+        process = subprocess.Popen([PROGRAM, *words], stdout=theirs)
+        os.close(theirs)
+
+        def on_resize(_number: int, _frame: object) -> None:
+            termios.tcsetwinsize(ours, termios.tcgetwinsize(1))
+            process.send_signal(signal.SIGWINCH)
+
+        signal.signal(signal.SIGWINCH, on_resize)
+        with process:
+            relay(ours, is_screen=True)
+        return subprocess.CompletedProcess(words, process.returncode, "", "")
+    except FileNotFoundError:
+        raise _missing() from None
+    finally:
+        signal.signal(signal.SIGWINCH, former)
+        os.close(ours)
 
 
 def failure(complaint: str) -> KubectlError:

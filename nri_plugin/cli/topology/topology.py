@@ -98,7 +98,7 @@ def command(
     if wants_conversion:
         if root is not None or state is not None or sum(sources) == 0:
             raise click.UsageError("--convert takes a description, and neither --root nor --state")
-        click.echo(converted(name or machine or ""), nl=False)
+        echo(converted(name or machine or "").removesuffix("\n"))
         return
     view = _view(name if machine is None else machine, root, state)
     if output_format == "json":

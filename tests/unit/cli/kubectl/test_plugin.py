@@ -2,7 +2,12 @@
 
 import json
 import os
+import pty
 import shlex
+import sys
+import termios
+from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -474,13 +479,107 @@ def test_a_missing_right_is_said_with_the_next_step(cluster: Cluster, capsys) ->
     assert "kubectl auth can-i --list shows your rights" in told
     cluster.forbidden = ["pods everywhere"]
     cluster.save()
-    assert run("nodes") == 1
-    assert "name that of the agents with --agent-namespace" in capsys.readouterr().err
-    assert run("nodes", "--agent-namespace", "nri-pin") == 0
+    assert run("nodes") == 0
     cluster.forbidden = ["nodes"]
     cluster.save()
     assert run("show", "nobody") == 1
     assert 'pods "nobody" not found' in capsys.readouterr().err
+
+
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x1b[31mall is well\x1b[0m \x9b2J \u202e\u2066 \x08over\n"
+SPELLED = "\\x1b]0;title\\x07\\x1b[2J\\x1b[31mall is well\\x1b[0m \\u009b2J \\u202e\\u2066 \\x08over\n"
+
+
+def spoof(namespace: str, node: str = "a") -> Object:
+    """A pod that a tenant made to look like an agent, owner and readiness included."""
+    pod = agent_object(node, name="x")
+    owner = {"kind": "DaemonSet", "name": "nri-pin", "controller": True}
+    pod["metadata"] |= {"namespace": namespace, "ownerReferences": [owner]}
+    return pod
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("show", "db-0", "-n", "shop"),
+        ("explain", "node/a", "--cpu", "1"),
+        ("doctor", "--all-nodes"),
+        ("nodes",),
+        ("version",),
+    ],
+)
+@pytest.mark.parametrize("real", ["ready", "unready", "elsewhere", "absent"])
+def test_a_pod_of_another_namespace_is_never_asked(
+    cluster: Cluster, words: tuple[str, ...], real: str, capsys
+) -> None:
+    agents = {"ready": [agent_object("a")], "unready": [agent_object("a", ready=False)]}
+    agents["elsewhere"], agents["absent"] = [spoof("platform")], []
+    cluster.pods = [spoof("aaa"), *agents[real], spoof("zzz"), pod_object("db-0", "a")]
+    cluster.prepared["x"] = {}
+    cluster.save()
+    run(*words)
+    executed = [one for one in cluster.asked() if one[0] == "exec"]
+    assert all(one[one.index("--namespace") + 1] == "nri-pin" for one in executed)
+    assert bool(executed) == (real in agents and bool(agents[real]) and real != "elsewhere")
+    if not executed:
+        shown = capsys.readouterr().err
+        assert "aaa, platform, zzz" in shown if real == "elsewhere" else "aaa, zzz" in shown
+        assert "--agent-namespace" in shown
+
+
+def test_agents_of_a_named_namespace_are_asked(cluster: Cluster, capsys) -> None:
+    cluster.pods = [spoof("aaa"), spoof("platform")]
+    cluster.prepared["x"] = {"room": (0, "62 of 62\n", "")}
+    cluster.save()
+    assert run("room", "node/a", "--agent-namespace", "platform") == 0
+    assert capsys.readouterr().out == "62 of 62\n"
+    (executed,) = (one for one in cluster.asked() if one[0] == "exec")
+    assert executed[1:3] == ["--namespace", "platform"]
+
+
+@pytest.mark.parametrize(
+    "words", [("doctor", "node/a"), ("doctor", "--all-nodes"), ("doctor", "-A", "-o", "json")]
+)
+def test_control_characters_of_a_node_are_spelled(cluster: Cluster, words: tuple[str, ...], capfd) -> None:
+    form = " -o json" if "json" in words else ""
+    cluster.pods = [agent_object("a")]
+    cluster.prepared["nri-pin-a"] = {f"doctor{form}": (3, HOSTILE, HOSTILE)}
+    cluster.save()
+    run(*words)
+    shown = capfd.readouterr()
+    text = shown.out + shown.err
+    assert text.isprintable() or set(text) - set("\n") == {one for one in text if one.isprintable()}
+    if not form:
+        assert SPELLED.strip() in shown.out
+        assert text.count("all is well") == 2
+
+
+def test_a_screen_of_a_node_draws_and_does_nothing_else(cluster: Cluster) -> None:
+    cluster.pods = [agent_object("a")]
+    drawn = "\x1b[?1049h\x1b[?25l\x1b[2J\x1b[1;1H\x1b[1;36mtop\x1b[0m\x1b[K"
+    cluster.prepared["nri-pin-a"] = {"top": (0, drawn + HOSTILE, "")}
+    cluster.save()
+    shown = on_terminal("top", "node/a")
+    assert drawn in shown
+    assert not {"\x1b]", "\x9b", "\u202e", "\x07"} & {*shown, *map("".join, pairwise(shown))}
+    assert "\\x1b]0;title\\x07" in shown
+    assert "rows 31 columns 97" in shown
+
+
+def on_terminal(*words: str) -> str:
+    """What `kubectl nri-pin` prints on a terminal of 97 columns."""
+    pid, master = pty.fork()
+    if not pid:
+        termios.tcsetwinsize(0, (31, 97))
+        run_it = "import sys; from nri_plugin.__main__ import kubectl; sys.exit(kubectl())"
+        os.execv(sys.executable, [sys.executable, "-c", run_it, *words])
+    shown = b""
+    with suppress(OSError):
+        while piece := os.read(master, 1 << 16):
+            shown += piece
+    os.close(master)
+    assert os.waitpid(pid, 0)[1] == 0
+    return shown.decode()
 
 
 def test_an_agent_that_is_not_ready_is_said(cluster: Cluster, capsys) -> None:
