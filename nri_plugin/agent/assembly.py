@@ -9,6 +9,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nri_plugin.agent.affinity import InheritedAffinities
 from nri_plugin.agent.checkpoint_saver import LOOK_PAUSE_S
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
@@ -155,6 +156,9 @@ class Assembly:
             handler, loop, log, drift, lambda: link.is_synchronized, feed.machine_changed
         )
         feed.untold = lambda: untold.names
+        affinities = InheritedAffinities(
+            handler, loop, log, metrics.count_affinity if metrics else lambda _result: None
+        )
         failures = FailedCreations()
         feed.failed_creations = lambda: failures.in_a_row
         owners = OtherOwners(log, loop.clock, metrics.count_other_owner if metrics else None, failures)
@@ -164,7 +168,7 @@ class Assembly:
             metrics.follow_quiet(quiet)
         late = LateWriter(handler, loop)
         late.start()
-        others = (late, drift, owners, quiet, untold)
+        others = (late, drift, owners, quiet, untold, affinities)
         return (*others, settings) if settings else others
 
     def _hears_other_annotations(self) -> bool:

@@ -44,6 +44,7 @@ from nri_plugin.host.cgroup_write import MOST_NESTED, WritableCgroups
 from nri_plugin.host.cpu_quota import CPUQuotas
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.partitions import ON_V1, Partitions, Settled, end_all
+from nri_plugin.host.task_affinity import InheritedAffinity, inherited
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef
@@ -234,6 +235,14 @@ class CpusetWriter:
     def has_processes(self, one: ContainerCgroup) -> bool:
         """Return whether a process is in the cgroup; True where that cannot be seen."""
         return self._cgroups is not None and not is_empty(self._cgroups, one.path)
+
+    def inherited_affinity(self, target: CgroupRef) -> InheritedAffinity | None:
+        """Return the CPU affinity that a container has from the runtime; None for none, or where it cannot be seen.
+
+        Raises:
+            HostError: unreadable.
+        """
+        return inherited(self._cgroups, target) if self._cgroups else None
 
     def _carry_out(self, checked: CheckedWrites) -> Iterator[tuple[CpusetWrite, HostError | None]]:
         """Yield each write with its error. In place of a slice that could not be written come the files below it."""

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from nri_plugin.agent.affinity import RESULTS as AFFINITY_RESULTS
 from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
@@ -361,6 +362,12 @@ class Metrics:
             "seen_at",
             OwnerEvidence,
         )
+        self._affinities = self._by_label(
+            "nri_pin_inherited_affinities_total",
+            "Containers that ran on a part of their CPUs, because they have the CPU affinity of the runtime, by result.",
+            "result",
+            AFFINITY_RESULTS,
+        )
         self._quotas_written_back = self._by_label(
             "nri_pin_cpu_quotas_written_back_total",
             "CPU quotas that were written back and lifted again, by how that was noticed.",
@@ -409,6 +416,10 @@ class Metrics:
     def count_other_owner(self, evidence: OwnerEvidence) -> None:
         """Count evidence of another CPU manager."""
         self._other_owners[evidence].inc()
+
+    def count_affinity(self, result: str) -> None:
+        """Count a container with the CPU affinity of the runtime."""
+        self._affinities[result].inc()
 
     def count_quota(self, noticed_by: NoticedBy) -> None:
         """Count a CPU quota that was written back."""

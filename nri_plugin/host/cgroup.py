@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Self, TypeVar
 
 from cgroupspy.controllers import Controller
@@ -390,6 +391,9 @@ PREFIXES = ("cri-containerd-", "crio-", "docker-")
 MONITOR = "crio-conmon-"
 """CRI-O's monitor of a container lies beside it; it is no container."""
 PROCESSES, EVENTS = "cgroup.procs", "cgroup.events"
+MOST_PROCESSES, MOST_PIDS = 1 << 16, 1 << 13
+"""Bytes of one list of processes, and processes of a container, that are read."""
+
 HOST_PIDS = 0xEFFFFFFC
 """The inode of the first PID namespace. Source: kernel include/linux/proc_ns.h, PROC_PID_INIT_INO."""
 
@@ -498,6 +502,21 @@ def is_empty(cgroups: Cgroups, path: str) -> bool:
                 return False
         coming += [os.path.join(folder, name) for name in _names(cgroups.tree.directory, folder)]
     return told and not coming
+
+
+def processes(cgroups: Cgroups, ref: CgroupRef) -> list[int]:
+    """The processes in the container's cgroup and below it, the first of many; those that have no number here are left out.
+
+    Raises:
+        HostError: the name leaves the tree.
+    """
+    found: list[int] = []
+    for folder, _, _ in islice(os.walk(cgroups.directory(ref)), MOST_FOLDERS):
+        with suppress(OSError), open(os.path.join(folder, PROCESSES), "rb") as file:
+            found += [int(word) for word in file.read(MOST_PROCESSES).split() if word.isdigit()]
+        if len(found) > MOST_PIDS:
+            break
+    return [pid for pid in found if pid]
 
 
 def _tops(directory: str) -> Iterator[str]:

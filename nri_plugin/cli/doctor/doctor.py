@@ -72,7 +72,7 @@ def command(
 
 def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
     """Collect the evidence and judge it."""
-    from nri_plugin.cli.doctor import agent, kubelet, machine, reach, runtime
+    from nri_plugin.cli.doctor import affinity, agent, kubelet, machine, reach, runtime
     from nri_plugin.cli.doctor.evidence import Asked, collect
     from nri_plugin.cli.doctor.view import NodeView, is_in_pod
     from nri_plugin.config.checks import HOST_MOUNT, present
@@ -85,7 +85,7 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
         )
     seen = collect(view, Asked(config, runtime_config, state_dir))
     return {
-        "container runtime": tuple(runtime.judge(seen.runtime)),
+        "container runtime": (*runtime.judge(seen.runtime), *affinity.judge(seen.affinity)),
         "kubelet": tuple(kubelet.judge(seen.kubelet)),
         "cgroups": tuple(machine.judge_cgroups(seen.cgroups)),
         "kernel and machine": tuple(machine.judge_kernel(seen.kernel)),

@@ -12,7 +12,8 @@ from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
-from nri_plugin.cli.doctor import kubelet_files, machine_files, runtime_files
+from nri_plugin.cli.doctor import affinity, kubelet_files, machine_files, runtime_files
+from nri_plugin.cli.doctor.affinity import AffinityEvidence
 from nri_plugin.cli.doctor.agent import AgentEvidence
 from nri_plugin.cli.doctor.kubelet import KubeletEvidence
 from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
@@ -54,6 +55,7 @@ class DoctorEvidence:
     """All evidence, by group."""
 
     runtime: RuntimeEvidence
+    affinity: AffinityEvidence
     kubelet: KubeletEvidence
     cgroups: CgroupEvidence
     kernel: KernelEvidence
@@ -108,6 +110,7 @@ class _Collector:
     def collect(self) -> DoctorEvidence:
         return DoctorEvidence(
             self.runtime,
+            self._affinity(),
             self.kubelet,
             self._cgroups(),
             KernelEvidence(
@@ -196,6 +199,13 @@ class _Collector:
             self.view.names(default.config_dir),
             config.plugin_name if config else OUR_PROGRAM,
         )
+
+    def _affinity(self) -> AffinityEvidence:
+        topology, status = self.known_topology, self.status
+        if topology is None or not self.runtime_name:
+            return AffinityEvidence()
+        pool = status.state.shared_pool(status.node) if status else topology.online
+        return affinity.read(self.view, self.running, self.runtime_process, UNITS[self._files_of], pool)
 
     @cached_property
     def plugin(self) -> tuple[str, str] | None:

@@ -36,6 +36,7 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.core.drift import disturbed
 from nri_plugin.core.outdated import overcommitted
 from nri_plugin.host.cgroup import Cgroups, ContainerCgroup, container_cgroups, is_empty, is_told, runs_on
+from nri_plugin.host.task_affinity import InheritedAffinity, inherited
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef, Phase, named, pod_of
@@ -48,19 +49,21 @@ from nri_plugin.policy.memory_state import memory_machine
 
 @dataclass(frozen=True, slots=True)
 class ObservedCpuset:
-    """The cgroup of a running container.
+    """The cgroup of a running container, and its processes.
 
     Attributes:
         row: the container.
         cpus: of its processes; None when there is no such cgroup or it cannot be read.
         mems: memory nodes of its processes; None when not known.
         problem: why it could not be read; empty when it could.
+        affinity: the CPU affinity of the runtime, where it keeps the processes off some of these CPUs.
     """
 
     row: StateRow
     cpus: CPUSet | None
     mems: NodeMask | None
     problem: str = ""
+    affinity: InheritedAffinity | None = None
 
     @property
     def wanted_cpus(self) -> CPUSet:
@@ -115,7 +118,7 @@ def _look_at(cgroups: Cgroups, row: StateRow) -> ObservedCpuset:
         cpus = _cpus(cgroups, ref)
         if cpus is None:
             return ObservedCpuset(row, None, None, str(cgroups.missing_error(ref)))
-        return ObservedCpuset(row, cpus, _mems(cgroups, ref))
+        return ObservedCpuset(row, cpus, _mems(cgroups, ref), affinity=inherited(cgroups, ref))
     except HostError as error:
         return ObservedCpuset(row, None, None, str(error))
 
@@ -239,6 +242,11 @@ def differences(one: ObservedCpuset) -> list[str]:
     found = []
     if one.has_other_cpus:
         found.append(f"{name} runs on CPUs {one.cpus or 'none'} and should run on {one.wanted_cpus}")
+    if one.affinity is not None and one.affinity.is_narrow:
+        found.append(
+            f"{name} runs on CPUs {one.affinity.cpus} of {one.affinity.granted}: it has the CPU affinity of the runtime that "
+            "started it"
+        )
     if one.has_other_mems:
         found.append(
             f"{name} has its memory on NUMA nodes {one.mems or 'none'} and should have it on {one.wanted_mems}"
