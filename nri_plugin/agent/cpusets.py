@@ -220,9 +220,9 @@ class CpusetWriter:
         """
         return self._cgroups.directories(target) if self._cgroups else []
 
-    def folders(self) -> Iterator[str]:
+    def folders(self, state: State) -> Iterator[str]:
         """Yield the cgroups above containers, see `host.cgroup.kubelet_folders`."""
-        return kubelet_folders(self._cgroups) if self._cgroups else iter(())
+        return kubelet_folders(self._cgroups, state) if self._cgroups else iter(())
 
     def path_of(self, directory: str) -> str:
         """Return the path of a directory below the root of the tree."""

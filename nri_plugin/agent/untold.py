@@ -82,12 +82,13 @@ class UntoldContainers:
             self._drop([path for path, one in self._found.items() if is_told(after, one)])
             if after.allocations is not outcome.before.allocations:
                 self._drift.look_at_untold()
-        # Before the first one, containers that were created without an agent are not known either.
-        if isinstance(outcome.event, Synchronize):
+        # Before the first one, containers that were created without an agent are not known either. The first pod tells where
+        # the kubelet's cgroups are.
+        if isinstance(outcome.event, Synchronize) or (after.pods and not outcome.before.pods):
             self._loop.set_timer("untold", self._loop.clock(), self._sweep)
 
     def _sweep(self) -> None:
-        self._walk, self._walked = self._handler.cpusets.folders(), set()
+        self._walk, self._walked = self._handler.cpusets.folders(self._handler.state), set()
         self._step()
 
     def _step(self) -> None:

@@ -415,15 +415,30 @@ class ContainerCgroup:
 
 def container_cgroups(cgroups: Cgroups) -> Iterator[ContainerCgroup]:
     """All of them, pod by pod."""
-    for folder in kubelet_folders(cgroups):
-        yield from containers_in(cgroups, folder)
-
-
-def kubelet_folders(cgroups: Cgroups) -> Iterator[str]:
-    """The cgroups above containers: the kubelet's top, QoS classes and pods, as paths below the root of the tree."""
     for top in _tops(cgroups.tree.directory):
+        for folder in _folders(cgroups.tree.directory, top):
+            yield from containers_in(cgroups, folder)
+
+
+def kubelet_folders(cgroups: Cgroups, state: State) -> Iterator[str]:
+    """The cgroups above containers: the kubelet's top, QoS classes and pods, as paths below the root of the tree.
+
+    Only of the kubelet whose pods the runtime reports: another one on this machine has an agent of its own, or none.
+    """
+    tops = {_top_above(pod.cgroup_parent) for pod in state.pods.values()}
+    for top in sorted(filter(None, tops)):
         yield top
         yield from _folders(cgroups.tree.directory, top)
+
+
+def _top_above(parent: str) -> str:
+    """The kubelet's top above the cgroup of a pod; empty where there is none."""
+    with suppress(HostError):
+        parts = cgroup_path(CgroupRef(parent)).split("/")
+        for count, name in enumerate(parts[:-1], 1):
+            if TOP.fullmatch(name):
+                return "/".join(parts[:count])
+    return ""
 
 
 def containers_in(cgroups: Cgroups, folder: str) -> Iterator[ContainerCgroup]:

@@ -96,7 +96,7 @@ def reset(found: InheritedAffinity) -> None:
     """Let the processes of a container run on all CPUs of their cgroup, those with the inherited mask.
 
     Raises:
-        HostError: the kernel refused: the container belongs to another user, and CAP_SYS_NICE is missing.
+        HostError: the kernel refused: the container has more capabilities or another user, and CAP_SYS_NICE is missing.
     """
     for pid in found.pids:
         for task in _tasks(pid):

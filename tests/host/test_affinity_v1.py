@@ -132,7 +132,7 @@ def test_a_program_that_has_chosen_its_cpus_keeps_them(
         assert scene.counted == []
 
 
-def test_a_container_of_another_user_is_left_and_told(
+def test_a_container_with_more_rights_than_the_agent_is_left_and_told(
     scene: Scene, cgroup: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(*_: object) -> None:

@@ -6,15 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, named
-from nri_plugin.cli.doctor.runtime_files import NOWHERE, UNITS, FileLine
+from nri_plugin.cli.doctor.runtime_files import DISTRIBUTIONS, NOWHERE, UNITS, FileLine
 from nri_plugin.cli.doctor.view import NodeView, Process
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 
 STARTERS = (*UNITS.values(), "containerd-shim", "conmon")
 """Programs that containers inherit from; 15 characters of a name are kept by the kernel."""
-
-WITH_A_RUNTIME = ("k3s", "k3s-agent", "rke2-server", "rke2-agent", "k0scontroller", "k0sworker")
-"""Units of programs that start a containerd of their own, which has their mask."""
 
 MANAGER = "/etc/systemd/system.conf"
 FOLDERS = tuple(f"{top}/systemd/system" for top in ("/usr/lib", "/lib", "/run", "/etc"))
@@ -59,7 +56,14 @@ def read(
     if version and (int(version[1]), int(version[2])) < FIRST_TO_KEEP:
         return AffinityEvidence()
     own = view.unit_of(runtime.pid) if runtime else ""
-    units = [own] if own else [f"{name}.service" for name in (unit, *WITH_A_RUNTIME)]
+    units = (
+        [own]
+        if own
+        else [
+            f"{name}.service"
+            for name in (unit, *(name for one in DISTRIBUTIONS for name in one.runtime_units))
+        ]
+    )
     settings = [(name, *_setting(view, name)) for name in units]
     unit, mask, place = next((one for one in settings if one[1]), settings[0])
     shims, _ = view.services(processes, lambda process: process.name in STARTERS[-2:], in_containers=True)

@@ -20,7 +20,7 @@ from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
 from nri_plugin.cli.doctor.machine import CgroupEvidence, KernelEvidence
 from nri_plugin.cli.doctor.reach import ReachEvidence
 from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
-from nri_plugin.cli.doctor.runtime_files import CONTAINERD, BrokenFile, Distribution, NRISettings
+from nri_plugin.cli.doctor.runtime_files import CONTAINERD, UNITS, BrokenFile, Distribution, NRISettings
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.checks import Capacity

@@ -160,6 +160,16 @@ def test_a_sandbox_and_a_container_that_are_reported_in_order_are_left_alone(
     assert scene.cpus(f"{LATE}/{late.id}") == "0-15"
 
 
+def test_containers_of_another_kubelet_on_the_machine_are_left_alone(make: Callable[..., Scene]) -> None:
+    scene = make()
+    for name in ("sandbox", "app"):
+        scene.make(f"other/{LATE}/{name}")
+    scene.connect()
+    scene.pass_time(SWEEP_PAUSE_S)
+    assert scene.cpus(f"other/{LATE}/app") == "0-15"
+    assert scene.untold.names == ()
+
+
 def test_a_sandbox_that_is_never_reported_is_found_after_a_moment(make: Callable[..., Scene]) -> None:
     scene = make()
     scene.connect()
