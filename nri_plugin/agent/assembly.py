@@ -6,6 +6,7 @@ parts share one loop and one state, which only the handler changes.
 
 import gc
 import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
 from nri_plugin.agent.outcome import Observer
 from nri_plugin.agent.pod_facts import PodResourcesClient
-from nri_plugin.agent.pod_news import PodNewsWatch
+from nri_plugin.agent.pod_news import PodNewsWatch, reject_pod
 from nri_plugin.agent.recorder import build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.agent.startup import Watchers, build_handler
@@ -129,6 +130,7 @@ class Assembly:
             lambda: (handler.node, handler.state),
             feed,
             lambda: link.runtime,
+            reject=lambda row: loop.post(partial(reject_pod, handler, row)),
             log=log,
             observing=config.observe,
             start=loop.start_thread,

@@ -18,8 +18,8 @@ The runtime waits until step 8. Steps 9 to 11 follow the answer. `Handler.answer
 `read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of
 the same loop, so they work between two requests.
 
-Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves memory,
-checkpoint and cgroups as they were.
+Invariant: the state in memory changes only when every step up to 6 succeeded. A refused container leaves allocations and
+cgroups as they were; memory and checkpoint keep that its pod was refused.
 """
 
 import logging
@@ -260,7 +260,8 @@ class Handler:
         flow.from_memory = remembered is not None
         flow.decision = remembered or self._decide(self.node, self.state, creation)
         if remembered is None:
-            self._refusals.keep(self.node, self.state, creation, flow.decision)
+            # A refusal is kept with the pod, so the next try comes to the state of this decision.
+            self._refusals.keep(self.node, flow.decision.state, creation, flow.decision)
 
     def _carry_out(self, flow: RequestFlow) -> RequestReply:
         """Steps 4 to 7.
@@ -271,6 +272,9 @@ class Handler:
             WriteError: a cpuset could not be written.
         """
         if flow.decision.refusal is not None:
+            if flow.decision.state is not self.state:
+                self._save(flow)
+                self.state = flow.decision.state
             return RequestReply(refusal=str(flow.decision.refusal))
         # Step 4: before anything outside of memory depends on the decision.
         checked = check(self.node, self.state, flow.event, flow.decision)

@@ -378,18 +378,20 @@ class PodFactsLookup:
             return event
         # 2: the exporter's answer wins over the runtime's message: the kubelet gave the devices.
         known = self._asked(event, request.deadline, devices=devices_count)
+        informed = InformedCreate(event, facts=known.facts, has_ended=known.has_ended)
         if not devices_count:
-            return InformedCreate(event, facts=known.facts) if known.facts else event
+            return informed if known.facts or known.has_ended else event
         # 3: sysfs; None where the container has more devices than are located.
         devices = self._located(event) if known.devices is None else known.devices
         if devices == () and known is NOTHING:
-            return InformedCreate(event)
+            return informed
         # 4: hints of too many devices would take too long; their pod's author chose the number.
         if devices is None or has_too_many_devices(devices, known.pod_devices):
             event = without_devices(event)
             self._cuts.tell(event)
-            return InformedCreate(event, facts=known.facts)
-        return InformedCreate(event, devices, known.pod_devices, known.facts, _bounded(devices, known))
+            return replace(informed, event=event)
+        others = _bounded(devices, known)
+        return replace(informed, devices=devices, pod_devices=known.pod_devices, devices_by_container=others)
 
     def _listed(self, event: Synchronize) -> Synchronize:
         """Return the event with the claims of its containers checked; the same where none has any."""

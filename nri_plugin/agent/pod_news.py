@@ -16,12 +16,13 @@ from threading import Thread
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import NoAnswerError, allocates, asks_for_hints
+from nri_plugin.agent.status_client import RejectRow
 from nri_plugin.core.decision import ExporterAnswer
-from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, could_be_completed, not_created
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodRejected, could_be_completed, not_created
 from nri_plugin.core.requests import has_too_many_devices
 from nri_plugin.core.reuse import live_keys
 from nri_plugin.model.options import Node
-from nri_plugin.model.records import PodRecord, pod_of
+from nri_plugin.model.records import PodRecord, PodRefusal, pod_of
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.process.loop import Loop
@@ -139,6 +140,13 @@ class PodNewsWatch:
             given = answer.devices_by_container
             is_too_much = has_too_many_devices(*(devices for _, devices in given))
             self._handler.take(PodFactsTold(pod, answer.facts, () if is_too_much else given))
+
+
+def reject_pod(handler: Handler, row: RejectRow) -> None:
+    """Pass on that the exporter wants to set a pod to Failed."""
+    pod = handler.state.pods.get(row.reject_pod)
+    if pod is not None:
+        handler.take(PodRejected(_message(pod), PodRefusal(row.reason, row.message)))
 
 
 def incomplete_pods(node: Node, state: State) -> list[str]:

@@ -1,4 +1,4 @@
-"""The line of the agent's status socket, and its readers: once, or for as long as the agent lives.
+"""The line of the agent's status socket, its readers, and the one question that a reader may ask.
 
 The agent writes one JSON object on a line:
 
@@ -9,11 +9,16 @@ The agent writes one JSON object on a line:
 
 A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
 The rows of pods, containers and allocations are those of the checkpoint.
+
+A reader may write one line, `RejectRow`: it asks to set a refused pod to Failed. The agent admits no container of the pod from
+then on, and the next status shows that (`PodRefusal.is_final`). If a container of the pod lives, nothing changes.
 """
 
 import logging
 import socket
-from collections.abc import Callable, Container, Iterator, Sequence
+import time
+from collections.abc import Callable, Container, Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,9 +27,10 @@ from msgspec import Struct
 
 from nri_plugin import __version__
 from nri_plugin.checkpoint.rows import AllocationRow, SavedContainer, SavedPod, state_from, state_rows
+from nri_plugin.core.reuse import lives
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node, Options
-from nri_plugin.model.records import Allocation, Phase, is_whole_pod, owner_of, pod_of
+from nri_plugin.model.records import Allocation, Phase, PodRefusal, is_whole_pod, owner_of, pod_of
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
@@ -35,6 +41,18 @@ LINE_BYTES = 64 << 20
 """The longest line that is read; a status of 10,000 containers has a twentieth of it."""
 
 
+class RejectRow(Struct, frozen=True, forbid_unknown_fields=True):
+    """The line by which the exporter asks to set a pod to Failed.
+
+    Attributes:
+        reason: for the case that the agent has not kept why the pod was refused, as `message`.
+    """
+
+    reject_pod: str
+    reason: str
+    message: str
+
+
 class RefusalRow(Struct, frozen=True):
     """A container that was refused.
 
@@ -42,6 +60,7 @@ class RefusalRow(Struct, frozen=True):
         number: counts all refusals since the agent began; tells a new one from one already seen.
         reason: the kubelet's reason word.
         detail: the whole sentence.
+        message: the kubelet's message about such a pod, and ours behind it.
     """
 
     number: int
@@ -51,6 +70,7 @@ class RefusalRow(Struct, frozen=True):
     container: str
     reason: str
     detail: str
+    message: str = ""
 
 
 class DriftRow(Struct, frozen=True):
@@ -396,12 +416,42 @@ def read_status(path: str, timeout_s: float = ANSWER_S) -> AgentStatus:
         raise HostError(path, "the agent closed the connection without an answer; try again") from None
 
 
-def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatus]:
+REJECT_S = 1.0
+"""Time limit of the agent's answer to `RejectRow`."""
+
+
+def reject_pod(path: str, uid: str, reason: str, message: str) -> PodRefusal | None:
+    """Ask the agent to admit no container of a refused pod any more.
+
+    Returns:
+        The refusal, which is final now; None where a container of the pod lives, or the pod is gone.
+
+    Raises:
+        HostError: no agent answers in time.
+    """
+    until = time.monotonic() + REJECT_S
+    asks = msgspec.json.encode(RejectRow(uid, reason, message)) + b"\n"
+    with closing(read_lines(path, REJECT_S, asks)) as statuses:
+        for status in statuses:
+            pod = status.state.pods.get(uid)
+            if pod is None or lives(status.state, pod):
+                return None
+            if pod.refusal is not None and pod.refusal.is_final:
+                return pod.refusal
+            if time.monotonic() > until:
+                break
+    raise HostError(path, f"the agent did not reject the pod within {REJECT_S:g} s")
+
+
+def read_lines(
+    path: str, timeout_s: float | None = None, asks: bytes = b""
+) -> Generator[AgentStatus, None, None]:
     """Yield every status of the agent, until it ends.
 
     Args:
         path: of its socket.
         timeout_s: how long to wait for a line; None for ever.
+        asks: a line to write first.
 
     Raises:
         HostError: no agent listens, or another program answers.
@@ -410,6 +460,7 @@ def read_lines(path: str, timeout_s: float | None = None) -> Iterator[AgentStatu
     try:
         peer.settimeout(timeout_s)
         peer.connect(path)
+        peer.sendall(asks)
         with peer.makefile("rb") as lines:
             while line := lines.readline(LINE_BYTES):
                 if not line.endswith(b"\n"):

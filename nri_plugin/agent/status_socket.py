@@ -17,6 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import msgspec
+
 from nri_plugin.agent.drift_watch import DriftReport
 from nri_plugin.agent.incomplete_pods import IncompletePods
 from nri_plugin.agent.outcome import RequestOutcome
@@ -27,12 +29,13 @@ from nri_plugin.agent.status_client import (
     QuietRow,
     ReachRow,
     RefusalRow,
+    RejectRow,
     RuntimeRow,
     encode,
 )
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
-from nri_plugin.model.refusals import UNEXPECTED
+from nri_plugin.model.refusals import UNEXPECTED, AdmissionRefusal, RefusalKind
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace
 from nri_plugin.process.loop import StartThread
@@ -40,6 +43,9 @@ from nri_plugin.wire.nri.events import Configure
 
 FILE_NAME = "agent.sock"
 """In the state directory."""
+
+LONGEST_ROW = 8 << 10
+"""Bytes of a line of a reader."""
 
 NO_REPORT = QuietReport()
 LATEST_REFUSALS = 64
@@ -115,6 +121,7 @@ def refusal_row(outcome: RequestOutcome, number: int) -> RefusalRow:
         container=container.name if container else "",
         reason=refusal.reason if refusal else UNEXPECTED,
         detail=outcome.refusal,
+        message=(refusal or AdmissionRefusal(RefusalKind.OTHER, outcome.refusal)).message,
     )
 
 
@@ -173,13 +180,14 @@ def runtime_row(runtime: Configure | None) -> RuntimeRow | None:
 
 
 class _Reader:
-    """A reader, and the unsent rest of its line."""
+    """A reader, the unsent rest of its line, and what it has written so far."""
 
-    __slots__ = ("is_current", "left", "socket")
+    __slots__ = ("heard", "is_current", "left", "socket")
 
     def __init__(self, peer: socket.socket) -> None:
         self.socket = peer
         self.left = memoryview(b"")
+        self.heard = b""
         self.is_current = False
 
 
@@ -192,6 +200,7 @@ class StatusSocket:
         view: returns the current node and state.
         feed: wakes the thread, and holds refusals and drifts.
         runtime: returns the runtime of the current connection.
+        reject: called, in the thread of the socket, with each `RejectRow` of a reader.
         log: takes a line when the socket cannot be created, and when it was restored.
         observing: the agent only observes.
         start: starts the thread.
@@ -204,11 +213,13 @@ class StatusSocket:
         feed: StatusFeed,
         runtime: Callable[[], Configure | None] = lambda: None,
         *,
+        reject: Callable[[RejectRow], None] = lambda _row: None,
         log: logging.Logger | None = None,
         observing: bool = False,
         start: StartThread = Thread.start,
     ) -> None:
         self._observing, self._log, self._trouble = observing, log or logging.getLogger(LOGGER_NAME), ""
+        self._reject = reject
         self._path, self._view, self._feed, self._runtime = path, view, feed, runtime
         self._listener: socket.socket | None = None
         self._mark: tuple[int, int] | None = None
@@ -356,14 +367,20 @@ class StatusSocket:
         return next(iter(self._readers.values()))
 
     def _hear(self, reader: _Reader) -> None:
-        """Drop a reader that has closed its end; bytes from a reader are ignored."""
+        """Take the line of a reader; drop a reader that has closed its end. Anything else that it writes is ignored."""
         with suppress(BlockingIOError):
             try:
-                if reader.socket.recv(4096):
-                    return
+                data = reader.socket.recv(4096)
             except ConnectionError:
-                pass
-            self._drop(reader)
+                data = b""
+            if not data:
+                self._drop(reader)
+                return
+            *lines, rest = (reader.heard + data).split(b"\n")
+            reader.heard = rest[:LONGEST_ROW]
+            for line in lines:
+                with suppress(msgspec.DecodeError):
+                    self._reject(msgspec.json.decode(line, type=RejectRow))
 
     def _unsent(self, reader: _Reader) -> memoryview:
         """Return the rest of the line that is being sent, otherwise the latest line."""

@@ -26,7 +26,8 @@ know journals starts with the same state. That release cannot read version 4 and
 Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
 counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Version 3 added the
 marks of pods that were admitted as a whole and the rules that pods are admitted by, the marks of init containers and of the
-shared pools of pods, the resource claims that gave CPUs, and the handlers of runtime classes with a virtual machine; the
+shared pools of pods, the resource claims that gave CPUs, the handlers of runtime classes with a virtual machine, and why pods
+were refused; the
 memory that init containers returned is read and ignored. Fields that an older version lacks have defaults. An unknown
 version is an error that names those that are read.
 """

@@ -96,6 +96,7 @@ NEWER: Mapping[str, Sequence[NewerField]] = {
         NewerField("is_admitted", False, "that pod {} was admitted as a whole", 3),
         NewerField("regime", None, "the rules by which pod {} was admitted", 3),
         NewerField("vm_handler", "", "that pod {} runs in a virtual machine", 3),
+        NewerField("refusal", None, "why pod {} was refused", 3),
         NewerField(
             "devices_counted", False, "that the hint of pod {} counts the devices of all its containers"
         ),

@@ -27,6 +27,7 @@ from nri_plugin.model.records import (
     Phase,
     PodFacts,
     PodRecord,
+    PodRefusal,
     QOSClass,
     Regime,
     Resize,
@@ -186,7 +187,17 @@ class PodFactsRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     pod_resources: AmountsRow | None = None
 
 
+class PodRefusalRow(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A `PodRefusal`."""
+
+    reason: str
+    message: str
+    with_devices: bool = False
+    is_final: bool = False
+
+
 AMOUNTS = RowTable(Amounts, AmountsRow)
+POD_REFUSAL = RowTable(PodRefusal, PodRefusalRow)
 CONTAINER_FACTS = RowTable(
     ContainerFacts,
     ContainerFactsRow,
@@ -225,6 +236,7 @@ class SavedPod(SavedRow, frozen=True):
     is_admitted: bool = False
     regime: Regime | None = None
     vm_handler: str = ""
+    refusal: PodRefusalRow | None = None
 
 
 class SavedContainer(SavedRow, frozen=True):
@@ -380,6 +392,7 @@ POD = RowTable(
     # A checkpoint may come from a release with wider bounds.
     annotations=RowColumn(tuple, lambda row: tuple(bounds.own_annotations(dict(row))[0].items())),
     facts=optional(POD_FACTS),
+    refusal=optional(POD_REFUSAL),
 )
 CONTAINER = RowTable(
     ContainerRecord,

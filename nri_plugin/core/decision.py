@@ -48,7 +48,8 @@ of another pod and facts in another form are ignored, and the devices beside the
 of them.
 
 `"has_ended": true` says that the pod has ended for sure: its phase is Succeeded or Failed, or its object, which the
-exporter has seen, is deleted. Absent or false says nothing: the exporter may not have read the cluster yet.
+exporter has seen, is deleted. No container of it is admitted any more. Absent or false says nothing: the exporter may not have
+read the cluster yet, and a static pod may run again.
 
 An answer may have devices without facts, and facts without devices. Unknown keys are ignored, so agent and exporter may be
 of different releases.
@@ -113,6 +114,7 @@ class InformedCreate:
         pod_devices: the same of all containers of the pod, for pod scope; empty when they are not known.
         facts: from the pod's object; None when they are not known.
         devices_by_container: the devices of the other containers of the pod, by name; empty when they are not known.
+        has_ended: the pod has ended for sure.
     """
 
     event: CreateContainer
@@ -120,6 +122,7 @@ class InformedCreate:
     pod_devices: tuple[DeviceResource, ...] = ()
     facts: PodFacts | None = None
     devices_by_container: tuple[tuple[str, tuple[DeviceResource, ...]], ...] = ()
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +185,8 @@ class Decision:
     """The result of one event.
 
     Order of effects: save `state` (when it changed), apply `writes`, answer with `response` or, when `refusal` is set,
-    refuse with it. A refused event changes neither state nor cgroups.
+    refuse with it. A refused event changes no cgroup and allocates nothing; where the facts of the pod came with it, its state
+    has them and the refusal.
 
     Attributes:
         state: the state from now on.

@@ -7,7 +7,8 @@ The steps for every event: find or adopt the pod and the container, change the s
 states before and after.
 
     RunPodSandbox          remember the pod
-    CreateContainer        place the container or refuse it        the only event that allocates in the usual case
+    CreateContainer        place the container or refuse it        the only event that allocates in the usual case;
+                           the refusal of a pod is kept with its facts
     PostCreateContainer    it exists
     StartContainer         write its cgroup, which exists only now; ended init containers return their memory
     PostStartContainer     read its effective CPUs back
@@ -30,7 +31,15 @@ from nri_plugin.core.drift import CpusetsObserved, MachineChanged, OwnEvent, fol
 from nri_plugin.core.found_pods import with_facts
 from nri_plugin.core.kernel_settings import NO_QUOTA, replies_quota
 from nri_plugin.core.placement import Placement
-from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, facts_told, has_ended
+from nri_plugin.core.pod_news import (
+    PodFactsTold,
+    PodHasEnded,
+    PodNews,
+    PodRejected,
+    facts_told,
+    has_ended,
+    rejected,
+)
 from nri_plugin.core.pods import Unfit, admit, within_total
 from nri_plugin.core.pool import floor_writes, own_write, pending_updates, pins, pool_writes
 from nri_plugin.core.quiet import housekeeping_variables
@@ -60,8 +69,9 @@ from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.frozen import changed
-from nri_plugin.model.options import Effect, Node
-from nri_plugin.model.records import Allocation, ContainerRecord, Phase, PodRecord, Regime
+from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy
+from nri_plugin.model.records import Allocation, ContainerRecord, Phase, PodRecord, PodRefusal, Regime
+from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind, kind_of
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
@@ -75,8 +85,8 @@ def decide(
 ) -> Decision:
     """The decision on `event` on `node` in `state`.
 
-    Never raises for anything in the event. A refusal of policy comes back as `Decision.refusal`, with the state
-    unchanged.
+    Never raises for anything in the event. A refusal of policy comes back as `Decision.refusal`; its state allocates
+    nothing.
     """
     handler = _HANDLERS.get(type(event))
     if handler is None:
@@ -137,12 +147,15 @@ def _informed_create(
     overruled = None
     # 2. The placement of the container, and of the rest of its pod: hints, merge, CPUs, memory. Its state is a trial until
     # the decision is returned.
-    placed = _admitted(node, state, pod, request, known)
+    standing = _standing_refusal(node, pod, known) if pod.refusal or known.has_ended else None
+    placed = Unfit(state, request, standing) if standing else _admitted(node, state, pod, request, known)
     if isinstance(placed, Unfit):
         # 3. Refused: advice is looked for now, because only now it is worth the time.
-        refusal = advised(node, placed.state, pod, placed.request, placed.refusal)
+        refusal = standing or advised(node, placed.state, pod, placed.request, placed.refusal)
         if may_refuse and pod.namespace not in node.options.never_refuse:
-            return Decision(before, refusal=refusal, steps=("refused", *refusal.steps))
+            # Without facts there is nothing to keep: the next try says as much as this one.
+            after = before if standing or not known.facts else _with_refusal(node, before, known, refusal)
+            return Decision(after, refusal=refusal, steps=("refused", *refusal.steps))
         # In a namespace that is never refused, the container runs in the shared pool and holds nothing.
         overruled, placed = refusal, Placement(state, None, ("never-refuse", *refusal.steps))
     state, allocation = placed.state, placed.allocation
@@ -151,6 +164,8 @@ def _informed_create(
     if pod.regime is Regime.WHOLE and not pod.is_admitted:
         # It runs although it was refused as a whole: its containers get what fits.
         pod = replace(pod, regime=Regime.CLAIMS)
+    if pod.refusal is not None:
+        pod = replace(pod, refusal=None)
     # 5. The container's own cpuset and memory nodes travel in the response. They follow from the allocations.
     cpus = state.desired_cpus_of(node, request.key) if pins(node, state) else NO_CPUS
     is_claimed = allocation is not None and bool(allocation.claim)
@@ -174,6 +189,35 @@ def _informed_create(
         writes=pool_writes(node, before, state),
         steps=steps,
     )
+
+
+def _standing_refusal(node: Node, pod: PodRecord, known: InformedCreate) -> AdmissionRefusal | None:
+    """The refusal of a pod that no placement may replace; None where the pod is placed again.
+
+    A refused pod is placed again with the facts that are known of it, as a whole. The devices of its other containers are
+    not kept. So where the exporter is late, the refusal stands that was made with them.
+    """
+    last = pod.refusal
+    if last is not None and last.is_final:
+        return AdmissionRefusal(kind_of(last.reason), f"the pod is set to Failed: {last.message}")
+    if known.has_ended:
+        return AdmissionRefusal(RefusalKind.OTHER, "the pod has ended in the cluster")
+    has_hints = node.options.topology_manager_policy is not TopologyManagerPolicy.NONE
+    if last is not None and last.with_devices and known.facts is None and has_hints:
+        why = f"the exporter did not tell the devices of the pod, which was refused before: {last.message}"
+        return AdmissionRefusal(kind_of(last.reason), why)
+    return None
+
+
+def _with_refusal(node: Node, before: State, known: InformedCreate, refusal: AdmissionRefusal) -> State:
+    """The state with the refusal and the facts of the pod, so that a late exporter makes no other decision of it."""
+    pod = _inhabited(node, before, known.event.pod)
+    # The rules of a pod that was found running are settled with its facts, when a container of it is admitted.
+    if pod.regime is not Regime.FOUND:
+        pod = remembered(informed(pod, known.facts))
+    with_devices = bool(known.devices_by_container)
+    pod = replace(pod, refusal=PodRefusal(refusal.reason, refusal.message, with_devices))
+    return before if before.pods.get(pod.uid) == pod else before.with_pod(pod)
 
 
 def creation_context(
@@ -396,7 +440,7 @@ def _inhabited(node: Node, state: State, pod: Pod) -> PodRecord:
 def _lived_in(node: Node, state: State, pod: Pod) -> PodRecord:
     """The record of a pod in which an unknown container exists."""
     known = _inhabited(node, state, pod)
-    return replace(known, regime=known.regime or Regime.FOUND)
+    return replace(known, regime=known.regime or Regime.FOUND, refusal=None)
 
 
 def _uid(state: State, pod: Pod) -> str:
@@ -466,5 +510,6 @@ _HANDLERS: dict[type, Handler] = {
     MachineChanged: follow_machine,
     PodFactsTold: facts_told,
     PodHasEnded: has_ended,
+    PodRejected: rejected,
 }
 """The function for each event; all other events change nothing."""

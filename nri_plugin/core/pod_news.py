@@ -1,12 +1,15 @@
-"""News of a pod that no event of the runtime brings: its facts came late, or it has ended.
+"""News of a pod that no event of the runtime brings: its facts came late, it has ended, or it is set to Failed.
 
-The exporter knows both. The agent asks it between two requests, and the answers are events of our own, decided and recorded
-like those of the runtime. Neither moves a container nor refuses one.
+The exporter knows all three. The agent asks it between two requests, or hears from it, and these are events of our own,
+decided and recorded like those of the runtime. None moves a container.
 
 * `PodFactsTold`: the containers of the pod that are not created are placed as a whole around what the pod holds. Where
   they do not fit, the pod stays as it is, and its containers are admitted when they are created.
 * `PodHasEnded`: allocations of containers that the runtime does not have end. Those of other containers end with the
   runtime's word alone, because a container may run after its pod was deleted by force.
+* `PodRejected`: the exporter wants to set a refused pod to Failed. From then on no container of it is admitted, and the
+  exporter writes the status only when it sees that. So no container starts in a pod that is set to Failed. A pod with a
+  container that lives and is no init container is not rejected.
 """
 
 from dataclasses import dataclass, replace
@@ -22,9 +25,17 @@ from nri_plugin.core.requests import (
     remembered,
     without_admission,
 )
-from nri_plugin.core.reuse import inits_known
+from nri_plugin.core.reuse import inits_known, lives
 from nri_plugin.model.options import Node
-from nri_plugin.model.records import Phase, PodFacts, PodRecord, Regime, allocation_key, is_whole_pod
+from nri_plugin.model.records import (
+    Phase,
+    PodFacts,
+    PodRecord,
+    PodRefusal,
+    Regime,
+    allocation_key,
+    is_whole_pod,
+)
 from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import DeviceResource
 from nri_plugin.wire.nri.messages import Pod
@@ -56,7 +67,20 @@ class PodHasEnded:
     pod: Pod
 
 
-PodNews = PodFactsTold | PodHasEnded
+@dataclass(frozen=True, slots=True)
+class PodRejected:
+    """Event: the exporter wants to set the pod to Failed.
+
+    Attributes:
+        pod: its uid, sandbox, namespace and name.
+        refusal: for a pod whose refusal the state does not have, such as one for a file that could not be written.
+    """
+
+    pod: Pod
+    refusal: PodRefusal
+
+
+PodNews = PodFactsTold | PodHasEnded | PodRejected
 
 
 def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
@@ -126,3 +150,12 @@ def has_ended(node: Node, before: State, event: PodHasEnded) -> Decision:
         pod = without_admission(pod)
     after = after.with_pod(pod)
     return Decision(after, writes=pool_writes(node, before, after), steps=("pod-ended", "released"))
+
+
+def rejected(_node: Node, before: State, event: PodRejected) -> Decision:
+    """Admit no container of the pod any more, unless one that counts lives."""
+    pod = before.pods.get(pod_uid(event.pod))
+    if pod is None or pod.sandbox_id != event.pod.id or lives(before, pod):
+        return Decision(before, steps=("not-rejected",))
+    final = replace(pod.refusal or event.refusal, is_final=True)
+    return Decision(before.with_pod(replace(pod, refusal=final)), steps=("rejected",))

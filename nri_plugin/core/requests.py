@@ -423,6 +423,8 @@ def pod_record(pod: Pod, options: Options, known: PodRecord | None = None, *, ru
         is_admitted=former.is_admitted,
         regime=former.regime,
         vm_handler=vm_handler(pod),
+        # A new sandbox is a new try.
+        refusal=former.refusal if former.sandbox_id == pod.id else None,
     )
     return informed(record, former.facts)
 

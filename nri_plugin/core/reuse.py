@@ -174,3 +174,11 @@ def init_memory_released(state: State, record: ContainerRecord) -> State:
         if one is not None and one.mems:
             state = state.with_allocation(key, replace(one, mems=NO_NODES, memory=()))
     return state
+
+
+def lives(state: State, pod: PodRecord) -> bool:
+    """Whether a container of the pod lives that is not known to be an init container."""
+    inits = {one.name for one in pod.facts.containers if one.kind is not Kind.APP} if pod.facts else ()
+    return any(
+        one.phase is not Phase.STOPPED and one.name not in inits for one in state.containers_of(pod.uid)
+    )

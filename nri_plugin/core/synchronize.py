@@ -28,7 +28,7 @@ from nri_plugin.core.requests import (
     with_late_facts,
     without_admission,
 )
-from nri_plugin.core.reuse import handed_over, init_memory_released
+from nri_plugin.core.reuse import handed_over, init_memory_released, lives
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import Node
@@ -81,6 +81,10 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     regimes = _with_regimes(node, state, pods, records, kept)
     pods = {uid: pod if uid in going_on else without_admission(pod) for uid, pod in regimes.items()}
     after = State(pods, records, kept)
+    # What was created while the agent was away runs, whatever was said of its pod before.
+    for pod in [one for one in pods.values() if one.refusal is not None and lives(after, one)]:
+        after = after.with_pod(replace(pod, refusal=None))
+    pods = dict(after.pods)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
     strange = [
         c

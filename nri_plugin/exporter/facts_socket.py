@@ -107,12 +107,12 @@ Answer = Mapping[str, object]
 Facts = Callable[[str, str, str], Answer | None]
 """Returns the facts of a pod by namespace, name and uid; None if it is unknown."""
 
-HasEnded = Callable[[str, str, str], bool]
-"""Returns whether a pod has ended for sure, by namespace, name and uid."""
+OfPod = Callable[[str, str, str], bool]
+"""Returns whether something is known of a pod, by namespace, name and uid."""
 
 
 def never(_namespace: str, _name: str, _uid: str) -> bool:
-    """Return that nothing is known of the end of a pod."""
+    """Return that it is not."""
     return False
 
 
@@ -142,6 +142,8 @@ class AnswerSource:
         facts: returns the facts of a pod.
         clock: seconds that only grow.
         has_ended: returns whether a pod has ended for sure.
+        is_static: returns whether a pod is a static one. A container of it is created all the same: without the API server,
+            which it may be itself, its mirror is an old one.
     """
 
     def __init__(
@@ -149,9 +151,11 @@ class AnswerSource:
         kubelet: KubeletClient | None,
         facts: Facts,
         clock: Callable[[], float] = time.monotonic,
-        has_ended: HasEnded = never,
+        has_ended: OfPod = never,
+        is_static: OfPod = never,
     ) -> None:
-        self._kubelet, self._facts, self._clock, self._has_ended = kubelet, facts, clock, has_ended
+        self._kubelet, self._facts, self._clock = kubelet, facts, clock
+        self._has_ended, self._is_static = has_ended, is_static
         self._totals: Totals = {}
         self._totals_until = clock()
 
@@ -163,7 +167,8 @@ class AnswerSource:
         """
         facts = self._facts(request.namespace, request.name, request.pod)
         known: dict[str, object] = {"facts": facts} if facts else {}
-        if self._has_ended(request.namespace, request.name, request.pod):
+        pod = request.namespace, request.name, request.pod
+        if self._has_ended(*pod) and not (request.container and self._is_static(*pod)):
             known["has_ended"] = True
         if self._kubelet is None or not request.devices:
             return known

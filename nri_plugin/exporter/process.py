@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
-from nri_plugin.exporter.facts_socket import AnswerSource, Facts, FactsSocket, HasEnded, never
+from nri_plugin.exporter.facts_socket import AnswerSource, Facts, FactsSocket, OfPod, never
 from nri_plugin.exporter.pod_resources import KubeletClient, PodResourcesServer, View, devices_of
 from nri_plugin.exporter.publication import Devices
 from nri_plugin.kube.api_client import KubeClient
@@ -46,18 +46,19 @@ class LocalSockets:
         self._known = Devices()
         self._trouble = ""
 
-    def open(self, view: View, facts_of: Facts, has_ended: HasEnded = never) -> None:
+    def open(self, view: View, facts_of: Facts, has_ended: OfPod = never, is_static: OfPod = never) -> None:
         """Start serving. The object is published even if this fails.
 
         Args:
             view: returns the agent's allocations.
             facts_of: returns a pod's facts.
             has_ended: returns whether a pod has ended for sure.
+            is_static: returns whether a pod is a static one.
         """
         facts, resources = (os.path.join(self._folder, name) for name in (FACTS_SOCKET, POD_RESOURCES_SOCKET))
         try:
             _made(self._folder)
-            source = AnswerSource(self._kubelet, facts_of, has_ended=has_ended)
+            source = AnswerSource(self._kubelet, facts_of, has_ended=has_ended, is_static=is_static)
             self._servers.append(FactsSocket(facts, source, self._log))
             if self._kubelet:
                 self._servers.append(PodResourcesServer(resources, self._kubelet, view))
@@ -112,7 +113,8 @@ def serve(options: ExportOptions, client: KubeClient, log: logging.Logger) -> No
     """Publish until SIGTERM or SIGINT."""
     local = LocalSockets(options.kubelet_socket, options.agent_socket, log)
     exporter = Exporter(options, client, log, devices=local.devices if options.kubelet_socket else None)
-    local.open(exporter.view, exporter.pods.facts, exporter.pods.has_ended)
+    pods = exporter.pods
+    local.open(exporter.view, pods.facts, pods.has_ended, pods.is_static)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: exporter.stop())
     say(log, logging.INFO, "exporting", node=options.node_name, agent=options.agent_socket)

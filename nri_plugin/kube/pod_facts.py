@@ -154,10 +154,11 @@ class PodsHere:
 
     Args:
         lost: called when the cluster does not answer, once for each reason.
+        news: called after each change.
     """
 
-    def __init__(self, lost: Callable[[KubeAPIError], None]) -> None:
-        self._lost, self._trouble = lost, ""
+    def __init__(self, lost: Callable[[KubeAPIError], None], news: Callable[[], None] = lambda: None) -> None:
+        self._lost, self._news, self._trouble = lost, news, ""
         self._by_name: dict[tuple[str, str], tuple[Words, PodObject]] = {}
         self._deleted: OrderedDict[tuple[str, str, str], None] = OrderedDict()
 
@@ -175,6 +176,15 @@ class PodsHere:
         """Return whether the pod has ended for sure; False if it is unknown."""
         return self.object_of(namespace, name, uid).has_ended or (namespace, name, uid) in self._deleted
 
+    def is_static(self, namespace: str, name: str, uid: str) -> bool:
+        """Return whether the pod is a static one: the kubelet may run it again whatever its mirror shows."""
+        return self.object_of(namespace, name, uid).is_mirror
+
+    def is_going_on(self, namespace: str, name: str, uid: str) -> bool:
+        """Return whether the pod's object is here and its phase is not a final one."""
+        pod = self.object_of(namespace, name, uid)
+        return bool(pod.resource_version) and not pod.has_ended
+
     def object_of(self, namespace: str, name: str, uid: str) -> PodObject:
         """Return the pod's object; empty if the pod is unknown."""
         words, pod = self._by_name.get((namespace, name), (None, None))
@@ -190,6 +200,7 @@ class PodsHere:
             if name not in names or (now is not None and now["uid"] != words["uid"]):
                 self._note_deleted(name, words, pod)
         self._trouble = ""
+        self._news()
 
     def changed(self, obj: Object) -> None:
         """Add or update a pod."""
@@ -198,6 +209,7 @@ class PodsHere:
         self._by_name.update(known)
         if not known:
             self._by_name.pop(_name(obj), None)
+        self._news()
 
     def deleted(self, obj: Object) -> None:
         """Remove a pod."""

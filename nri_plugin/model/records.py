@@ -250,6 +250,23 @@ class Regime(StrEnum):
     """The pod owns its resources as a whole, and its containers share them."""
 
 
+@dataclass(frozen=True, slots=True)
+class PodRefusal:
+    """Why a pod whose object is known was refused last; kept until a container is admitted, or until the sandbox ends.
+
+    Attributes:
+        reason: the kubelet's reason word.
+        message: the kubelet's message, and ours behind it.
+        with_devices: devices of other containers of the pod were known.
+        is_final: the exporter sets the pod to Failed, so no container of it is admitted any more.
+    """
+
+    reason: str
+    message: str
+    with_devices: bool = False
+    is_final: bool = False
+
+
 @made_quickly
 @dataclass(frozen=True, slots=True)
 class PodRecord:
@@ -274,6 +291,7 @@ class PodRecord:
         facts: from the pod's object, kept where a later decision may need them; None otherwise.
         regime: the rules by which its containers are admitted; None until the first one is created.
         vm_handler: the handler of its runtime class, where that runs containers in a virtual machine; else empty.
+        refusal: why it was refused; None where its last container was admitted, or its object was not known.
     """
 
     uid: str
@@ -296,6 +314,7 @@ class PodRecord:
     is_admitted: bool = False
     regime: Regime | None = None
     vm_handler: str = ""
+    refusal: PodRefusal | None = None
 
 
 @made_quickly

@@ -45,6 +45,11 @@ _REASONS = {
 }
 
 
+def kind_of(reason: str) -> RefusalKind:
+    """Return the kind with this reason word of the kubelet; `OTHER` where several kinds have it."""
+    return next((kind for kind, word in _REASONS.items() if word == reason), RefusalKind.OTHER)
+
+
 class Obstacle(StrEnum):
     """The reason why a request does not fit."""
 
@@ -514,6 +519,54 @@ class AdmissionRefusal:
         # The advice is never cut for the sake of the numbers: it tells the operator what to do.
         advice = f"; {self.advice}" if self.advice else ""
         return _cut(self.text_without(), LONGEST_REFUSAL - len(advice)) + advice
+
+    @property
+    def message(self) -> str:
+        """The kubelet's message about a pod that it does not admit, and ours behind it."""
+        ours = str(self).removeprefix(f"{self.reason}: ")
+        match self.detail:
+            case EmptyPodSharedPool():  # its sentence is the kubelet's
+                return ours
+            case str():
+                return f"Allocate failed due to {ours}, which is unexpected"
+        return f"{kubelet_words(self)}; {ours}"
+
+
+def kubelet_words(refusal: AdmissionRefusal) -> str:
+    """Return the kubelet's message about such a pod.
+
+    Source: kubelet v1.37.2, pkg/kubelet/cm/admission/errors.go; topologymanager/topology_manager.go, scope_pod.go and
+        scope_container.go; cpumanager/policy_static.go; memorymanager/policy_static.go.
+    """
+    match refusal.detail:
+        case HintNotAdmitted(level_scope=scope):
+            return _KUBELET_NOT_ADMITTED[scope]
+        case PartialCore(requested, threads):
+            return f"SMT Alignment Error: requested {requested} cpus not multiple cpus per core = {threads}"
+        case WholeCoreShortage(requested, available, threads):
+            return (
+                f"SMT Alignment Error: not enough free physical CPUs: available physical CPUs = {available}, "
+                f"requested CPUs = {requested}, CPUs per core = {threads}"
+            )
+        case MixedMemory():
+            why = "[memorymanager] preferred hint violates NUMA node allocation"
+        case MemoryNotPreferred(hinted=hinted):
+            which = "extended" if hinted else "default"
+            why = f"[memorymanager] failed to find the {which} preferred hint"
+        case MemoryShortage(within=within) if within:
+            why = "[memorymanager] failed to find NUMA nodes to extend the current topology hint"
+        case MemoryShortage() | PodMemoryShortage():
+            why = "[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available"
+        case _:
+            why = str(refusal.detail)
+    return f"Allocate failed due to {why}, which is unexpected"
+
+
+_KUBELET_NOT_ADMITTED = {
+    "": "Resources cannot be allocated with Topology locality",
+    "pod": "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager",
+    "container": "Pod Scope pod with pod-level resources failed admission with a container-level topology manager",
+}
 
 
 def _numa(nodes: str) -> str:

@@ -234,7 +234,7 @@ def _after(node: Node, before: State, entry: RecordedEntry, decision: Decision, 
         return decision.state
     if observing and outcome.reason and isinstance(event, CreateContainer | InformedCreate):
         return unrefused(node, before, event).state
-    return before
+    return before if decision.refusal is None else decision.state
 
 
 def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:

@@ -17,9 +17,11 @@ from msgspec import Struct
 from nri_plugin.checkpoint.rows import (
     CPUS,
     POD_FACTS,
+    POD_REFUSAL,
     AllocationRow,
     Converts,
     PodFactsRow,
+    PodRefusalRow,
     RowColumn,
     RowTable,
     SavedContainer,
@@ -29,7 +31,7 @@ from nri_plugin.checkpoint.rows import (
 )
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
-from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews
+from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, PodRejected
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
@@ -291,8 +293,10 @@ class RecordedLine(RecordedRow, frozen=True):
     pod_devices: tuple[DevicesRow, ...] = ()
     devices_by_container: tuple[tuple[str, tuple[DevicesRow, ...]], ...] = ()
     is_informed: bool = False
+    has_ended: bool = False
     unsaved: str = ""
     facts: PodFactsRow | None = None
+    refusal: PodRefusalRow | None = None
     pods: tuple[RecordedPod, ...] = ()
     containers: tuple[RecordedContainer, ...] = ()
     observed: tuple[ObservedRow, ...] = ()
@@ -348,6 +352,7 @@ _PARTS: Mapping[str, Converts] = {
     "containers": each(CONTAINER),
     "observed": each(OBSERVED),
     "facts": POD_FACTS,
+    "refusal": POD_REFUSAL,
     "devices_by_container": _BY_CONTAINER,
 }
 """The recorded fields of events, which are fields of a line under the same names."""
@@ -372,6 +377,7 @@ _EVENTS: Mapping[str, type[Any]] = {
         MachineChanged,
         PodFactsTold,
         PodHasEnded,
+        PodRejected,
     )
 }
 
@@ -393,6 +399,7 @@ def _parts(event: Event) -> dict[str, Any]:
         return {
             **_parts(event.event),
             "is_informed": True,
+            "has_ended": event.has_ended,
             "devices": tuple(map(DEVICES.row, event.devices)),
             "pod_devices": tuple(map(DEVICES.row, event.pod_devices)),
             "devices_by_container": _BY_CONTAINER.row(event.devices_by_container),
@@ -430,9 +437,8 @@ def event_from(line: RecordedLine) -> Event:
     if line.is_informed and isinstance(event, nri.CreateContainer):
         devices, pod_devices = (tuple(map(DEVICES.record, rows)) for rows in (line.devices, line.pod_devices))
         facts = None if line.facts is None else POD_FACTS.record(line.facts)
-        return InformedCreate(
-            event, devices, pod_devices, facts, _BY_CONTAINER.record(line.devices_by_container)
-        )
+        others = _BY_CONTAINER.record(line.devices_by_container)
+        return InformedCreate(event, devices, pod_devices, facts, others, line.has_ended)
     if line.unsaved and isinstance(
         event, nri.PostCreateContainer | nri.StartContainer | nri.PostStartContainer
     ):

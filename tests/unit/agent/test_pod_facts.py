@@ -211,6 +211,21 @@ def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() 
     assert desk.told(on=node()) is EVENT
 
 
+@pytest.mark.parametrize(
+    "on",
+    [
+        STRICT,
+        replace(STRICT, options=replace(STRICT.options, topology_manager_policy=TopologyManagerPolicy.NONE)),
+    ],
+)
+@pytest.mark.parametrize("devices", [None, ()])
+def test_the_end_of_a_pod_is_handed_on_at_the_creation_of_its_container(on, devices) -> None:
+    desk = Desk(known=ExporterAnswer(devices, has_ended=True))
+    event = desk.told(create("Guaranteed"), on=on)
+    assert isinstance(event, InformedCreate)
+    assert event.has_ended
+
+
 def test_facts_are_handed_on_with_the_devices_of_the_runtimes_message() -> None:
     desk = Desk(known=ExporterAnswer(facts=FACTS))
     assert desk.told() == InformedCreate(EVENT, (NIC,), facts=FACTS)

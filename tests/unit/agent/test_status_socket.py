@@ -5,6 +5,7 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ import pytest
 from nri_plugin import __version__
 from nri_plugin.agent import status_socket
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, decode
+from nri_plugin.agent.status_client import AgentStatus, RejectRow, RuntimeRow, decode, reject_pod
 from nri_plugin.agent.status_socket import (
     LATEST_DRIFTS,
     LATEST_REFUSALS,
@@ -23,7 +24,7 @@ from nri_plugin.agent.status_socket import (
 )
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
-from nri_plugin.model.records import Allocation
+from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, PodRefusal
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
@@ -311,3 +312,30 @@ def test_an_error_in_the_status_leaves_the_next_one_whole(
     agent.decides(holding("1-2"))
     wait_for(lambda: not agent.feed.wake() and not failures)
     assert reader.reads().state == holding("1-2")
+
+
+@pytest.mark.parametrize("lives", [False, True])
+def test_a_reader_may_ask_to_reject_a_pod_and_sees_that_it_is_done(tmp_path: Path, lives: bool) -> None:
+    agent = Agent(tmp_path)
+    agent.socket.close()
+    heard: list[RejectRow] = []
+    record = PodRecord("u", "s", "web", "default")
+    runs = {"c": ContainerRecord("c", "u", "app", Phase.RUNNING, CgroupRef(""))} if lives else {}
+    agent.state = State({"u": record}, runs)
+
+    def rejects(row: RejectRow) -> None:
+        heard.append(row)
+        final = PodRefusal(row.reason, row.message, is_final=True)
+        if not lives:
+            agent.decides(State({"u": replace(record, refusal=final)}))
+
+    socket_here = StatusSocket(agent.path, lambda: (agent.node, agent.state), agent.feed, reject=rejects)
+    nonsense = socket.socket(socket.AF_UNIX)
+    nonsense.connect(str(agent.path))
+    nonsense.sendall(b"x" * 70_000 + b'\n{"reject_pod": 1}\n[]\n')
+    said = reject_pod(str(agent.path), "u", "SMTAlignmentError", "odd")
+    assert said == (None if lives else PodRefusal("SMTAlignmentError", "odd", is_final=True))
+    wait_for(lambda: heard == [RejectRow("u", "SMTAlignmentError", "odd")])
+    assert reject_pod(str(agent.path), "gone", "SMTAlignmentError", "odd") is None
+    nonsense.close()
+    socket_here.close()

@@ -6,6 +6,7 @@ from nri_plugin.checkpoint.rows import (
     AmountsRow,
     ContainerFactsRow,
     PodFactsRow,
+    PodRefusalRow,
     ResizeRow,
     SavedContainer,
     SavedMemory,
@@ -16,7 +17,7 @@ from nri_plugin.checkpoint.rows import (
 
 FIELDS_OF_VERSION_3 = {
     Document: "format version writer generation node pods containers allocations checksum",
-    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted is_admitted regime vm_handler",
+    SavedPod: "uid sandbox_id qos name namespace cgroup_parent cpu_milli memory_bytes hugepages sandbox_path limit_milli affinity affinity_preferred annotations run_seen facts devices_counted is_admitted regime vm_handler refusal",
     SavedContainer: "id pod_uid name phase cgroup_path cgroup_parent stored_cpus stored_mems limit_milli unplaced affinity affinity_preferred",
     SavedMemory: "nodes resource size_bytes",
     SizeRow: "cpus grown cpu_milli memory",
@@ -26,6 +27,7 @@ FIELDS_OF_VERSION_3 = {
     AmountsRow: "cpu_request_milli cpu_limit_milli memory_request_bytes memory_limit_bytes hugepages",
     ContainerFactsRow: "name kind amounts",
     PodFactsRow: "uid qos containers pod_resources",
+    PodRefusalRow: "reason message with_devices is_final",
 }
 
 

@@ -185,6 +185,14 @@ def test_the_end_of_a_pod_is_told_with_facts_and_without(tmp_path: Path) -> None
     assert [one.facts is not None for one in answers] == [True, False, False]
 
 
+def test_a_static_pod_is_created_again_whatever_its_mirror_shows() -> None:
+    source = AnswerSource(
+        None, FACTS.get, has_ended=lambda *_: True, is_static=lambda *one: one[1] == "known"
+    )
+    asked = [FactsRequest("u", "default", name, of) for name in ("known", "web") for of in ("app", "")]
+    assert ["has_ended" in source(one) for one in asked] == [False, True, True, True]
+
+
 LARGE = "c" * 59
 NAMES = [f"{LARGE}{number:04}" for number in range(128)]
 AMOUNTS = {
