@@ -21,7 +21,15 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
-from nri_plugin.exporter.refused_pods import FAILED, OTHER_REASON, REASONS, PodName, RefusedPods
+from nri_plugin.exporter.refused_pods import (
+    FAILED,
+    OTHER_REASON,
+    REASONS,
+    PodName,
+    RefusedPods,
+    Reject,
+    refusal_of,
+)
 from nri_plugin.kube.api_client import EVENTS, KubeClient
 from nri_plugin.kube.pod_facts import PodObject, PodsHere
 from nri_plugin.model.errors import KubeAPIError
@@ -207,6 +215,7 @@ class Announcer:
         clock: seconds that only grow.
         pods: objects of the pods that events are about.
         fails_pods: set refused pods to Failed; otherwise they wait.
+        reject: asks the agent to admit no container of a pod any more.
 
     Attributes:
         events: counts by reason and result, `created` or `failed`.
@@ -222,11 +231,14 @@ class Announcer:
         pods: PodsHere | None = None,
         *,
         fails_pods: bool = False,
+        reject: Reject = refusal_of,
     ) -> None:
         self.events: Counter[tuple[str, str]] = Counter()
         self.rejections: Counter[str] = Counter()
-        self._refused_pods = RefusedPods(client, node_name, clock) if fails_pods else None
         self._pods = pods or PodsHere(lambda _: None)
+        self._refused_pods = (
+            RefusedPods(client, node_name, clock, reject=reject, pods=self._pods) if fails_pods else None
+        )
         self._client, self._node_name, self._log = client, node_name, log
         self._rate = EventRate(clock)
         self._is_first = True
@@ -243,6 +255,8 @@ class Announcer:
             with_devices: the pods that have devices.
         """
         new = list(self._news(status, with_devices))
+        for pod in self._refused_pods.follow() if self._refused_pods else ():
+            self._count(FAILED, pod.name, pod.refusal.reason if pod.refusal else "")
         is_first, self._is_first = self._is_first, False
         for event in () if is_first else new:
             if self._rate.takes(event):
@@ -253,18 +267,33 @@ class Announcer:
         if self._refused_pods is None or not row.pod:
             return ""
         outcome = self._refused_pods.fail(row)
-        self.rejections[outcome.result] += 1
-        if outcome.result == FAILED:
-            say(self._log, logging.INFO, "pod failed", pod=row.pod, reason=row.reason)
+        # What the first status has was counted by the exporter before this one, unless it is set to Failed only now.
+        if outcome.result == FAILED or not self._is_first:
+            self._count(outcome.result, row.pod, row.reason)
         return outcome.advice
 
+    def _count(self, result: str, pod: str, reason: str) -> None:
+        self.rejections[result] += 1
+        if result == FAILED:
+            say(self._log, logging.INFO, "pod failed", pod=pod, reason=reason)
+
+    def has_undone(self) -> bool:
+        """Whether a pod that was to be set to Failed is not; safe in any thread."""
+        return self._refused_pods is not None and bool(self._refused_pods.undone)
+
+    def due_s(self) -> float | None:
+        """Return the seconds until such a pod is written again; None for none."""
+        return self._refused_pods.due_s() if self._refused_pods else None
+
     def _news(self, status: AgentStatus, with_devices: frozenset[PodName]) -> Iterator[PodEvent]:
-        # The first status only sets the counters: a pod must not be set to Failed for an old refusal.
+        # A pod of the first status may wait since before this exporter began. The agent knows whether it runs by now.
         refusals = _newer(status.refusals, self._last_refusal)
         if self._refused_pods is not None:
             self._refused_pods.take(status, refusals, with_devices)
+        if self._is_first:
+            refusals = list({row.pod_uid: row for row in refusals}.values())
         for row in refusals:
-            note = row.detail if self._is_first else with_advice(row, self._advice(row))
+            note = with_advice(row, self._advice(row))
             yield PodEvent(row.pod_uid, row.namespace, row.pod, row.container, row.reason, note)
         self._last_refusal = _newest(status.refusals)
         for drift in _newer(status.drifts, self._last_drift):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nri_plugin.agent.status_client import AgentStatus, follow
+from nri_plugin.agent.status_client import AgentStatus, follow, reject_pod
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.exporter.publication import (
     FORBIDDEN,
@@ -117,10 +117,19 @@ class Exporter:
             take_over=options.take_over,
             pause_s=options.pause_s,
         )
-        self.pods = PodsHere(self._pods_lost)
+        self.pods = PodsHere(self._pods_lost, self._pods_changed)
         self.announcer = Announcer(
-            client, options.node_name, log, clock, self.pods, fails_pods=options.fails_pods
+            client,
+            options.node_name,
+            log,
+            clock,
+            self.pods,
+            fails_pods=options.fails_pods,
+            reject=lambda row: reject_pod(
+                options.agent_socket, row.pod_uid, row.reason, row.message or row.detail
+            ),
         )
+        self._has_undone = False
         self._news = threading.Condition()
         self._status: AgentStatus | None = None
         self._seen: Object | None = None
@@ -230,8 +239,9 @@ class Exporter:
     def _wait(self) -> AgentStatus | None:
         """Wait for news; return the newest status of the agent, None if there is no new one."""
         with self._news:
-            if self._status is None and self._seen is None and not self._stopping.is_set():
+            if not (self._status or self._seen or self._has_undone or self._stopping.is_set()):
                 self._news.wait(self._patience_s())
+            self._has_undone = False
             seen, is_gone = self._seen, self._is_gone
             if seen is not None and self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
                 self.owner.doubt()
@@ -245,8 +255,8 @@ class Exporter:
         longest_s = DEVICES_S if taint_s is None else min(DEVICES_S, taint_s)
         if self._latest is None or self._latest.observing:
             return longest_s
-        due_s = None if self.owner.is_missing else self.publisher.due_s()
-        return min(self.owner.due_s(), longest_s, *(() if due_s is None else (due_s,)))
+        due_s = (None if self.owner.is_missing else self.publisher.due_s(), self.announcer.due_s())
+        return min(self.owner.due_s(), longest_s, *(one for one in due_s if one is not None))
 
     def view(self) -> tuple[Node, State] | None:
         """Return node and state of the last status; None before the first one and while the agent only observes."""
@@ -256,6 +266,13 @@ class Exporter:
     def _wake_to_stop(self) -> None:
         self._stopping.wait()
         self._wake()
+
+    def _pods_changed(self) -> None:
+        """Wake the main loop where the kubelet has overwritten the phase of a rejected pod."""
+        if self.announcer.has_undone():
+            with self._news:
+                self._has_undone = True
+                self._news.notify_all()
 
     def _wake(self) -> None:
         with self._news:

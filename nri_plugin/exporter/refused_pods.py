@@ -1,19 +1,33 @@
 """Refused pods are set to Failed, as the kubelet does with pods that it does not admit, so that others replace them.
 
-A pod is set to Failed only while every app container of it waits; init containers may have run. The write names the
-version that was read, so a pod that changes meanwhile stays. The kubelet ends a failed pod: it kills its sidecars and
-releases its devices, and the scheduler no longer counts its requests.
+A pod is set to Failed only while every app container of it waits; init containers may have run. Three programs have to agree:
 
-A brake keeps a controller from creating pods for this node without end. `Brake` decides for pods of one owner and shape:
+1. The agent, which knows what runs. The exporter asks it to reject the pod; from then on it admits no container of the pod, also
+   where the exporter is late or the agent starts anew. A pod of which a container lives is not rejected.
+2. The API server. One patch of `pods/status` sets phase, reason and message. It names the version that was read, so a pod that
+   changes meanwhile is read again.
+3. The kubelet. It takes a changed status alone for its own old news, starts no sync, and its status manager writes its own status
+   back within 10 s. A pod with a changed annotation is an update: it is synced, and a pod in the phase Failed is ended. So the
+   patch changes the annotation `REFUSED`, too, each time to another value. The API server takes annotations with a status, so no
+   right to patch pods is needed.
+
+Until its sandbox is gone, a rejected pod is followed in the watch of the node's pods, and is patched again after growing pauses
+where its phase is not Failed. The kubelet ends a failed pod: it kills its sidecars and releases its devices, and the scheduler no
+longer counts its requests.
+
+A back-off keeps a controller from creating pods for this node without end. `Brake` decides for pods of one owner and shape:
 after each failed pod the next one waits twice as long. A change after which the node has something that it did not have
 when such pods were refused (`Room`) brings one pod its turn earlier. Jobs that come and go give back what was there
 before, and end no wait. Pods that were refused themselves are counted as gone, because their end returns only what they
 took.
 
+Pods without a controller do not come back, so they do not wait.
+
 Invariant: pods of one owner and shape are failed at most `MOST_IN_WINDOW` times in any `WINDOW_S`, whatever changes. While
 nothing changes, the pauses between them never shrink.
 
-Source: kubelet v1.36, rejectPod, and podWorkers.UpdatePod, which ends pods with the phase Failed.
+Source: kubelet v1.37, rejectPod; config/config.go, checkAndUpdatePod (update or reconcile); status/status_manager.go, syncBatch;
+    podWorkers.UpdatePod, which ends pods with the phase Failed. API server v1.37, registry/core/pod, podStatusStrategy.
 Differs: the kubelet fails each pod at once, as often as its controller creates one (kubernetes issue 84869), and before
     anything of it runs; here: pods of one controller fail after growing pauses, and a later container may be refused
     after init containers have run. Why: failed pods must not pile up. Option: none.
@@ -29,9 +43,9 @@ from nri_plugin.agent.status_client import AgentStatus, RefusalRow
 from nri_plugin.core.hint_providers import memory_state_of
 from nri_plugin.kube.api_client import PODS, KubeClient, Object
 from nri_plugin.kube.pod_demand import pod_demand
-from nri_plugin.kube.pod_facts import MIRROR
-from nri_plugin.model.errors import KubeAPIError, KubeObjectError
-from nri_plugin.model.records import pod_of
+from nri_plugin.kube.pod_facts import MIRROR, PodsHere
+from nri_plugin.model.errors import HostError, KubeAPIError, KubeObjectError
+from nri_plugin.model.records import PodRecord, PodRefusal, pod_of
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 
 PodName = tuple[str, str]
@@ -87,7 +101,7 @@ class Group:
     """Pods that are refused for the same reason: those of one owner with equal requests.
 
     Attributes:
-        owner: the uid of the controller; the namespace for pods without a controller.
+        owner: the uid of the controller.
         shape: `PodDemand.shape`, as a hash.
         with_devices: they ask for devices.
     """
@@ -261,6 +275,38 @@ class Outcome:
     advice: str
 
 
+REFUSED = "nri-pin/refused"
+"""Annotation of a pod that is set to Failed; its value is the version that was read, which no later write has."""
+
+CONFLICT, FORBIDDEN = 409, 403
+
+MOST_TRIES = 3
+"""Writes in a row of a pod that others write at the same time."""
+
+LATEST_S = 60.0
+"""A status of the agent is never later than this."""
+
+AGAIN_S, LONGEST_AGAIN_S = 1.0, 30.0
+"""Pauses before a rejected pod whose phase is not Failed is patched again; they double."""
+
+Reject = Callable[[RefusalRow], PodRefusal | None]
+"""Asks the agent to admit no container of the pod any more; returns None where a container of it lives."""
+
+
+def refusal_of(row: RefusalRow) -> PodRefusal:
+    """Return the refusal as the row has it."""
+    return PodRefusal(row.reason, row.message or row.detail, is_final=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _RejectedPod:
+    """A rejected pod; it may be patched again from `again_at_s` on. `is_counted`: by the back-off, after its first write."""
+
+    again_at_s: float
+    pause_s: float
+    is_counted: bool
+
+
 @dataclass(frozen=True, slots=True)
 class _WaitingPod:
     """A pod that waits, so that its object is not read at each of its refusals."""
@@ -278,6 +324,8 @@ class RefusedPods:
         node_name: of this node; pods of others are left.
         clock: seconds that only grow.
         wall_clock: seconds since 1970, for the time in an event.
+        reject: the agent; without one, it agrees.
+        pods: the objects of this node's pods.
     """
 
     def __init__(
@@ -286,7 +334,14 @@ class RefusedPods:
         node_name: str,
         clock: Callable[[], float],
         wall_clock: Callable[[], float] = time.time,
+        *,
+        reject: Reject = refusal_of,
+        pods: PodsHere | None = None,
     ) -> None:
+        self._reject, self._pods = reject, pods or PodsHere(lambda _: None)
+        self._is_forbidden = False
+        self._final: tuple[PodRecord, ...] = ()
+        self._rejected: dict[str, _RejectedPod] = {}
         self._client, self._node_name, self._clock = client, node_name, clock
         # One difference for all events, so that the event of a pod that goes on waiting stays the same.
         self._epoch_s = wall_clock() - clock()
@@ -302,6 +357,8 @@ class RefusedPods:
         """Take a status of the agent before `fail` is called for its new refusals; arguments as in `FreeResources.take`."""
         now_s = self._clock()
         self._node.take(status, refusals, now_s, with_devices)
+        pods = status.state.pods.values()
+        self._final = tuple(one for one in pods if one.refusal is not None and one.refusal.is_final)
         # Pods of one group wait alike.
         due = {
             group
@@ -318,37 +375,117 @@ class RefusedPods:
             return self._waits[row.pod_uid].outcome
         try:
             pod = self._client.get(PODS, row.pod, row.namespace)
+            if row.pod_uid in self._rejected and (pod.get("status") or {}).get("phase") == "Failed":
+                return Outcome(LEFT, "; the pod is set to Failed")
             if is_static(pod):
                 return Outcome(LEFT, STATIC_ADVICE)
             obstacle = why_not(pod, row, self._node_name)
             return Outcome(LEFT, _left(row, obstacle)) if obstacle else self._fail_in_time(pod, row)
-        except KubeAPIError as error:
+        except (HostError, KubeAPIError) as error:
             return Outcome(LEFT, _left(row, str(error)))
+
+    @property
+    def undone(self) -> list[PodRecord]:
+        """The rejected pods whose phase is not Failed; safe in any thread."""
+        return [one for one in self._final if self._pods.is_going_on(one.namespace, one.name, one.uid)]
+
+    def follow(self) -> list[PodRecord]:
+        """Set rejected pods to Failed that are not, or not any more; return those of which this was the first write."""
+        now_s, first = self._clock(), []
+        here = {one.uid for one in self._final}
+        # The status that shows a rejection comes later than the answer to it.
+        self._rejected = {
+            uid: one
+            for uid, one in self._rejected.items()
+            if uid in here or now_s < one.again_at_s + LATEST_S
+        }
+        for pod in self.undone:
+            known = self._rejected.get(pod.uid)
+            is_due = known is None or now_s >= known.again_at_s
+            if is_due and self._write_again(pod, known, now_s):
+                first.append(pod)
+        return first
+
+    def due_s(self) -> float | None:
+        """Return the seconds until `follow` has something to do; None while it has nothing."""
+        now_s = self._clock()
+        waits = [
+            self._rejected[one.uid].again_at_s - now_s for one in self.undone if one.uid in self._rejected
+        ]
+        return max(0.0, min(waits)) if waits else None
+
+    def _write_again(self, pod: PodRecord, known: _RejectedPod | None, now_s: float) -> bool:
+        assert pod.refusal is not None
+        pause_s = min(2.0 * known.pause_s, LONGEST_AGAIN_S) if known else AGAIN_S
+        is_counted = known is not None and known.is_counted
+        self._rejected[pod.uid] = _RejectedPod(now_s + pause_s, pause_s, is_counted)
+        row = RefusalRow(0, pod.uid, pod.namespace, pod.name, "", pod.refusal.reason, pod.refusal.message)
+        with suppress(KubeAPIError):
+            found = self._client.get(PODS, row.pod, row.namespace)
+            if not why_not(found, row, self._node_name) and not self._write(found, row, pod.refusal):
+                self._rejected[pod.uid] = _RejectedPod(now_s + pause_s, pause_s, is_counted=True)
+                if not is_counted:
+                    self._count(found, now_s)
+                return not is_counted
+        return False
+
+    def _write(self, pod: Object, row: RefusalRow, refusal: PodRefusal) -> str:
+        """Set the pod to Failed; return why that must not be done any more, empty if it is done.
+
+        Raises:
+            KubeAPIError: the write was refused, or there was no answer.
+        """
+        for tried in range(1, MOST_TRIES + 1):
+            patch = rejection(pod, refusal.reason, refusal.message)
+            try:
+                self._client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
+                self._is_forbidden = False
+                return ""
+            except KubeAPIError as error:
+                self._is_forbidden = error.status == FORBIDDEN
+                if error.status != CONFLICT or tried == MOST_TRIES:
+                    raise
+            pod = self._client.get(PODS, row.pod, row.namespace)
+            if obstacle := why_not(pod, row, self._node_name):
+                return obstacle
+        return ""
+
+    def _count(self, pod: Object, now_s: float) -> None:
+        group = group_of(pod)
+        if group is not None:
+            self._brake = self._brake.failed(group, self._node.room, now_s)
 
     def _fail_in_time(self, pod: Object, row: RefusalRow) -> Outcome:
         group, now_s, room = group_of(pod), self._clock(), self._node.room
-        wait = self._brake.wait(group, room, now_s)
-        if wait is not None:
+        wait = self._brake.wait(group, room, now_s) if group is not None else None
+        if group is not None and wait is not None:
             outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + wait.until_s, wait))
             if len(self._waits) < MOST_PODS:
                 self._waits[row.pod_uid] = _WaitingPod(wait.until_s, group, outcome)
             return outcome
-        patch = rejection(pod, row.reason, row.detail)
-        self._client.merge_patch(PODS, row.pod, patch, namespace=row.namespace, subresource="status")
+        # A rejected pod waits for nothing but this write. So while writes are forbidden, pods are left to try again.
+        refusal = refusal_of(row) if self._is_forbidden else self._reject(row)
+        if refusal is None:
+            return Outcome(LEFT, _left(row, "a container of it runs"))
+        self._rejected[row.pod_uid] = _RejectedPod(now_s + AGAIN_S, AGAIN_S, is_counted=False)
+        if obstacle := self._write(pod, row, refusal):
+            return Outcome(LEFT, _left(row, obstacle))
         # Only a pod that was failed counts, so that an API server which refuses the write delays no pod.
-        self._brake = self._brake.failed(group, room, now_s)
+        self._rejected[row.pod_uid] = _RejectedPod(now_s + AGAIN_S, AGAIN_S, is_counted=True)
+        self._count(pod, now_s)
         return Outcome(FAILED, _failed(row, owner_words(pod)))
 
 
-def group_of(pod: Object) -> Group:
-    """Return the group of a pod that this module has read."""
+def group_of(pod: Object) -> Group | None:
+    """Return the group of a pod that this module has read; None for a pod without a controller, which does not come back."""
+    controller = _controller(pod)
+    if controller is None:
+        return None
     shape, with_devices = None, True
     with suppress(KubeObjectError):
         demand = pod_demand(pod)
         shape, with_devices = demand.shape, demand.asks_for_devices
-    controller = _controller(pod)
-    owner = str(controller.get("uid")) if controller else f"namespace {pod['metadata'].get('namespace')}"
-    return Group(owner, hash(shape), with_devices)
+    return Group(str(controller.get("uid")), hash(shape), with_devices)
 
 
 def owner_words(pod: Object) -> str:
@@ -400,14 +537,15 @@ def _has_state(status: Object) -> bool:
     return not {"running", "terminated"}.isdisjoint(status.get("state") or {})
 
 
-def rejection(pod: Object, reason: str, detail: str) -> dict[str, Any]:
+def rejection(pod: Object, reason: str, message: str) -> dict[str, Any]:
     """Return the patch of the pod's status, valid only for the version that was read.
 
-    Source: kubelet v1.36, rejectPod: phase, reason, and a message with this beginning.
+    Source: kubelet v1.37, rejectPod: phase, reason, and a message with this beginning.
     """
-    metadata = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    metadata: dict[str, Any] = {key: pod["metadata"][key] for key in ("uid", "resourceVersion")}
+    metadata["annotations"] = {REFUSED: metadata["resourceVersion"]}
     known = reason if reason in REASONS else OTHER_REASON
-    status = {"phase": "Failed", "reason": known, "message": f"Pod was rejected: {detail}"}
+    status = {"phase": "Failed", "reason": known, "message": f"Pod was rejected: {message}"}
     return {"metadata": metadata, "status": status}
 
 
@@ -428,7 +566,7 @@ def _failed(row: RefusalRow, owner: str) -> str:
 
 def _waits(row: RefusalRow, owner: str, until_s: float, wait: Wait) -> str:
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s))
-    who = f"pods of {owner} with these requests" if owner else "pods with these requests"
+    who = f"pods of {owner} with these requests"
     why, sooner = "were refused here before", ", or until this node has room that they did not find"
     if wait.is_bound:
         why, sooner = f"were set to Failed here {MOST_IN_WINDOW} times in ten minutes", ""

@@ -11,6 +11,7 @@ from nri_plugin.cli.export import command as export
 from nri_plugin.cli.extender import command as extend
 from nri_plugin.config.loading import EXPORTER_SOCKET, load_text
 from nri_plugin.exporter.process import FACTS_SOCKET, FOLDER
+from nri_plugin.exporter.refused_pods import REFUSED
 from nri_plugin.exporter.startup_taint import TAINT_KEY
 from nri_plugin.extender.process import ExtenderOptions
 from nri_plugin.model.quantity import parse_quantity
@@ -503,6 +504,8 @@ def test_pods_may_be_failed_only_where_that_is_chosen_and_on_the_own_node(render
     policy = named(objects, "ValidatingAdmissionPolicy", "pin-export-pods")["spec"]
     assert policy["matchConstraints"]["resourceRules"][0]["resources"] == ["pods/status"]
     assert "variables.node == object.spec.nodeName" in policy["validations"][0]["expression"]
+    assert policy["validations"][1]["message"].endswith(f"may only set the annotation {REFUSED} of a pod")
+    assert f'key == "{REFUSED}"' in policy["validations"][1]["expression"]
     kinds = [item["metadata"]["name"] for item in render(exporter={"enabled": True})]
     assert "pin-export-pods" not in kinds
 

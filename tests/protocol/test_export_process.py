@@ -169,7 +169,12 @@ def test_a_pod_that_is_refused_becomes_failed_where_that_is_chosen(cluster: Clus
         )
     status = store.objects[key]["status"]
     assert status["reason"] == "TopologyAffinityError"
-    assert status["message"].startswith("Pod was rejected: TopologyAffinityError: ")
+    assert status["message"].startswith(
+        "Pod was rejected: Resources cannot be allocated with Topology locality; "
+    )
+    # The patch has come only after the agent rejected the pod: no container of it is admitted, however small.
+    answer = cluster.runtime.ask(nri.CreateContainer(wide, container(wide, "app", cpu=1)))
+    assert "the pod is set to Failed" in str(answer), answer
 
 
 def test_the_next_pod_of_the_same_owner_waits_and_its_event_says_until_when(cluster: Cluster) -> None:

@@ -153,6 +153,9 @@ def a_deployment_whose_pods_are_refused(stage: Stage) -> None:
         return [pod["status"] for pod in pods(stage, "app=tried") if pod["status"].get("phase") == "Failed"]
 
     stage.until(failed, "a refused pod is Failed", PATIENCE_S)
+    (first, *_) = [
+        pod["metadata"] for pod in pods(stage, "app=tried") if pod["status"].get("phase") == "Failed"
+    ]
     stage.hold(
         {one.get("reason") for one in failed()} == {"TopologyAffinityError"}, "with the reason", failed()
     )
@@ -162,6 +165,12 @@ def a_deployment_whose_pods_are_refused(stage: Stage) -> None:
     )
     stage.cluster.until(lambda: time.monotonic() > began + 60, "a minute has passed")
     stage.hold(len(failed()) <= 5, "few pods fail in a minute", len(failed()))
+    # The kubelet's status manager writes its own status each 10 s, and retries a container every 11 to 15 s.
+    (now,) = [pod["status"] for pod in pods(stage, "app=tried") if pod["metadata"]["name"] == first["name"]]
+    stage.hold(now.get("phase") == "Failed", "the first pod that failed is Failed a minute later", now)
+    states = [next(iter(one.get("state") or {"none": None})) for one in now.get("containerStatuses") or ()]
+    stage.hold("waiting" not in states, "the kubelet has ended it", states)
+    stage.hold(first["uid"] not in {row["pod"] for row in node.processes()}, "nothing of it runs")
     stage.figure("pods that failed", str(len(failed())))
     end(stage, _FILLERS[0])
 

@@ -186,3 +186,21 @@ def test_a_refused_pod_is_failed_or_its_event_says_why_not(api: KubeAPI, tmp_pat
     assert note.endswith("kubectl delete pod -n default web-3")
     assert announcer.rejections == {"failed-pod": 1, "left": 2}
     client.close()
+
+
+def test_a_pod_that_was_refused_before_the_exporter_began_is_failed_at_its_first_status(
+    api: KubeAPI, client: KubeClient
+) -> None:
+    spec = {"nodeName": "n1", "containers": [{"name": "app", "image": "i"}]}
+    put = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web-1", "namespace": "default"},
+        "spec": spec,
+    }
+    uid = api.put(put)["metadata"]["uid"]
+    announcer = Announcer(client, "n1", logging.getLogger("t"), lambda: 0.0, fails_pods=True)
+    rows = tuple(replace(row, pod_uid=uid, pod="web-1") for row in refused(1, 2).refusals)
+    announcer.announce(AgentStatus(NODE, State(), rows))
+    assert client.get(PODS, "web-1", "default")["status"]["phase"] == "Failed"
+    assert (announcer.rejections, notes(api)) == ({"failed-pod": 1}, [])

@@ -25,7 +25,6 @@ from nri_plugin.exporter.refused_pods import (
     RefusedPods,
     Room,
     Wait,
-    group_of,
     rejection,
     why_not,
 )
@@ -333,14 +332,12 @@ def test_a_write_that_the_cluster_refuses_makes_no_pod_wait(
     assert node.refuses(node.creates()).result == FAILED
 
 
-def test_pods_without_a_controller_are_one_group_in_their_namespace() -> None:
-    one, other = pod(uid="a", name="a"), pod(uid="b", name="b")
-    assert group_of(one) == group_of(other)
-    assert group_of(one) != group_of(pod(namespace="another"))
-    assert group_of(pod(ownerReferences=[OWNER])) != group_of(one)
-    odd = pod()
-    odd["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "many"}}
-    assert group_of(odd) != group_of(one)
+def test_pods_without_a_controller_do_not_wait(node: Node1) -> None:
+    plain = {**OWNER, "controller": False}
+    assert [node.refuses(node.creates(owner=plain)).result for _ in range(20)] == [FAILED] * 20
+    node.refuses(node.creates())
+    assert node.refuses(node.creates(cpu="many")).result == FAILED
+    assert node.refuses(node.creates()).result == WAITS
 
 
 # The decision alone; its law is in tests/property/test_refusal_brake.py
