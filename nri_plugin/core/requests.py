@@ -466,7 +466,7 @@ def told_apart(state: State, event: NRIEvent) -> NRIEvent:
 
 
 def _named_apart(state: State, pod: Pod, owner: Pod | PodRecord | None) -> Pod:
-    own_uid = bounds.name(f"{pod.uid}@{pod.id}")
+    own_uid = bounds.name(f"{pod.uid}@{pod.namespace}.{pod.name}")
     if not pod.uid or (own_uid not in state.pods and (owner is None or _is_of(owner, pod))):
         return pod
     return replace(pod, uid=own_uid)

@@ -10,6 +10,7 @@ port that another program has does not end the process.
 import errno
 import logging
 import os
+import select
 import socket
 import time
 from contextlib import suppress
@@ -45,6 +46,9 @@ RETRY_S = 5.0
 
 LOOK_S = 1.0
 """Seconds between two checks for late connections, while any are open."""
+
+AT_ONCE_MS = 200
+"""Time for the request of a client, where no thread is left that could wait for it."""
 
 BACKLOG = 128
 """The most connections that wait in the kernel until they are accepted."""
@@ -201,19 +205,28 @@ class Server:
             if self.connections.admit(one):
                 if self.certificates is None and _is_complete(client):
                     self.connections.answering(one)
-                Thread(target=self._converse, args=(one,), name=self._place.what, daemon=True).start()
                 is_received = True
+                self._start(one)
         finally:
             if not is_received:
                 self._threads.release()
                 client.close()
 
-    def _converse(self, one: Connection) -> None:
+    def _start(self, one: Connection) -> None:
+        """Start the thread of a connection. Where there is none left, this one answers a request that comes at once."""
+        try:
+            Thread(target=self._converse, args=(one,), name=self._place.what, daemon=True).start()
+        except RuntimeError:
+            is_complete = self.certificates is None and _is_complete(one.socket, AT_ONCE_MS)
+            one.socket.settimeout(LOOK_S)
+            self._converse(one, most=int(is_complete))
+
+    def _converse(self, one: Connection, most: int | None = None) -> None:
         try:
             self._secure(one)
             with one.socket.makefile("rb") as reader:
-                while self._exchange(one, reader):
-                    pass
+                while most != 0 and self._exchange(one, reader):
+                    most = None if most is None else most - 1
         except (
             OSError,
             ValueError,
@@ -359,9 +372,13 @@ class Server:
             left -= len(dropped)
 
 
-def _is_complete(client: socket.socket) -> bool:
+def _is_complete(client: socket.socket, wait_ms: int = 0) -> bool:
     """Return whether a whole request without a body has arrived: a probe must succeed during a flood of connections."""
     with suppress(OSError):
+        if wait_ms:
+            arrival = select.poll()
+            arrival.register(client, select.POLLIN)
+            arrival.poll(wait_ms)
         data = client.recv(HEAD_BYTES, socket.MSG_PEEK | socket.MSG_DONTWAIT)
         return data.startswith((b"GET ", b"HEAD ")) and b"\r\n\r\n" in data
     return False

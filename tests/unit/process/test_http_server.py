@@ -468,31 +468,6 @@ def test_bodies_in_memory_at_once_are_bounded_and_the_newest_is_answered(serve: 
         one.close()
 
 
-def test_a_server_without_descriptors_or_threads_serves_again_later(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(http_server, "LOOK_S", 0.01)
-    server = serve()
-    real, failures = threading.Thread.start, [RuntimeError("can't start new thread")]
-
-    def start(thread: threading.Thread) -> None:
-        if thread.name == "pages" and failures:
-            raise failures.pop()
-        real(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", start)
-    assert answer_to_or_reset(server) == b""
-    assert ask(server, "GET", "/healthz") == (200, b"ok\n")
-    assert not failures
-
-
-def answer_to_or_reset(server: Server) -> bytes:
-    try:
-        return answer_to(server, b"GET /healthz HTTP/1.0\r\n\r\n")
-    except ConnectionResetError:
-        return b""
-
-
 @needs_openssl
 def test_a_renewed_certificate_is_used_for_the_next_connection_and_a_broken_one_is_not(
     serve: Serve, tmp_path: Path
@@ -564,3 +539,21 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path):
 
 def test_the_kernel_keeps_a_burst_of_connections(serve: Serve):
     assert BACKLOG >= SLOW
+
+
+def test_probes_are_answered_on_a_node_without_a_thread_left(serve: Serve, monkeypatch: pytest.MonkeyPatch):
+    server = serve(limits=Limits(body_bytes=4000, strangers_of_one=4))
+    start = threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "pages":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    for _ in range(12):
+        assert ask(server, "GET", "/healthz") == (200, b"ok\n")
+        with connected(server) as silent:
+            assert silent.recv(1) == b""
+    monkeypatch.undo()
+    assert ask(server, "POST", "/echo", b"{}") == (200, b"{}")
