@@ -165,12 +165,12 @@ class UntoldContainers:
             container=one.container_id,
             pod=f"{pod.namespace}/{pod.name}" if pod else one.pod_uid,
         )
-        self._drift.include(_target(one))
+        self._drift.include(target_of(one))
         self._tell()
 
     def _drop(self, paths: Iterable[str]) -> None:
         for path in paths:
-            self._drift.exclude(_target(self._found.pop(path)))
+            self._drift.exclude(target_of(self._found.pop(path)))
         self._tell()
 
     def _tell(self) -> None:
@@ -180,5 +180,6 @@ class UntoldContainers:
             self._changed()
 
 
-def _target(one: ContainerCgroup) -> Target:
+def target_of(one: ContainerCgroup) -> Target:
+    """Return the cgroup of a container that is not known."""
     return Target(CgroupRef(f"/{os.path.dirname(one.path)}", f"/{one.path}"), one.container_id)

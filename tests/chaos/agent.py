@@ -11,13 +11,14 @@ from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state
+from nri_plugin.agent.untold import target_of
 from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION, decode
 from nri_plugin.core.decision import InformedCreate
-from nri_plugin.core.drift import CpusetsObserved, MachineChanged, targets
+from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Target, targets
 from nri_plugin.core.engine import decide
-from nri_plugin.host.cgroup import WriteOutcome, cgroup_path
+from nri_plugin.host.cgroup import WriteOutcome, cgroup_path, container_at, is_told
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef
@@ -265,8 +266,16 @@ class Agent:
             self.handler.checkpoint.look(self.handler.state)
             self.handler.release_ended()
             self._settle()
-            found = map(self.handler.cpusets.observe, targets(self.handler.node, self.handler.state))
+            known = targets(self.handler.node, self.handler.state)
+            found = map(self.handler.cpusets.observe, (*known, *self._untold()))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
+
+    def _untold(self) -> Iterator[Target]:
+        """The containers in the tree that nobody told of."""
+        for path in self.cgroups.tree:
+            one = container_at(path)
+            if one is not None and not is_told(self.handler.state, one):
+                yield target_of(one)
 
     def settle(self) -> None:
         """The loop comes round until nothing waits."""

@@ -31,6 +31,7 @@ class Fault(StrEnum):
     LAUNCHED_KILLED = "pre-launched agent killed"
     BORN_AWAY = "container born while the agent was away"
     BORN_DURING_SYNC = "container born while Synchronize was in flight"
+    NEVER_TOLD = "container that nobody told of"
     SAME_NAME = "name used twice after a runtime crash"
     FAILED_CREATION = "creation failed after our reply"
     FAILED_UNTOLD = "creation failed after our reply, no event"

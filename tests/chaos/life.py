@@ -52,6 +52,7 @@ BETWEEN = (
     Fault.LAUNCHED_KILLED,
     Fault.BORN_AWAY,
     Fault.BORN_DURING_SYNC,
+    Fault.NEVER_TOLD,
     Fault.SAME_NAME,
     Fault.FAILED_CREATION,
     Fault.FAILED_UNTOLD,
@@ -70,6 +71,7 @@ WHILE_THE_DIRECTORY_FAILS = (
     Fault.BOTH_RESTART,
     Fault.BORN_AWAY,
     Fault.BORN_DURING_SYNC,
+    Fault.NEVER_TOLD,
     Fault.SAME_NAME,
     Fault.FAILED_CREATION,
     Fault.FAILED_UNTOLD,
@@ -78,7 +80,7 @@ WHILE_THE_DIRECTORY_FAILS = (
 )
 """Restarts above all, which show what a restart finds; any fault not named would take the last record of something."""
 
-PUT_RIGHT_BY_THE_CLOCK = (Fault.FOREIGN_WRITE, Fault.BORN_AWAY, Fault.SAME_NAME)
+PUT_RIGHT_BY_THE_CLOCK = (Fault.FOREIGN_WRITE, Fault.BORN_AWAY, Fault.NEVER_TOLD, Fault.SAME_NAME)
 """Nobody tells the agent of these: it finds out when it looks."""
 
 
@@ -455,6 +457,7 @@ class Life:
             Fault.FAILED_CREATION: self.failed_creation,
             Fault.FAILED_UNTOLD: self.failed_creation,
             Fault.FAILED_RESIZE: self.failed_resize,
+            Fault.NEVER_TOLD: self.never_told,
             Fault.SAME_NAME: self.same_name,
             Fault.LAUNCHED_KILLED: self.launched_killed,
             Fault.FOREIGN_WRITE: self.foreign_write,
@@ -584,6 +587,16 @@ class Life:
         except CgroupWriteError:
             self.runtime.take_rejections()
         self.look(Fault.BORN_AWAY, is_away=True)
+
+    def never_told(self) -> None:
+        """A pod of which the agent, which is there, hears nothing."""
+        plugin, self.runtime.plugin = self.runtime.plugin, None
+        try:
+            self.run_pod()
+        except CgroupWriteError:
+            self.runtime.take_rejections()
+        finally:
+            self.runtime.plugin = plugin
 
     def foreign_write(self) -> None:
         """Any CPUs into the cgroup of any container that runs."""

@@ -7,7 +7,7 @@ import pytest
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.core import engine, pool, synchronize
+from nri_plugin.core import drift, engine, pool, synchronize
 from nri_plugin.recording.reader import changes, read
 from tests.chaos.__main__ import report
 from tests.chaos.faults import Fault
@@ -62,6 +62,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
         (engine, "own_write", "stale"),
         (pool, "_floor", "overlap"),
         (CheckpointSaver, "look", "unsaved"),
+        (drift, "_off_exclusive", "overlap"),
     ],
     ids=[
         "what was half written is not put back",
@@ -71,6 +72,7 @@ def _forget(*_arguments: object, **_named: object) -> tuple[()]:
         "a start is not looked at",
         "no floor for those born unseen",
         "nobody looks whether the checkpoint is still there",
+        "unknown containers are left where they are",
     ],
 )
 def test_an_agent_that_leaves_something_out_is_found_out(
