@@ -31,8 +31,8 @@ SWEEP_PAUSE_S = 30.0
 FOLDERS = 16
 """Cgroups of pods that are read without a break: a millisecond."""
 
-AGAIN_S = 0.02
-"""Seconds between two looks at cgroups that are new."""
+AGAIN_S, LONGEST_AGAIN_S = 0.002, 0.1
+"""Seconds until the next look at cgroups that are new; doubled each time."""
 
 SANDBOX_S = 0.8
 """Seconds in which the only cgroup of an unknown pod is taken for a sandbox: the runtime reports one after its start."""
@@ -70,6 +70,7 @@ class UntoldContainers:
         self.names: tuple[str, ...] = ()
         self._found: dict[str, ContainerCgroup] = {}
         self._new: dict[str, tuple[ContainerCgroup, float]] = {}  # with the time at which it was seen first
+        self._again_s = AGAIN_S
         self._folders: set[str] = set()  # above containers; they are watched
         self._walk: Iterator[str] = iter(())
         self._walked: set[str] = set()
@@ -134,6 +135,7 @@ class UntoldContainers:
     def _note(self, one: ContainerCgroup) -> None:
         if one.path not in self._found and not is_told(self._handler.state, one):
             self._new.setdefault(one.path, (one, self._loop.clock()))
+            self._again_s = AGAIN_S
 
     def _check(self) -> None:
         """Decide which of the new cgroups are of containers that the runtime did not report."""
@@ -145,7 +147,8 @@ class UntoldContainers:
                 del self._new[path]
                 self._include(one)
         if self._new:
-            self._loop.set_timer("untold again", now + AGAIN_S, self._check)
+            self._loop.set_timer("untold again", now + self._again_s, self._check)
+            self._again_s = min(2 * self._again_s, LONGEST_AGAIN_S)
 
     def _is_untold(self, one: ContainerCgroup, age_s: float) -> bool:
         cpusets = self._handler.cpusets

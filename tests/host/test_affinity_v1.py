@@ -145,3 +145,14 @@ def test_a_container_with_more_rights_than_the_agent_is_left_and_told(
         assert f"process {pid}: its CPU affinity cannot be reset: operation not permitted" in str(
             scene.bench.lines.lines
         )
+
+
+def test_a_container_beside_the_affinity_of_the_runtime_has_all_cpus_that_its_cgroup_gets_later(
+    scene: Scene, cgroup: Path
+) -> None:
+    (cgroup / "cpuset.cpus").write_text(str(max(scene.all)))
+    with started(cgroup, scene.one, scene.one) as pid:
+        scene.start()
+        (cgroup / "cpuset.cpus").write_text(str(CPUSet.from_ids(scene.all)))
+        assert os.sched_getaffinity(pid) == scene.all
+        assert scene.counted == []
