@@ -63,6 +63,7 @@ class Question:
         donors: keys of the allocations of its pod that may pass on to it; see `nri_plugin.core.reuse`.
         reusable: their CPUs, which count as available.
         reuse: their memory, by NUMA nodes and resource.
+        only_reusable: only their CPUs count as available, and only their memory where it is enough.
     """
 
     node: Node
@@ -74,16 +75,24 @@ class Question:
     donors: tuple[str, ...] = ()
     reusable: CPUSet = NO_CPUS
     reuse: Reuse = field(default_factory=dict)
+    only_reusable: bool = False
 
     @cached_property
     def available(self) -> CPUSet:
         """CPUs that can still become exclusive, without the reusable ones."""
-        return self.state.available(self.node)
+        return NO_CPUS if self.only_reusable else self.state.available(self.node)
+
+    @property
+    def is_reuse_enough(self) -> bool:
+        """Whether the reusable memory of one set of nodes is all that is requested."""
+        reuse, memory = self.reuse, self.memory.items()
+        return any(all(reuse.get((mask, name), 0) >= size for name, size in memory) for mask, _ in reuse)
 
     @cached_property
     def memory_state(self) -> MemoryState:
         """The allocated memory of each NUMA node."""
-        return memory_state_of(self.node, self.state)
+        state = memory_state_of(self.node, self.state)
+        return state.without_free() if self.only_reusable and self.is_reuse_enough else state
 
 
 def devices(question: Question) -> Provider:

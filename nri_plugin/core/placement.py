@@ -8,6 +8,7 @@ them, for the container or once for its whole pod; admit or refuse; take CPUs an
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
@@ -42,7 +43,7 @@ from nri_plugin.policy.cpu_policy import allocate_cpus, whole_core_count
 from nri_plugin.policy.device_hints import device_hint_sets, devices_by_node
 from nri_plugin.policy.hints import Hint, HintSet, Provider
 from nri_plugin.policy.memory_assignment import allocate_memory
-from nri_plugin.policy.memory_state import NO_REUSE
+from nri_plugin.policy.memory_state import MEMORY, NO_REUSE
 from nri_plugin.policy.merge import MergedHint, admit
 from nri_plugin.policy.search.mask_order import Distances, TieBreak, distances_of, tie_break
 
@@ -124,23 +125,23 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         return _placed_in_pool(node, before, pod, request)
     # 4. Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     question = _question(node, before, pod, request, count, memory)
-    state, hint, steps = _admitted(question)
     # 5. CPUs before memory, as in the kubelet; either may still refuse.
-    cpus = cpus_under(question, hint)
-    leave_a_pool(node, state, cpus)
-    blocks, mems = memory_under(question, hint)
+    got = _granted_own_first(question)
     allocation = Allocation(
-        cpus=cpus,
-        mems=mems,
-        memory=blocks,
+        cpus=got.cpus,
+        mems=got.mems,
+        memory=got.blocks,
         cpu_milli=request.cpu_milli or 0,
-        affinity=hint.affinity or NO_NODES,
-        preferred=hint.preferred,
+        affinity=got.hint.affinity or NO_NODES,
+        preferred=got.hint.preferred,
         is_init=is_plain_init(pod.facts, request.name),
     )
     # 6. CPUs and memory of ended containers leave their allocations, but for the CPUs of init containers.
-    after = handed_over(state, question.donors, cpus, blocks).with_allocation(key, allocation)
-    return Placement(after, allocation, (*steps, "exclusive" if count else "memory"))
+    after = handed_over(got.state, question.donors, got.cpus, got.blocks)
+    for init in _proven_inits(question) or ():
+        after = after.without_allocation(init)
+    after = after.with_allocation(key, allocation)
+    return Placement(after, allocation, (*got.steps, "exclusive" if count else "memory"))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -307,6 +308,9 @@ def _hint_of(record: ContainerRecord) -> MergedHint | None:
 POD_SCOPE = "pod-scope"
 """The step of a container that decides for its whole pod."""
 
+OWN_FIRST = "own-first"
+"""The step of a container that gets only what ended init containers of its pod leave."""
+
 
 def question_of(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -> Question:
     """The question to hint providers about a container without an allocation in `state`.
@@ -338,6 +342,94 @@ def _question(
         reusable=reusable_cpus(state, keys) & node.allocatable if count else NO_CPUS,
         reuse=reusable_memory(state, keys) if memory else NO_REUSE,
     )
+
+
+def _proven_inits(question: Question) -> tuple[str, ...] | None:
+    """Ended containers of a pod without facts that are init containers for sure; None where that cannot be told.
+
+    Beside them, this container and those that live would ask for more than their pod does. So they have ended before these
+    start, and their pod needs nothing of them any more. What nobody takes over would be missing to other pods: the
+    scheduler counts the larger of init containers and others, not both.
+    """
+    state, pod, request = question.state, question.pod, question.request
+    if pod.facts is not None or not question.donors or not (pod.cpu_milli or pod.memory_bytes):
+        return None
+    live = live_keys(state, pod.uid)
+    held = [one for key, one in state.allocations_of(pod.uid).items() if key in live]
+    cpu_milli = (request.cpu_milli or 0) + sum(one.cpu_milli for one in held)
+    memory = request.memory_bytes + sum(map(_memory_bytes, held))
+
+    def is_too_much(one: Allocation) -> bool:
+        is_more = bool(pod.cpu_milli) and cpu_milli + one.cpu_milli > (pod.cpu_milli or 0)
+        return is_more or (bool(pod.memory_bytes) and memory + _memory_bytes(one) > (pod.memory_bytes or 0))
+
+    return tuple(key for key in question.donors if is_too_much(state.allocations[key]))
+
+
+def _memory_bytes(one: Allocation) -> int:
+    return sum(block.size_bytes for block in one.memory if block.resource == MEMORY)
+
+
+def own_first(question: Question) -> Question | None:
+    """The same question with nothing but what the pod's ended init containers leave; None where that is too little.
+
+    With facts all containers of a pod are placed at once, by the kubelet's rule, which prefers nothing. Without them, other
+    pods may end between an init container and the next one, which might then take other CPUs and leave those.
+    """
+    if question.pod.facts is not None:
+        return None
+    inits, state = _proven_inits(question), question.state
+    keys = question.donors if inits is None else inits
+    cpus = reusable_cpus(state, keys) & question.node.allocatable if keys else NO_CPUS
+    if not keys or len(cpus) < question.exclusive_cpus:
+        return None
+    return replace(question, reusable=cpus, reuse=reusable_memory(state, keys), only_reusable=True)
+
+
+class _Granted(NamedTuple):
+    """What a container gets."""
+
+    state: State
+    hint: MergedHint
+    steps: tuple[str, ...]
+    cpus: CPUSet
+    blocks: tuple[MemoryBlock, ...]
+    mems: NodeMask
+
+
+def _granted(question: Question) -> _Granted:
+    """Steps 4 and 5.
+
+    Raises:
+        AdmissionError: there is not as much, or not as the policy requires.
+    """
+    state, hint, steps = _admitted(question)
+    cpus = cpus_under(question, hint)
+    leave_a_pool(question.node, state, cpus)
+    return _Granted(state, hint, steps, cpus, *memory_under(question, hint))
+
+
+def _granted_own_first(question: Question) -> _Granted:
+    """What the kubelet's rule chooses; where that leaves CPUs or memory of ended init containers unused, these alone.
+
+    Raises:
+        AdmissionError: as `_granted`.
+    """
+    whole, alone = _granted(question), own_first(question)
+    if alone is None or _is_within(whole, alone):
+        return whole
+    with suppress(AdmissionError):
+        own = _granted(alone)
+        return own._replace(steps=(*own.steps, OWN_FIRST))
+    return whole
+
+
+def _is_within(whole: _Granted, alone: Question) -> bool:
+    """Whether nothing is taken beside what ended init containers leave, as far as that is enough."""
+    takes_memory = any(
+        block.size_bytes > alone.reuse.get((block.nodes.mask, block.resource), 0) for block in whole.blocks
+    )
+    return whole.cpus <= alone.reusable and not (takes_memory and alone.is_reuse_enough)
 
 
 def _admitted(question: Question) -> tuple[State, MergedHint, tuple[str, ...]]:
@@ -500,10 +592,11 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
     return allocate_cpus(
         tables_of(node),
         question.exclusive_cpus,
-        question.available,
+        question.state.available(node),
         hint.affinity,
         reserved=node.reserved,
         reusable=question.reusable,
+        only_reusable=question.only_reusable,
         options=options,
         weight_by_node=devices_by_node(request.devices) if options.device_proportional_cpus else None,
         note=note,

@@ -8,9 +8,11 @@ up to what is allocated. The rest is released when a later container of the pod 
 
 Differs: the kubelet knows the init containers of a pod, and each keeps its CPUs until the pod ends, while
     later containers may hold the same ones; here: that is so where the pod's object is known. Without it
-    every container of the pod that is not alive counts as an init container, and a CPU that is taken over
-    leaves the earlier allocation. Why: the runtime does not tell which containers are init containers.
-    Option: `exporterSocket`, with the exporter running.
+    every container of the pod that is not alive counts as an init container. Its CPUs and memory come before
+    others for the next container where they are enough, unless the total of the pod has room for both, and
+    leave the earlier allocation. What is left is released where that total has no room for both. Why: the
+    runtime does not tell which containers are init containers, and creates the next one when other pods may
+    have ended. Option: `exporterSocket`, with the exporter running.
 
 Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/policy_static.go (updateCPUsToReuse),
     memorymanager/policy_static.go (updatePodReusableMemory), memorymanager/memory_manager.go (AddContainer: since 1.36

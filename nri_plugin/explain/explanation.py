@@ -17,7 +17,15 @@ from nri_plugin.core.advice import Trial
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import creation_context, decide, has_uncounted_devices
 from nri_plugin.core.hint_providers import Question
-from nri_plugin.core.placement import MergeTerms, in_scope, pod_hint, question_of, terms_of
+from nri_plugin.core.placement import (
+    OWN_FIRST,
+    MergeTerms,
+    in_scope,
+    own_first,
+    pod_hint,
+    question_of,
+    terms_of,
+)
 from nri_plugin.core.pods import Unfit, admit, pod_question, pod_terms
 from nri_plugin.core.requests import ContainerRequest, annotated, qos_of, regime_of
 from nri_plugin.core.validator import checked
@@ -288,6 +296,8 @@ def _told(
     is_whole = request.name == "" or owns or regime_of(node.options, pod) is Regime.WHOLE
     if pod.facts is None or not is_whole:
         question = question_of(node, state, pod, request)
+        if OWN_FIRST in decision.steps:
+            question = own_first(question) or question
         return question, _story(question)
     asked = pod_question(node, state.released(pod.uid), pod, pod.facts, request)
     return asked, _merge_story(asked, pod_terms(asked, pod.facts), POD_RESOURCES)

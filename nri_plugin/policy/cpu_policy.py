@@ -227,6 +227,7 @@ def allocate_cpus(
     held: CPUSet = NO_CPUS,
     options: Options = DEFAULTS,
     weight_by_node: Mapping[int, int] | None = None,
+    only_reusable: bool = False,
     note: Note | None = None,
 ) -> CPUSet:
     """The exclusive CPUs of a container: as many as fit on the nodes of `affinity`, the rest anywhere.
@@ -243,6 +244,7 @@ def allocate_cpus(
         held: CPUs that the container already has; then they are the answer.
         options: how CPUs are chosen; full_pcpus_only refuses a count that does not fill cores.
         weight_by_node: NUMA nodes of `affinity` get CPUs in this proportion first, when they are several.
+        only_reusable: take none but the reusable CPUs.
         note: told of each step.
 
     Raises:
@@ -254,7 +256,7 @@ def allocate_cpus(
     """
     if count <= 0:
         return CPUSet()
-    on_offer = available | reusable
+    on_offer = reusable if only_reusable else available | reusable
     counts_cores = options.full_pcpus_rule is FullPCPUsRule.WHOLE_CORES
     if options.full_pcpus_only and not (held and counts_cores):
         check_full_pcpus(

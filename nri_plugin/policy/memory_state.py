@@ -114,6 +114,12 @@ class MemoryState:
         taken = sum(after.allocated.values()) - sum(self.allocated.values())
         return taken == sum(block.size_bytes for block in blocks)
 
+    def without_free(self) -> "MemoryState":
+        """This state with nothing free on any node."""
+        by_resource = self.machine.allocatable.items()
+        full = {(node, name): size for name, by_node in by_resource for node, size in by_node.items()}
+        return replace(self, allocated=full)
+
     def with_blocks(self, blocks: Iterable[tuple[MemoryBlock, int]]) -> "MemoryState":
         """This state after (block, bytes to take), each filling its nodes in ascending order.
 
