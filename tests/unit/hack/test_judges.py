@@ -1,16 +1,20 @@
 """The judges behind hack/conformance: what they must notice, and inputs they must not fall over."""
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.model.options import Options
-from nri_plugin.model.sets import CPUSet
-from tests.vectors.judges import admission, lives, static, unit_calls
-from tests.vectors.judges.managers import CPUManager, Pod
+from nri_plugin.model.records import MemoryBlock
+from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.policy.memory_state import MemoryMachine
+from tests.vectors.judges import admission, lives, memory, merging, pod_level, starting, static, unit_calls
+from tests.vectors.judges.managers import CPUManager, MemoryManager, Pod
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.registry import OURS, load
+from tests.vectors.judges.restarting import as_at_first
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict
 
 
@@ -111,7 +115,7 @@ def test_a_cpu_in_the_state_that_the_machine_lacks_is_on_offer_as_in_the_kubelet
     for case in of["cases"]:
         machine = of["topologies"][case["topology"]]
         plain = case["fn"] in ("allocate", "remove_container")
-        if not plain or case.get("error") or unit_calls.POD_LEVEL in case["gates"]:
+        if not plain or case.get("error") or starting.POD_LEVEL in case["gates"]:
             continue
         if unit_calls.judge_cpu_case(case, machine).verdict is not Verdict.PASSED:
             continue
@@ -211,3 +215,199 @@ def test_an_answer_that_differs_while_groups_are_stale_is_a_repaired_fault(
     first(case, True)["admit"] = False
     monkeypatch.setattr(lives.Groups, "are_stale", True)
     assert judged(case, of).verdict is Verdict.REPAIRED
+
+
+# --------------------------------------------------------------------- forms that recordings may have
+
+
+def unit(kind: str, **values: object) -> tuple[Case, Document]:
+    of = document(f"unit_{kind}")
+    case = next(case for case in of["cases"] if all(case.get(key) == value for key, value in values.items()))
+    return copy.deepcopy(case), of
+
+
+def verdict_of_unit(kind: str, case: Case, of: Document) -> Verdict:
+    judge = {"cpu": unit_calls.judge_cpu, "memory": unit_calls.judge_memory}[kind]
+    (found,) = judge({**of, "cases": [case]})
+    return found.verdict
+
+
+BOTH_GATES = ["PodLevelResources", "PodLevelResourceManagers"]
+
+
+@pytest.mark.parametrize("told", ["absent", "null"])
+@pytest.mark.parametrize("kind", ["cpu", "memory"])
+def test_a_pod_without_amounts_of_its_own_is_judged_as_an_ordinary_one(kind: str, told: str) -> None:
+    judged_cases = 0
+    of = document(f"unit_{kind}")
+    for one in of["cases"]:
+        if one["fn"] != "allocate" or "pod_resources" in one["pod"] or not one["gates"]:
+            continue
+        case = copy.deepcopy({**one, "gates": BOTH_GATES})
+        if told == "null":
+            case["pod"]["pod_resources"] = None
+        assert verdict_of_unit(kind, case, of) is Verdict.PASSED
+        if case["state_after"] != case["state_before"]:
+            case["state_after"] = case["state_before"]
+            assert verdict_of_unit(kind, case, of) is Verdict.FAILED
+            judged_cases += 1
+    assert judged_cases > 10
+
+
+SUM = "pod rejected, sum of exclusive container {0} requests equals pod budget, leaving no {1} for shared containers"
+INIT = "pod rejected, pod has shared init containers but no {1} available for them"
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefix", "names", "amounts"),
+    [
+        ("cpu", "", ("cpu", "cpus"), {"cpu": "2", "memory": "1G"}),
+        ("memory", "[memorymanager] ", ("memory", "memory"), {"cpu": "3", "memory": "2Gi"}),
+    ],
+)
+def test_a_pod_that_leaves_nothing_to_its_shared_containers_is_refused_in_the_recorded_words(
+    kind: str, prefix: str, names: tuple[str, str], amounts: dict[str, str]
+) -> None:
+    case, of = unit(kind, fn="allocate_pod", error=None)
+    both = {"requests": amounts, "limits": amounts}
+    shared = {"name": "shared", "requests": {}, "limits": {}}
+    case["pod"] |= {
+        "containers": [{"name": "own", **both}, shared],
+        "init_containers": [],
+        "pod_resources": both,
+    }
+    case["state_after"] = case["state_before"]
+    for text, verdict in (
+        (SUM, Verdict.PASSED),
+        ("Allocate failed due to " + SUM + ", which is unexpected", Verdict.PASSED),
+        (INIT, Verdict.FAILED),
+        ("pod rejected, for another reason", Verdict.FAILED),
+        ("not enough cpus available to satisfy request: requested=2, available=0", Verdict.FAILED),
+        (None, Verdict.FAILED),
+    ):
+        start = "" if text is None or text.startswith("Allocate") else prefix
+        case["error"] = text and start + text.format(*names)
+        assert verdict_of_unit(kind, case, of) is verdict, text
+
+
+def test_an_init_container_larger_than_its_pod_is_refused_with_the_recorded_numbers() -> None:
+    case, of = unit("cpu", fn="allocate_pod", error=None)
+    own, more = {"cpu": "2", "memory": "1G"}, {"cpu": "3", "memory": "1G"}
+    case["pod"] |= {
+        "containers": [{"name": "app", "requests": own, "limits": own}],
+        "init_containers": [{"name": "init", "requests": more, "limits": more}],
+        "pod_resources": {"requests": own, "limits": own},
+    }
+    case["state_after"] = case["state_before"]
+    words = "pod rejected, largest exclusive init container requests {} cpus, but only 2 available"
+    for asked, verdict in ((3, Verdict.PASSED), (4, Verdict.FAILED)):
+        case["error"] = words.format(asked)
+        assert verdict_of_unit("cpu", case, of) is verdict
+
+
+DIFFERENT = "[memorymanager] the expected machine state is different from the real one"
+
+
+def test_the_blocks_of_pods_as_wholes_are_part_of_a_state_found_at_start() -> None:
+    case, of = unit("memory", fn="allocate_pod", id="um099")
+    start = {**case, "fn": "start", "state_before": case["state_after"], "error": None}
+    assert verdict_of_unit("memory", start, of) is Verdict.PASSED
+    assert verdict_of_unit("memory", {**start, "error": DIFFERENT}, of) is Verdict.FAILED
+    # Without the gate, or without the blocks of the pod, each container counts for itself.
+    without = {name: value for name, value in start["state_before"].items() if name != "pod_assignments"}
+    for changed in ({"gates": ["PodLevelResources"]}, {"gates": None}, {"state_before": without}):
+        assert verdict_of_unit("memory", {**start, **changed}, of) is Verdict.FAILED
+        assert verdict_of_unit("memory", {**start, **changed, "error": DIFFERENT}, of) is Verdict.PASSED
+
+
+@pytest.mark.parametrize("machine", [{}, None])
+def test_a_start_without_a_word_on_numa_nodes_is_one_on_none(machine: Case | None) -> None:
+    block = {"numa": [0], "size": 1, "type": "memory"}
+    state: Case = {"machine": machine, "assignments": {"p": {"c": [block]}}}
+    case: Case = {"id": "x", "fn": "start", "gates": None, "state_before": state, "state_after": state}
+    for error, verdict in (
+        ("[memorymanager] machine state can not be empty when it has memory assignments", Verdict.PASSED),
+        (DIFFERENT, Verdict.FAILED),
+        (None, Verdict.FAILED),
+    ):
+        assert verdict_of_unit("memory", {**case, "error": error}, {}) is verdict
+
+
+def test_the_cpus_of_pods_as_wholes_are_part_of_a_state_found_at_start() -> None:
+    case, of = unit("cpu", fn="allocate_pod", error=None)
+    start = {**case, "fn": "start", "state_before": case["state_after"]}
+    assert verdict_of_unit("cpu", start, of) is Verdict.PASSED
+    without = {**start["state_before"], "pod_assignments": None}
+    assert verdict_of_unit("cpu", {**start, "state_before": without}, of) is Verdict.FAILED
+
+
+@pytest.mark.parametrize("distances", [None, {}, {"0": None, "1": None, "2": None}])
+@pytest.mark.parametrize(
+    ("m1", "m2", "result"), [(0b11, 0b100, 0b100), (0b100, 0b11, 0b100), (0b11, 0b101, 0b11)]
+)
+def test_without_distances_the_narrower_mask_is_the_closer_one(
+    distances: Case | None, m1: int, m2: int, result: int
+) -> None:
+    case = {"id": "x", "fn": "closest", "distances": distances, "m1": m1, "m2": m2, "result": result}
+    (right,) = merging.judge_misc({"cases": [case]})
+    (wrong,) = merging.judge_misc({"cases": [{**case, "result": m1 + m2 - result}]})
+    assert (right.verdict, wrong.verdict) == (Verdict.PASSED, Verdict.FAILED)
+
+
+# --------------------------------------------------------------------- what the kubelet does by chance, or miscounts
+
+
+def held_over(*nodes: list[int]) -> tuple[Case, MemoryManager]:
+    """A node on which one container after the other has memory on these nodes."""
+    both = {0: 8, 1: 8}
+    manager = MemoryManager(
+        MemoryMachine((0, 1), {"memory": both}, {"memory": {0: 0, 1: 0}}, {"memory": both})
+    )
+    initial = as_at_first(manager)
+    for number, ids in enumerate(nodes):
+        block = MemoryBlock(NodeMask.from_ids(ids), "memory", 2)
+        manager.blocks[f"p{number}", "c"] = (block,)
+        manager.state = manager.state.with_blocks([(block, 2)])
+    return {"id": "x", "expect": {"steps": [], "initial": initial}}, manager
+
+
+@pytest.mark.parametrize(
+    ("nodes", "error", "verdict"),
+    [
+        (([0], [0, 1]), None, Verdict.PASSED),
+        (([0], [0, 1]), DIFFERENT, Verdict.REPAIRED),
+        (([0], [0, 1]), "[memorymanager] another text", Verdict.FAILED),
+        (([0], [1]), None, Verdict.PASSED),
+        (([0], [1]), DIFFERENT, Verdict.FAILED),
+    ],
+)
+def test_a_start_that_depends_on_the_order_of_blocks_is_a_repaired_fault(
+    nodes: tuple[list[int], ...], error: str | None, verdict: Verdict
+) -> None:
+    case, manager = held_over(*nodes)
+    case["expect"]["restart_error"] = error
+    assert memory.judge_restart(case, manager).verdict is verdict
+
+
+def test_numbers_in_refusals_of_pod_level_sequences_count_on_even_cores_only() -> None:
+    of = document("pod_level_sequences")
+    found = []
+    for is_number, changed in ((True, "available=1"), (False, "available=none of the CPUs")):
+        for case in copy.deepcopy(of["cases"]):
+            refused = [
+                one
+                for step in case["expect"].get("steps", ())
+                for one in (step, *step.get("containers", ()))
+                if "not enough cpus" in str(one.get("error")) and not one.get("error_any")
+            ]
+            if not refused or case.get("fault"):
+                continue
+            for one in refused:
+                one["error"] = re.sub(r"available=\d+", changed if is_number else "", one["error"])
+                one["error"] = one["error"] if is_number else "SMT Alignment Error: " + one["error"]
+            (judged_case,) = pod_level.judge_cpus({**of, "cases": [case]})
+            is_even = not static.is_uneven(tables_of(of["topologies"][case["topology"]]))
+            found.append((is_number, is_even, judged_case.verdict is Verdict.PASSED))
+    assert (True, False, True) in found
+    assert (True, True, False) in found
+    assert not [one for one in found if not one[0] and one[2]]

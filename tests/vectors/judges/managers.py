@@ -11,6 +11,7 @@ from nri_plugin.core.requests import pod_total
 from nri_plugin.model.errors import (
     AdmissionError,
     ConfigError,
+    EmptyPodSharedPoolError,
     InsufficientCPUsError,
     InsufficientMemoryError,
     SMTAlignmentError,
@@ -49,21 +50,33 @@ ERROR_CLASSES = (
         InsufficientMemoryError,
     ),
     (r"\[memorymanager\] (failed to find the|preferred hint violates)", AdmissionError),
+    (r"(\[\w+\] )?pod rejected, (pod has shared|sum of exclusive)", EmptyPodSharedPoolError),
+    (r"(\[\w+\] )?pod rejected, largest exclusive init container", InsufficientCPUsError),
 )
 """Start of the kubelet's text, and our class of the same kind."""
 
 
-def same_error(ours: AdmissionError | AdmissionRefusal | None, recorded: str) -> bool:
-    """Whether ours is of the recorded kind, with the recorded numbers where both have them."""
+def same_error(
+    ours: AdmissionError | AdmissionRefusal | None, recorded: str, *, compares_numbers: bool = True
+) -> bool:
+    """Whether ours is of the recorded kind, with the recorded numbers where both have them and they are to be compared."""
     if ours is None or not recorded:
         return ours is None and not recorded
     recorded = recorded.removeprefix("Allocate failed due to ")
     kinds = [error.kind for start, error in ERROR_CLASSES if re.match(start, recorded)]
     if not kinds or ours.kind is not kinds[0]:
         return False
-    if kinds[0] in (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS):
+    if kinds[0] is RefusalKind.EMPTY_POD_SHARED_POOL:
+        # The kubelet names a random one of several exhausted resources.
+        return _without_resource(recorded) in _without_resource(str(ours))
+    if compares_numbers and kinds[0] in (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS):
         return set(re.findall(r"\d+", recorded)) <= set(re.findall(r"\d+", str(ours)))
     return True
+
+
+def _without_resource(text: str) -> str:
+    sentence = re.sub(r"^.*?(?=pod rejected)", "", text).removesuffix(", which is unexpected")
+    return re.sub(r"\b(cpus?|memory|hugepages-\w+)\b", "RESOURCE", sentence)
 
 
 def options_of(given: Mapping[str, str] | None) -> Options:
@@ -131,6 +144,12 @@ class Container:
         return all(one == other and one is not None and parse_cpu_milli(one) > 0 for one, other in pairs)
 
 
+def amounts_in(told: Mapping[str, Any]) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """The requests and limits of a container; absent limits equal the requests, null is none."""
+    requests = told.get("requests") or {}
+    return requests, told.get("limits", requests) or {}
+
+
 @dataclass(frozen=True)
 class Pod:
     """A pod of a recorded step, containers in the order they start.
@@ -145,16 +164,13 @@ class Pod:
 
     @classmethod
     def of(cls, step: Mapping[str, Any]) -> "Pod":
-        recorded = [(c, True) for c in step.get("init_containers", ())] + [
-            (c, False) for c in step["containers"]
+        recorded = [(c, True) for c in step.get("init_containers") or ()] + [
+            (c, False) for c in step.get("containers") or ()
         ]
         return cls(
             step["pod"],
             tuple(
-                Container(
-                    c["name"], c["requests"], c.get("limits", c["requests"]), init, bool(c.get("restartable"))
-                )
-                for c, init in recorded
+                Container(c["name"], *amounts_in(c), init, bool(c.get("restartable"))) for c, init in recorded
             ),
             bool(step.get("pod_resources")),
         )

@@ -1,6 +1,6 @@
 """cpu_start_validation, and the start of the Memory Manager: a state found at start."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import (
@@ -18,6 +18,9 @@ from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.packed import tables_of
 from tests.vectors.judges.verdict import Case, Document, Judged, compare
 
+POD_LEVEL = "PodLevelResourceManagers"
+"""With this feature gate a pod's own resources decide."""
+
 
 def judge_cpu(document: Document) -> Iterator[Judged]:
     tables = {name: tables_of(recorded) for name, recorded in document["topologies"].items()}
@@ -29,48 +32,71 @@ def judge_cpu_case(case: Case, tables: CPUTables) -> Judged:
     options, online = options_of(case.get("options")), CPUSet(tables.online)
     listed, count = reserved_of(case)
     reserved = listed or take_cpus(tables, online, count, options)
+    state = case["state"]
     assignments = {
-        uid: {name: CPUSet.parse(text) for name, text in by_name.items()}
-        for uid, by_name in case["state"]["assignments"].items()
+        uid: {name: CPUSet.parse(text) for name, text in (by_name or {}).items()}
+        for uid, by_name in (state.get("assignments") or {}).items()
     }
+    told = (state.get("pod_assignments") or {}) if counts_pods(case) else {}
+    pods = {uid: CPUSet.parse(text) for uid, text in told.items()}
     ours = cpu_state_refusal(
-        CPUSet.parse(case["state"]["default"]),
+        CPUSet.parse(state["default"]),
         assignments,
         online=online,
         reserved=reserved,
         strict=options.strict_cpu_reservation,
+        pods=pods,
     )
     if ours != (case["error"] or ""):
         return compare(case["id"], ours, case["error"])
-    kept = case["state"]["default"]
-    if not kept and not assignments:
+    kept = state["default"]
+    if not kept and not assignments and not pods:
         kept = str(online - reserved if options.strict_cpu_reservation else online)
     return compare(case["id"], kept, case["default_after"], "shared pool")
 
 
+def counts_pods(case: Case) -> bool:
+    """Whether allocations of pods as wholes count: with the feature gate, also where nothing is told of gates."""
+    return POD_LEVEL in (case.get("gates", [POD_LEVEL]) or ())
+
+
 def judge_memory_start(case: Case) -> Judged:
+    """Without `memory_nodes` the kubelet knows of no NUMA node."""
     before = case["state_before"]
-    machine = machine_of({**case, "memory_reserved": case["system_reserved"]})
-    ours = memory_state_refusal(_stored(before["machine"]), _blocks(before["assignments"]), machine)
-    return compare(case["id"], ours, (case["error"] or "").removeprefix("[memorymanager] "))
+    told = {
+        "memory_nodes": case.get("memory_nodes") or (),
+        "memory_reserved": case.get("system_reserved") or {},
+    }
+    of_containers, of_pods = blocks(before), pod_blocks(before) if counts_pods(case) else {}
+    # The kubelet looks at the pods that have blocks of containers.
+    of_pods = {uid: held for uid, held in of_pods.items() if held and uid in of_containers}
+    ours = memory_state_refusal(_stored(before), of_containers, machine_of(told), of_pods)
+    return compare(case["id"], ours, (case.get("error") or "").removeprefix("[memorymanager] "))
 
 
-def _stored(machine: Mapping[str, Mapping[str, Any]]) -> dict[int, StoredNode]:
+def _stored(state: Case) -> dict[int, StoredNode]:
     return {
         int(node): StoredNode(
             shown["assignments"],
             NodeMask.from_ids(shown["cells"]).mask,
             {name: StoredMemory(**amounts) for name, amounts in shown["memory"].items()},
         )
-        for node, shown in machine.items()
+        for node, shown in (state.get("machine") or {}).items()
     }
 
 
-def _blocks(assignments: Mapping[str, Mapping[str, list]]) -> dict[str, dict[str, list[MemoryBlock]]]:
+def blocks(state: Case) -> dict[str, dict[str, tuple[MemoryBlock, ...]]]:
+    """The blocks of the containers of a recorded state."""
     return {
-        uid: {
-            name: [MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in blocks]
-            for name, blocks in by_name.items()
-        }
-        for uid, by_name in assignments.items()
+        uid: {name: _blocks_of(told) for name, told in (by_name or {}).items()}
+        for uid, by_name in (state.get("assignments") or {}).items()
     }
+
+
+def pod_blocks(state: Case) -> dict[str, tuple[MemoryBlock, ...]]:
+    """The blocks of its pods as wholes; recordings made without the gate have none."""
+    return {uid: _blocks_of(told) for uid, told in (state.get("pod_assignments") or {}).items()}
+
+
+def _blocks_of(told: Sequence[Mapping[str, Any]] | None) -> tuple[MemoryBlock, ...]:
+    return tuple(MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in told or ())

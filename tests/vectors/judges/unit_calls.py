@@ -1,11 +1,10 @@
 """unit_cpu and unit_memory: single calls, with the state before and after."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import CPUTables
 from nri_plugin.policy.memory_state import MemoryMachine, MemoryState
@@ -22,9 +21,6 @@ from tests.vectors.judges.managers import (
 )
 from tests.vectors.judges.pod_level import LevelPod, PodCPUManager, PodMemoryManager
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
-
-POD_LEVEL = "PodLevelResourceManagers"
-"""With this feature gate a pod's own resources decide."""
 
 CLASHING = "a core id stands for"
 """How a recorded machine says that its core ids cannot be used."""
@@ -59,7 +55,7 @@ def judge_cpu_case(case: Case, recorded: Mapping[str, Any]) -> Judged:
 
 
 def _judge_cpu_container(case: Case, manager: CPUManager, pod: Pod, hidden: CPUSet) -> Judged:
-    manager.reusable = {pod.uid: CPUSet.parse(case["reusable_before"])}
+    manager.reusable = {pod.uid: CPUSet.parse(case.get("reusable_before") or "")}
     if case["fn"] == "get_pod_topology_hints":
         return compare(case["id"], shown_hint_sets(manager.pod_hint_sets(pod)), case["hints"])
     container = next(c for c in pod.containers if c.name == case["container"])
@@ -99,28 +95,27 @@ def _as_found(case: Case) -> Case:
 
 
 def _is_pod_level(case: Case) -> bool:
-    return POD_LEVEL in (case.get("gates") or ())
+    return starting.POD_LEVEL in (case.get("gates") or ())
 
 
 def _pod(case: Case) -> Pod:
     """The pod; what is given for it as a whole is not even looked at with both gates off."""
     if _is_pod_level(case):
-        return LevelPod.of(
-            {**case["pod"], "pod": case["pod"]["uid"], "resources": case["pod"]["pod_resources"]}
-        )
+        told = {**case["pod"], "pod": case["pod"]["uid"], "resources": case["pod"].get("pod_resources")}
+        return LevelPod.of(told)
     pod = Pod.of({**case["pod"], "pod": case["pod"]["uid"]})
     return pod if case.get("gates") else replace(pod, has_own_resources=False)
 
 
 def _other_error(case: Case, allocate: Callable[[MergedHint], None]) -> Judged | None:
     """A failure where the allocation is refused otherwise than recorded; None where it is not."""
-    mask, preferred = case["affinity"]
+    mask, preferred = case.get("affinity") or (None, False)
     error = None
     try:
         allocate(MergedHint(None if mask is None else NodeMask(mask), preferred))
     except AdmissionError as refusal:
         error = refusal
-    if same_error(error, case["error"] or ""):
+    if same_error(error, case.get("error") or ""):
         return None
     return Judged(case["id"], Verdict.FAILED, f"error ours {error} recorded {case['error']}")
 
@@ -139,13 +134,13 @@ def _after(case: Case, manager: CPUManager, hidden: CPUSet) -> Judged:
 def _sets(state: Mapping[str, Any]) -> dict[tuple[str, str], CPUSet]:
     return {
         (uid, name): CPUSet.parse(text)
-        for uid, by_name in state["assignments"].items()
-        for name, text in by_name.items()
+        for uid, by_name in (state.get("assignments") or {}).items()
+        for name, text in (by_name or {}).items()
     }
 
 
 def _pod_sets(state: Mapping[str, Any]) -> dict[str, CPUSet]:
-    return {uid: CPUSet.parse(text) for uid, text in state.get("pod_assignments", {}).items()}
+    return {uid: CPUSet.parse(text) for uid, text in (state.get("pod_assignments") or {}).items()}
 
 
 def _texts(sets: Mapping[Any, CPUSet]) -> dict[Any, str]:
@@ -205,7 +200,7 @@ def _memory_manager(case: Case) -> MemoryManager:
     kind = PodMemoryManager if _is_pod_level(case) else MemoryManager
     manager = kind(MemoryMachine(nodes, allocatable, {}, allocatable), reuse_outlives=True)
     if isinstance(manager, PodMemoryManager):
-        manager.pod_blocks = {uid: _blocks_of(told) for uid, told in state["pod_assignments"].items()}
+        manager.pod_blocks = starting.pod_blocks(state)
     manager.state = MemoryState(
         manager.machine,
         promised,
@@ -213,15 +208,11 @@ def _memory_manager(case: Case) -> MemoryManager:
         {int(node): NodeMask.from_ids(shown["cells"]).mask for node, shown in state["machine"].items()},
     )
     manager.blocks = {
-        (uid, name): _blocks_of(blocks)
-        for uid, by_name in state["assignments"].items()
+        (uid, name): blocks
+        for uid, by_name in starting.blocks(state).items()
         for name, blocks in by_name.items()
     }
     return manager
-
-
-def _blocks_of(told: Sequence[Mapping[str, Any]]) -> tuple[MemoryBlock, ...]:
-    return tuple(MemoryBlock(NodeMask.from_ids(b["numa"]), b["type"], b["size"]) for b in told)
 
 
 def _reuse(recorded: Mapping[str, Mapping[str, int]] | None) -> dict[tuple[int, str], int]:
@@ -256,7 +247,7 @@ def _memory_after(case: Case, manager: MemoryManager) -> Judged:
         return compare(case["id"], blocks, recorded, "blocks")
     if isinstance(manager, PodMemoryManager):
         pods = {uid: shown_blocks(held) for uid, held in manager.pod_blocks.items()}
-        told = {uid: shown_blocks(_blocks_of(held)) for uid, held in after["pod_assignments"].items()}
+        told = {uid: shown_blocks(held) for uid, held in starting.pod_blocks(after).items()}
         if pods != told:
             return compare(case["id"], pods, told, "pods")
     return compare(case["id"], manager.shown(), shown, "machine")
