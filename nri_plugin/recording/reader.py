@@ -59,6 +59,20 @@ from nri_plugin.wire.nri.events import CreateContainer
 _GZIP = b"\x1f\x8b"
 _UNREADABLE = (OSError, EOFError, zlib.error)
 """Errors from a damaged disk or a damaged compressed file."""
+
+# A recording may come from anyone. A reader of one takes less than 300 MB of memory, and gives up where a file would cost
+# more than its size.
+
+LONGEST_LINE_BYTES = 8 << 20
+"""As written: the snapshot of 40,000 containers has 5 MB, packed."""
+MOST_VALUES = 1 << 20
+"""Values of a line, counted before they are built: 40,000 containers have 900,000."""
+MOST_DAMAGED = 1000
+"""Damaged lines of a file, after which it is no recording."""
+MOST_EXPANSION, FREE_BYTES = 64, 64 << 20
+"""How many times as long as its file a recording may be, with its lines unpacked, from this length on. Events are
+compressed to a tenth to a thirtieth; zlib reaches a thousandth."""
+
 _decoder = msgspec.json.Decoder(RecordedLine)
 
 
@@ -251,7 +265,7 @@ def read(path: str, providers: tuple[HintProvider, ...] = ()) -> Recording:
     recording = Recording(path, files, providers)
     with _opened(files[0]) as stream:
         try:
-            head = stream.readline()
+            head = stream.readline(LONGEST_LINE_BYTES)
         except _UNREADABLE as error:
             raise HostError(files[0], f"cannot be read: {error}; give a whole copy of it") from None
         _check_head(files[0], head)
@@ -305,6 +319,19 @@ def _check_version(place: str, head: RecordedLine) -> None:
         )
 
 
+def _decoded(text: bytes) -> RecordedLine:
+    """The values of a line.
+
+    Raises:
+        ValueError: it has too many.
+        MsgspecError: it has others.
+    """
+    values = sum(map(text.count, (b",", b"{", b"[")))
+    if values > MOST_VALUES:
+        raise ValueError(f"{values} values, more than the {MOST_VALUES} that a line may have")
+    return _decoder.decode(text)
+
+
 class _Lines:
     """The lines of one file as entries."""
 
@@ -319,23 +346,43 @@ class _Lines:
     ) -> None:
         self._name, self._stream, self._problem, self._providers = name, stream, problem, providers
         self._head: RecordedEntry | None = None
+        self._damaged = self._read_bytes = 0
         self.lost = lost
 
     def __iter__(self) -> Iterator[RecordedEntry]:
         number = 0
         try:
-            for number, text in enumerate(self._stream, 1):
+            for number, text in enumerate(self._texts(), 1):
                 entry = self._entry(number, text)
                 if entry is not None:
                     yield entry
         except _UNREADABLE as error:
             self._lose(number + 1, f"cannot be read on: {error}")
 
+    def _texts(self) -> Iterator[bytes]:
+        """The lines as written.
+
+        Raises:
+            EOFError: the rest is not worth its reading.
+        """
+        most = max(FREE_BYTES, MOST_EXPANSION * os.path.getsize(self._name))
+        while text := self._stream.readline(LONGEST_LINE_BYTES):
+            self._read_bytes += len(text)
+            if len(text) == LONGEST_LINE_BYTES:
+                raise EOFError(f"the line is longer than {LONGEST_LINE_BYTES >> 20} MiB")
+            if self._read_bytes > most:
+                raise EOFError(f"it is more than {MOST_EXPANSION} times as long as its file")
+            if self._damaged > MOST_DAMAGED:
+                raise EOFError(f"more than {MOST_DAMAGED} of its lines are damaged")
+            yield text
+
     def _entry(self, number: int, text: bytes) -> RecordedEntry | None:
         try:
-            line = _decoder.decode(text)
+            line = _decoded(text)
             if line.packed:
-                line = _decoder.decode(unpacked(line.packed))
+                whole = unpacked(line.packed)
+                self._read_bytes += len(whole)
+                line = _decoded(whole)
             return self._understood(number, line)
         except (msgspec.MsgspecError, ValueError, RecursionError, HostError) as error:
             torn = not text.endswith(b"\n")
@@ -345,6 +392,7 @@ class _Lines:
 
     def _lose(self, number: int, why: str) -> None:
         self.lost, self._head = True, None
+        self._damaged += 1
         self._problem(f"{self._name}:{number}: {why}")
 
     def _understood(self, number: int, line: RecordedLine) -> RecordedEntry | None:

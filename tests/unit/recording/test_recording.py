@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import tracemalloc
 import zlib
 from dataclasses import fields, replace
 from datetime import UTC, datetime
@@ -326,3 +327,46 @@ def test_a_packed_line_that_is_damaged_costs_what_follows_up_to_the_next_snapsho
     recording = read(written(tmp_path, day() + line + day()))
     assert len(list(recording.moments())) == 12
     assert "cannot be unpacked" in recording.problems[0]
+
+
+def packed(text: bytes) -> bytes:
+    return b'{"packed":"' + base64.b64encode(zlib.compress(text, 1)) + b'"}\n'
+
+
+POD = b'{"uid":"u","sandbox_id":"","namespace":"","name":"","qos":"Guaranteed","cgroup_parent":""},'
+ROWS = b'{"snapshot":{"pods":[' + POD * 200_000 + POD[:-1] + b'],"containers":[],"allocations":[]}}\n'
+
+
+@pytest.mark.parametrize(
+    ("bomb", "why"),
+    [
+        (packed(ROWS), "values, more than the"),
+        (packed(b'{"why":"' + b"a" * (40 << 20) + b'"}'), "cannot be unpacked"),
+        (packed(b"[" * (30 << 20)), "values, more than the"),
+        (packed(b'{"why":"' + b"a" * (30 << 20) + b'"}') * 4, "times as long as its file"),
+        (ROWS, "is longer than 8 MiB"),
+        (b" " * (9 << 20), "is longer than 8 MiB"),
+        (b"x\n" * 5000, "more than 1000 of its lines are damaged"),
+        ((b" " * (1 << 20) + b"\n") * 100, "times as long as its file"),
+    ],
+    ids=["rows", "length", "depth", "many lengths", "raw rows", "raw length", "lines", "compressed"],
+)
+def test_a_recording_that_is_a_bomb_takes_little_memory(tmp_path: Path, bomb: bytes, why: str) -> None:
+    path = tmp_path / "bomb.jsonl"
+    path.write_bytes(gzip.compress(day() + bomb + day(), 1))
+    recording = read(str(path))
+    tracemalloc.start()
+    moments = len(list(recording.moments()))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert moments in (6, 12)
+    assert why in recording.problems[-1]
+    assert len(recording.problems) <= 1003
+    assert peak < 150 << 20
+
+
+def test_a_first_line_without_end_is_no_head(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.jsonl"
+    path.write_bytes(gzip.compress(b" " * (64 << 20), 1))
+    with pytest.raises(HostError, match="is no head of a recording"):
+        read(str(path))
