@@ -262,20 +262,20 @@ def build_lookup(
         HostError: `nicLocality: netlink` and its helper process does not work.
     """
     client = PodResourcesClient(config.exporter_socket, clock)
-    locator = _locator(config, clock) if config.device_hints else None
+    locator = _locator(config, log, clock) if config.device_hints else None
     claims = CPUClaims(KernelFiles(config.sysfs_root))
     return PodFactsLookup(locator, client, log, clock, count, claims)
 
 
-def _locator(config: Config, clock: Callable[[], float]) -> DeviceLocator:
+def _locator(config: Config, log: logging.Logger, clock: Callable[[], float]) -> DeviceLocator:
     files = KernelFiles(config.sysfs_root)
     # In a pod, the host's proc is not mounted beside its sys. Drivers show the same files in the proc of the pod.
     own = KernelFiles("/") if config.sysfs_root == HOST_MOUNT else files
     if config.nic_locality != "netlink":
-        return DeviceLocator(files, own)
+        return DeviceLocator(files, own, warn=log.warning)
     helper = NICHelper(clock)
     helper.start()  # before the agent registers: its library loads slowly
-    return DeviceLocator(files, own, helper)
+    return DeviceLocator(files, own, helper, log.warning)
 
 
 def describe(file: CheckpointFile, node: Node) -> None:

@@ -30,9 +30,13 @@ from nri_plugin.wire.nri.messages import Container, DeviceNode
 # Source: Container Device Interface specification 1.0, "Specification directories". A file in /var/run/cdi takes
 # precedence over one in /etc/cdi.
 FOLDERS = ("var/run/cdi", "etc/cdi")
-MOST_FILES = 64
+MOST_FILES = 1024
+"""Of a folder. A container waits while they are read, 10 ms for so many unchanged ones. DRA drivers write one for each
+claim."""
 MOST_BYTES = 256 << 10
-"""Larger files are ignored: a container waits while they are read. One for 16 GPUs has 20 kB."""
+"""Larger files are not read. One for 16 GPUs has 20 kB."""
+MOST_NEW_BYTES, YAML_COST = 4 << 20, 4
+"""Of files that are new or changed, for one container; the next one goes on with the rest. A byte of YAML counts as four."""
 
 IOMMU_DIR = "sys/kernel/iommu_groups"
 NVIDIA_DIR = "proc/driver/nvidia/gpus"
@@ -74,15 +78,17 @@ class _Spec(Struct, rename="camel"):
 
 
 class CDISpecs:
-    """The CDI specifications below a root. A file is parsed again only after a change.
+    """The CDI specifications below a root. A file is parsed again only after a change, and forgotten with its removal.
 
     Args:
         files: the root; it may have no such folders.
+        warn: takes a sentence about files that are not read, and another one where they have doubled.
     """
 
-    def __init__(self, files: KernelFiles) -> None:
-        self._files = files
+    def __init__(self, files: KernelFiles, warn: Callable[[str], None] = lambda _sentence: None) -> None:
+        self._files, self._warn = files, warn
         self._parsed: dict[str, tuple[tuple[int, int], dict[str, tuple[DeviceNode, ...]]]] = {}
+        self._told = self._new_bytes = 0
 
     def nodes_by_name(self, names: Collection[str]) -> dict[str, tuple[DeviceNode, ...]]:
         """The device nodes of each name `vendor.com/class=name`; empty where no specification has the name.
@@ -90,26 +96,66 @@ class CDISpecs:
         Paths are those in the container. Major and minor are 0 where the specification leaves them to the runtime. Never
         raises: a file that cannot be read or is no specification is ignored.
         """
-        specs = [self._read(path) for path in self._paths()] if names else []
-        return {name: next((spec[name] for spec in specs if name in spec), ()) for name in names}
-
-    def _paths(self) -> Iterator[str]:
+        found: dict[str, tuple[DeviceNode, ...]] = {}
+        if not names:
+            return found
+        self._new_bytes, there, unread = 0, set[str](), list[str]()
         for folder in FOLDERS:
-            where = self._files.path(folder)
-            try:
-                names = sorted(os.listdir(where))[:MOST_FILES]
-            except OSError:
-                continue
-            yield from (f"{where}/{name}" for name in names if name.endswith((".json", ".yaml", ".yml")))
+            paths = self._paths(folder, names)
+            there.update(paths)
+            for number, path in enumerate(paths):
+                if len(found) == len(names):
+                    break
+                spec = self._read(path) if number < MOST_FILES else None
+                if spec is None:
+                    unread.append(path)
+                else:
+                    found = {name: spec[name] for name in names if name in spec} | found
+        for path in self._parsed.keys() - there:
+            del self._parsed[path]
+        self._tell(unread)
+        return {name: found.get(name, ()) for name in names}
 
-    def _read(self, path: str) -> dict[str, tuple[DeviceNode, ...]]:
+    def _tell(self, unread: Sequence[str]) -> None:
+        if len(unread) >= 2 * self._told + 1:
+            self._told = len(unread)
+            shown = f"{', '.join(unread[:3])}{' and others' if len(unread) > 3 else ''}"
+            self._warn(
+                f"{len(unread)} CDI specifications not read, devices that only these describe have no NUMA node: {shown}; "
+                f"at most {MOST_FILES} of a folder are read, of at most {MOST_BYTES >> 10} KiB"
+            )
+
+    def _paths(self, folder: str, names: Collection[str]) -> list[str]:
+        """The files of a folder; those first that may have one of the names."""
+        where = self._files.path(folder)
+        classes = {name.partition("=")[0].replace("/", "-") for name in names}
+        devices = [name.partition("=")[2] for name in names]
+
+        def order(file: str) -> tuple[bool, bool, bool, str]:
+            # Source: Container Device Interface, pkg/cdi GenerateTransientSpecName: a driver names the file of a claim
+            # VENDOR-CLASS_ID; that of the machine's devices has no ID.
+            stem, _, claim = file.rpartition(".")[0].partition("_")
+            is_named = bool(claim) and any(claim in device for device in devices)
+            return not is_named, bool(claim), not any(map(stem.endswith, classes)), file
+
+        try:
+            files = [name for name in os.listdir(where) if name.endswith((".json", ".yaml", ".yml"))]
+        except OSError:
+            return []
+        return [f"{where}/{file}" for file in sorted(files, key=order)]
+
+    def _read(self, path: str) -> dict[str, tuple[DeviceNode, ...]] | None:
+        """What a file describes; None where it is too much to read."""
         try:
             status = os.stat(path)
             stamp = (status.st_mtime_ns, status.st_size)
             known = self._parsed.get(path)
             if known is None or known[0] != stamp:
-                found = _parse(path) if status.st_size <= MOST_BYTES else {}
-                known = self._parsed[path] = (stamp, found)
+                cost = status.st_size * (1 if path.endswith(".json") else YAML_COST)
+                if status.st_size > MOST_BYTES or self._new_bytes + cost > MOST_NEW_BYTES:
+                    return None
+                self._new_bytes += cost
+                known = self._parsed[path] = (stamp, _parse(path))
         except OSError:
             return {}
         return known[1]
@@ -155,15 +201,20 @@ class DeviceLocator:
         own: the root with this process's `proc`, where the NVIDIA driver shows the minor of each device.
         nics: finds the devices of network interfaces. Interfaces that it does not return, or all of them if it is None,
             are looked up in sysfs.
+        warn: as `CDISpecs` has it.
     """
 
     def __init__(
-        self, files: KernelFiles, own: KernelFiles | None = None, nics: NICPlaces | None = None
+        self,
+        files: KernelFiles,
+        own: KernelFiles | None = None,
+        nics: NICPlaces | None = None,
+        warn: Callable[[str], None] = lambda _sentence: None,
     ) -> None:
         self._files = files
         self._own = own or files
         self._root = os.path.realpath(files.root)
-        self._cdi = CDISpecs(files)
+        self._cdi = CDISpecs(files, warn)
         self._nics = nics
 
     def resources(self, container: Container) -> tuple[DeviceResource, ...] | None:

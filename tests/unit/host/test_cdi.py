@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from nri_plugin.host.devices import MOST_BYTES, CDISpecs
+from nri_plugin.host.devices import MOST_BYTES, MOST_FILES, CDISpecs
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.wire.nri.messages import DeviceNode
 
@@ -102,3 +104,47 @@ def test_a_file_is_parsed_again_only_when_it_has_changed(tmp_path: Path) -> None
     assert [node.path for node in specs.nodes_by_name((GPU0,))[GPU0]] == ["/dev/gpu0"]
     os.utime(path, (2, 2))
     assert [node.path for node in specs.nodes_by_name((GPU0,))[GPU0]] == ["/dev/gpu7"]
+
+
+def claim(number: int) -> tuple[str, str]:
+    """Name and content of the file that a DRA driver writes for a claim."""
+    kind = "k8s.gpu.example.com/claim"
+    return (
+        f"k8s.gpu.example.com-claim_{number:04}.json",
+        json.dumps(spec(f"/dev/claim{number}") | {"kind": kind}).replace('"0"', f'"{number:04}-0"'),
+    )
+
+
+def test_files_that_are_asked_for_are_found_among_any_number(tmp_path: Path) -> None:
+    said: list[str] = []
+    write(tmp_path, "vendor.json", json.dumps(spec("/dev/static")))
+    for number in range(2 * MOST_FILES):
+        write(tmp_path, *claim(number), folder="var/run/cdi")
+    write(tmp_path, "zz.json", json.dumps(spec() | {"kind": "other.com/nic"}), folder="var/run/cdi")
+    specs = CDISpecs(KernelFiles(str(tmp_path)), said.append)
+    asked = (GPU0, "other.com/nic=0", f"k8s.gpu.example.com/claim={2 * MOST_FILES - 1:04}-0")
+    assert all(specs.nodes_by_name(asked).values())
+    assert all(all(specs.nodes_by_name((name,)).values()) for name in asked)
+    (told,) = said
+    assert re.match(r"\d+ CDI specifications not read, .*claim_\d+\.json", told)
+
+
+def test_removed_files_are_forgotten(tmp_path: Path) -> None:
+    specs, before = CDISpecs(KernelFiles(str(tmp_path))), 0
+    tracemalloc.start()
+    for number in range(200):
+        path = write(tmp_path, *claim(number))
+        assert specs.nodes_by_name((f"k8s.gpu.example.com/claim={number:04}-0",))
+        path.unlink()
+        if number == 50:
+            before = tracemalloc.get_traced_memory()[0]
+    after = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    assert after - before < 50_000
+
+
+def test_a_file_that_is_too_large_is_named(tmp_path: Path) -> None:
+    said: list[str] = []
+    write(tmp_path, "v.json", json.dumps(spec()) + " " * MOST_BYTES)
+    assert CDISpecs(KernelFiles(str(tmp_path)), said.append).nodes_by_name((GPU0,)) == {GPU0: ()}
+    assert "v.json" in said[0]
