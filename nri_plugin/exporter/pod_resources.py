@@ -43,7 +43,7 @@ from nri_plugin.policy.memory_state import memory_machine
 from nri_plugin.policy.pod_level import memory_claim, memory_of
 
 KUBELET_SOCKET = "/var/lib/kubelet/pod-resources/kubelet.sock"
-SERVICE = "v1.PodResourcesLister"
+SERVICE, OLDER_SERVICE = "v1.PodResourcesLister", "v1alpha1.PodResourcesLister"
 LONGEST_BYTES = 16 << 20
 """Longest answer, as in node feature discovery."""
 
@@ -347,7 +347,13 @@ class PodResourcesServer:
             "GetAllocatableResources": _handler(self._on_allocatable, pb.AllocatableResourcesRequest),
             "Get": _handler(self._on_get, pb.GetPodResourcesRequest),
         }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        older = {"List": _handler(self._on_older_list, pb.ListPodResourcesRequest)}
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(SERVICE, handlers),
+                grpc.method_handlers_generic_handler(OLDER_SERVICE, older),
+            )
+        )
         with suppress(FileNotFoundError):
             os.unlink(path)
         address = os.path.abspath(path)
@@ -371,6 +377,23 @@ class PodResourcesServer:
     def _on_list(self, _request: pb.ListPodResourcesRequest, context: Any) -> pb.ListPodResourcesResponse:
         _, state = self._known(context)
         return merged_list(_kubelets(context, self._kubelet.list), state)
+
+    def _on_older_list(
+        self, _request: pb.ListPodResourcesRequest, context: Any
+    ) -> pb.ListPodResourcesResponse:
+        """The same list with what v1alpha1 knows: devices without topology, no CPUs and no memory.
+
+        Its messages have the numbers of v1's. Source: kubelet v1.37.2
+        pkg/kubelet/apis/podresources/server_v1alpha1.go, which like this answers pods without devices too.
+        """
+        answer = pb.ListPodResourcesResponse()
+        for pod in _kubelets(context, self._kubelet.list).pod_resources:
+            row = answer.pod_resources.add(name=pod.name, namespace=pod.namespace)
+            for one in pod.containers:
+                devices = row.containers.add(name=one.name).devices
+                for device in one.devices:
+                    devices.add(resource_name=device.resource_name, device_ids=device.device_ids)
+        return answer
 
     def _on_get(self, request: pb.GetPodResourcesRequest, context: Any) -> pb.GetPodResourcesResponse:
         _, state = self._known(context)

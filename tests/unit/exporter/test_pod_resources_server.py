@@ -132,6 +132,24 @@ def test_fields_of_newer_kubelets_pass_through(client: KubeletClient, kubelet: K
     assert b"new" in app.SerializeToString()
 
 
+def test_the_list_of_v1alpha1_has_what_that_knows(client: KubeletClient, kubelet: Kubelet) -> None:
+    channel = grpc.insecure_channel(f"unix:{client.path}")
+    ask = channel.unary_unary("/v1alpha1.PodResourcesLister/List")
+    expected = pb.ListPodResourcesResponse()
+    for known in kubelet.pods:
+        row = expected.pod_resources.add(name=known.name, namespace=known.namespace)
+        for one in known.containers:
+            container = row.containers.add(name=one.name)
+            for device in one.devices:
+                container.devices.add(resource_name=device.resource_name, device_ids=device.device_ids)
+    assert any(one.devices for row in expected.pod_resources for one in row.containers)
+    assert pb.ListPodResourcesResponse.FromString(ask(b"", timeout=30)) == expected
+    kubelet.close()
+    with pytest.raises(grpc.RpcError, match="UNAVAILABLE"):
+        ask(b"", timeout=30)
+    channel.close()
+
+
 def test_without_the_kubelet_nothing_is_made_up(client: KubeletClient, kubelet: Kubelet) -> None:
     kubelet.close()
     with pytest.raises(KubeletError, match="the kubelet does not answer"):
