@@ -18,7 +18,6 @@ agent logs it once for each pod.
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from sys import intern
 from typing import Final
 
 # ----------------------------------------------------------------------------------------------------
@@ -63,6 +62,9 @@ CONTAINER_BYTES: Final = 1 << 10
 
 NAME_CHARS: Final = 253
 """Of a name or uid. Source: Kubernetes, names of objects are DNS subdomains (RFC 1123)."""
+
+SHARED_NAMES: Final = 2048
+"""Names that are remembered so that equal ones are one object."""
 
 OWN_ANNOTATIONS: Final = "nri-pin/"
 """The prefix of the annotations that the agent reads."""
@@ -161,13 +163,19 @@ class Cut(StrEnum):
     PAGE_SIZES = "huge page sizes"
 
 
+_shared_names: Final[dict[str, str]] = {}
+
+
 def name(text: str) -> str:
     """A name or uid as it is kept: a longer one ends in a digest, so that two different ones stay different.
 
     Equal names are one object: pods of one template, and a pod's facts and its containers, share them.
     """
     if len(text) <= NAME_CHARS:
-        return intern(text)
+        # Not by `sys.intern`: in CPython 3.12.0 to 3.12.7 such texts are never freed.
+        if len(_shared_names) >= SHARED_NAMES:
+            _shared_names.clear()
+        return _shared_names.setdefault(text, text)
     # Loaded here, because it loads OpenSSL, 3 MiB of resident memory. Names of Kubernetes are never so long.
     from hashlib import sha256
 
