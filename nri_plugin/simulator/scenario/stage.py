@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from nri_plugin.checkpoint.directory import require_own_place, unsafe
 from nri_plugin.model.errors import ConfigError, NriPinError
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
@@ -253,8 +254,18 @@ def _nri_pin(command: str, options: Mapping[str, Path]) -> list[str]:
 
 
 def _kept(folder: Path) -> Path:
+    """A folder that nobody else can change: a link that appears in it would be followed.
+
+    Raises:
+        ConfigError: it cannot be made, has files, or somebody else can change it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        owner = folder.lstat().st_uid
+        if folder.is_symlink() or owner != os.geteuid() or unsafe(str(folder)):
+            detail = f"is a link, or others can change it (owner: user {owner}); name a new folder"
+            raise ConfigError(str(folder), detail)
+        require_own_place(str(folder / "machine"))
         is_empty = not any(folder.iterdir())
     except OSError as error:
         why = (error.strerror or str(error)).lower()
@@ -263,7 +274,7 @@ def _kept(folder: Path) -> Path:
         ) from error
     if not is_empty:
         raise ConfigError(str(folder), "is not empty; name a new folder")
-    return folder.absolute()
+    return folder.resolve()
 
 
 def _memory_folder() -> str | None:

@@ -1,3 +1,4 @@
+import os
 import signal
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import nri_plugin.__main__
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.simulator.runtime.plugin_link import PluginLostError
 from nri_plugin.simulator.runtime.pods import PodSpec
+from nri_plugin.simulator.scenario import stage as stage_module
 from nri_plugin.simulator.scenario.scenario import Scenario, load, parse
 from nri_plugin.simulator.scenario.stage import (
     AgentFailedError,
@@ -41,6 +43,30 @@ def test_a_folder_of_others_to_keep_files_in_is_refused_in_one_sentence(
             patch.setattr(Path, call, denied)
             with pytest.raises(ConfigError, match="permission denied; name a folder that is yours"):
                 _kept(tmp_path / "x")
+
+
+def test_a_folder_that_others_can_change_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o755)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    for name in ("link", "open"):
+        with pytest.raises(ConfigError, match="is a link, or others can change it"):
+            _kept(tmp_path / name)
+    assert _kept(tmp_path / "mine") == (tmp_path / "mine").resolve()
+    with monkeypatch.context() as patch:
+        patch.setattr(stage_module.os, "geteuid", lambda: os.getuid() + 1)
+        with pytest.raises(ConfigError, match="others can change it"):
+            _kept(tmp_path / "mine")
+    if not os.geteuid():
+        (tmp_path / "theirs" / "node").mkdir(parents=True)
+        os.chown(tmp_path / "theirs", 4242, 4242)
+        for name in ("node", "new"):
+            with pytest.raises(HostError, match="because user 4242 can change"):
+                _kept(tmp_path / "theirs" / name)
 
 
 def test_a_machine_is_a_name_or_a_description() -> None:
