@@ -52,12 +52,15 @@ from nri_plugin.checkpoint.rows import (
     Tables,
     tables_from,
 )
+from nri_plugin.model.bounds import values_in
 from nri_plugin.model.state import State, StateChanges
 
 FORMAT = "nri-pin checkpoint"
 VERSION = 3
 JOURNAL_VERSION = 4
 READABLE = (1, 2, 3, 4)
+MOST_VALUES = 1 << 21
+"""Of a file that is read; 40,000 containers have 900,000."""
 
 _HEAD = re.compile(rb'\{"format":"nri-pin checkpoint","version":([0-9]{1,9}),')
 _END = b',\n"checksum":"crc32:%08x"}\n'
@@ -260,6 +263,8 @@ def decode(data: bytes, *, skips_damage: bool = False) -> Checkpoint:
         DamagedJournalError: a record of the journal is damaged.
         ValueError: it is no checkpoint, has another version, is damaged, or has wrong fields; one sentence.
     """
+    if values_in(data) > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES} values, as for {MOST_VALUES // 25} containers")
     # The version first: another version may have another checksum, and is no damage.
     version = _version(data)
     end, checksum = _document_end(data, has_journal=version == JOURNAL_VERSION)

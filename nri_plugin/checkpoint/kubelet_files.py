@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nri_plugin.model import bits
+from nri_plugin.model.bounds import values_in
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet
@@ -214,6 +215,8 @@ def _sums(nodes: Mapping[int, StoredNode], group: int, name: str) -> tuple[int, 
 Record = Mapping[str, Any]
 """A state file as parsed, keys in the spelling of the kubelet."""
 
+MOST_VALUES = 1 << 20
+"""Of a file that is read; a container has ten."""
 CORRUPTED = "checkpoint is corrupted"
 CUT_OFF = "unexpected end of JSON input"
 OTHER_TYPE = "json: a value is of another type than in any state file"
@@ -267,12 +270,16 @@ def parse(data: bytes) -> Record:
     Raises:
         UnreadableError: not JSON, or not an object.
     """
+    if values_in(data) > MOST_VALUES:
+        raise UnreadableError(f"more than {MOST_VALUES} values")
     try:
         text = data.decode()
         found = json.loads(text)
     except json.JSONDecodeError as error:
         ended = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         raise UnreadableError(CUT_OFF if ended else f"not JSON: {error.msg.lower()}") from None
+    except RecursionError:
+        raise UnreadableError("not JSON: nested too deeply") from None
     except ValueError:
         raise UnreadableError("not UTF-8 text") from None
     if not isinstance(found, dict):

@@ -110,7 +110,7 @@ def parse_any(text: str, file: str) -> Value:
 
 def _compose(text: str, file: str) -> yaml.Node | None:
     try:
-        _refuse_traps(text, file)
+        refuse_traps(text, file)
         return yaml.compose(text, Loader=yaml.CSafeLoader)
     except yaml.MarkedYAMLError as error:
         raise _place(error.problem_mark, file).error(f"not YAML: {error.problem or error.context}") from None
@@ -118,14 +118,19 @@ def _compose(text: str, file: str) -> yaml.Node | None:
         raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None
 
 
-def _refuse_traps(text: str, file: str) -> None:
-    """Refuse deep nesting, on which composing would recurse, and aliases, which can multiply without end."""
+def refuse_traps(text: str, file: str, most_depth: int = MAX_DEPTH, *, takes_aliases: bool = False) -> None:
+    """Refuse deep nesting, on which composing would recurse, and aliases, which can multiply without end.
+
+    Raises:
+        ConfigError: it has one of these.
+        YAMLError: it is not YAML.
+    """
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise _place(event.start_mark, file).error(f"nested deeper than {MAX_DEPTH} levels")
-        if isinstance(event, yaml.AliasEvent):
+        if depth > most_depth:
+            raise _place(event.start_mark, file).error(f"nested deeper than {most_depth} levels")
+        if isinstance(event, yaml.AliasEvent) and not takes_aliases:
             raise _place(event.start_mark, file).error(
                 f"*{event.anchor} is an alias; write the value out instead"
             )

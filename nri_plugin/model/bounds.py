@@ -183,6 +183,19 @@ def name(text: str) -> str:
     return f"{text[: NAME_CHARS - _DIGEST_CHARS - 1]}~{digest}"
 
 
+def values_in(text: bytes | str) -> int:
+    """About how many values JSON or YAML has: what it is read into takes some hundred bytes for each.
+
+    The size alone does not bound that: a list of empty lists takes 30 times its text.
+    """
+    found: int = (
+        sum(text.count(one) for one in (b",", b"{", b"[", b"\n", b"- "))
+        if isinstance(text, bytes)
+        else sum(map(text.count, (",", "{", "[", "\n", "- ")))
+    )
+    return found
+
+
 def reason(text: str) -> str:
     """Why a container has no place, as it is kept."""
     return text if len(text) <= REASON_CHARS else f"{text[: REASON_CHARS - 3]}..."

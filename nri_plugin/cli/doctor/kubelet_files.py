@@ -251,7 +251,7 @@ def _last_line(node: Any) -> int:
 def _yaml(text: str) -> Mapping[str, Any]:
     try:
         table = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ValueError("not YAML: " + " ".join(str(error).split())) from None
     if not isinstance(table, dict):
         raise ValueError("no table of keys and values")  # noqa: TRY004 - a wrong file, not a wrong call

@@ -51,7 +51,7 @@ def table_of(text: str, where: str) -> dict[str, Any]:
     """
     try:
         table = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ConfigError(where, "not YAML: " + " ".join(str(error).split())) from None
     if not isinstance(table, dict):
         raise ConfigError(where, "no table of keys and values")

@@ -5,7 +5,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -261,10 +261,17 @@ def _probe(seconds: float, threshold_us: int, cpu_count: int | None, output_form
         echo("\n".join(probing.histogram(found, threshold_us)))
 
 
+LONGEST_RESULT = 16 << 20
+"""Characters; a probe prints some kilobytes for each CPU."""
+
+
 def _show_result(path: str, state_dir: str, output_format: str) -> None:
     """Show the result of a probe, and whose CPUs it measured, as far as a state of this node tells."""
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text("utf-8", "replace")
+        with (
+            nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8", errors="replace") as file
+        ):
+            text = file.read(LONGEST_RESULT)
     except OSError as error:
         raise WrongUsageError(f"{path}: cannot be read: {error.strerror}; name the log of the pod") from None
     found, threshold_us = probing.read_result(text, "standard input" if path == "-" else path)

@@ -108,7 +108,8 @@ def load(name_or_path: str) -> Description:
         return parse(shipped_one, name_or_path)
     path = Path(name_or_path)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            data = file.read(4 * yaml_tree.MAX_TEXT_CHARS + 1)
         if _RECORDED.match(data):
             detail = "is the file of a real machine; a name or a description can be played, nri-pin simulate takes both"
             raise HostError(name_or_path, detail)

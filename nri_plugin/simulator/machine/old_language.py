@@ -12,7 +12,7 @@ from math import prod
 from nri_plugin.model import bits
 from nri_plugin.model.errors import ConfigError
 
-_OLD = re.compile(r"^[^#:]*\b[0-9]+\s+cores?\b(?!:)", re.IGNORECASE | re.MULTILINE)
+_OLD = re.compile(r"^[^#:\n]*\b[0-9]+[ \t]+cores?\b(?!:)", re.IGNORECASE | re.MULTILINE)
 _CONTINUED = re.compile(r"([/+])[ \t]*(?:#[^\n]*)?\n")
 _NAMES = {"socket": "pack", "package": "pack", "numa": "numa", "node": "numa", "l3": "l3", "cache": "l3"}
 _KIND = r"(\d+) cores?(?: each)?(?: smt (\d+))?"

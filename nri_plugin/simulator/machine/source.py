@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model import bits
+from nri_plugin.model.bounds import values_in
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.topology import Topology
 
@@ -41,6 +42,8 @@ NODE_DIR = "sys/devices/system/node"
 MARK = "cpus_online"
 """A key that every dump has and no other file."""
 STDIN = "-"
+MOST_VALUES = 1 << 21
+"""Of JSON; a machine of 4,096 CPUs has 300,000."""
 LARGEST = 64 << 20
 """Bytes, unpacked; the largest recorded machine has 3 MB."""
 KINDS = (
@@ -369,6 +372,8 @@ def _from_lstopo(data: bytes, where: str, name: str) -> SourcedMachine:
 
 
 def _from_json(data: bytes, where: str, name: str) -> SourcedMachine:
+    if values_in(data) > MOST_VALUES:
+        raise ConfigError(where, f"has more than {MOST_VALUES} values, which no machine has")
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as err:

@@ -33,7 +33,8 @@ import yaml
 
 from nri_plugin.config import yaml_tree as source
 from nri_plugin.config.values import one_of, unknown
-from nri_plugin.config.yaml_tree import Place
+from nri_plugin.config.yaml_tree import Place, refuse_traps
+from nri_plugin.model.bounds import values_in
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.machine import described_in, shipped_text
 from nri_plugin.simulator.runtime.cgroup_tree import Driver
@@ -260,8 +261,21 @@ def _text(word: str) -> tuple[str, str]:
     return read_text(word, absent=absent), word
 
 
+MOST_VALUES, MOST_JSON_VALUES = 1 << 19, 1 << 23
+"""Of a text. Each takes half a kilobyte in YAML and 60 bytes in JSON. A pod as kubectl prints it has 200."""
+
+
+MOST_DEPTH = 200
+"""Of YAML; the library ends the process where it goes down some ten thousand levels."""
+
+
 class _Loader(yaml.CSafeLoader):
-    """YAML whose mappings have each key once."""
+    """YAML whose mappings have each key once, and whose aliases do not multiply it."""
+
+    def construct_document(self, node: yaml.Node) -> Any:
+        if _written_out(node, {}) > MOST_VALUES:
+            raise yaml.constructor.ConstructorError(None, None, "aliases make it too large", node.start_mark)
+        return super().construct_document(node)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         found = super().construct_mapping(node, deep)
@@ -276,6 +290,21 @@ class _Loader(yaml.CSafeLoader):
         return found
 
 
+def _written_out(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values a document has with its aliases written out; more than any number where it holds itself."""
+    size = known.get(id(node))
+    if size is not None:
+        return size
+    known[id(node)] = MOST_VALUES + 1  # until it is known
+    size = 1
+    if isinstance(node, yaml.SequenceNode):
+        size += sum(_written_out(one, known) for one in node.value)
+    elif isinstance(node, yaml.MappingNode):
+        size += sum(_written_out(one, known) for pair in node.value for one in pair)
+    known[id(node)] = size
+    return size
+
+
 TEMPLATE = re.compile(r"\{\{-?\s*[^\s{}\"'][^{}]*\}\}")
 """An action of a Go template, as Helm uses; YAML reads it as a mapping in a mapping."""
 
@@ -287,12 +316,16 @@ UNRENDERED = (
 
 def _documents(text: str, file: str) -> list[Any]:
     """All documents that are not empty."""
-    if text.lstrip()[:1] in "{[":
+    values = values_in(text)
+    if text.lstrip()[:1] in "{[" and values <= MOST_JSON_VALUES:
         try:
             return [json.loads(text)]
         except (ValueError, RecursionError):
             pass  # YAML may begin like JSON
+    if values > MOST_VALUES:
+        raise ConfigError(file, f"has about {values} values; give fewer pods at once, or give JSON")
     try:
+        refuse_traps(text, file, MOST_DEPTH, takes_aliases=True)
         return [found for found in yaml.load_all(text, Loader=_Loader) if found is not None]
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark

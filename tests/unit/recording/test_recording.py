@@ -342,8 +342,8 @@ ROWS = b'{"snapshot":{"pods":[' + POD * 200_000 + POD[:-1] + b'],"containers":[]
     [
         (packed(ROWS), "values, more than the"),
         (packed(b'{"why":"' + b"a" * (40 << 20) + b'"}'), "cannot be unpacked"),
-        (packed(b"[" * (30 << 20)), "values, more than the"),
-        (packed(b'{"why":"' + b"a" * (30 << 20) + b'"}') * 4, "times as long as its file"),
+        (packed(b"[" * (20 << 20)), "values, more than the"),
+        (packed(b'{"why":"' + b"a" * (20 << 20) + b'"}') * 6, "times as long as its file"),
         (ROWS, "is longer than 8 MiB"),
         (b" " * (9 << 20), "is longer than 8 MiB"),
         (b"x\n" * 5000, "more than 1000 of its lines are damaged"),
