@@ -20,7 +20,8 @@ import click
 
 import nri_plugin
 from nri_plugin.agent.supervisor import PLUGIN
-from nri_plugin.cli import systemd
+from nri_plugin.cli import installed_files, systemd
+from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.installed_files import (
     MARK,
     Changes,
@@ -104,7 +105,7 @@ def install(plugin_dir: Path, config_dir: Path, index: str, chosen: Path | None)
             *misfits(config),
             *who_else_may_change("the runtime", Path(sys.executable), Path(nri_plugin.__file__).parent),
         ),
-        next="the runtime starts it at its own next start, for example: systemctl restart containerd",
+        next=f"the runtime starts it at its own next start, for example: systemctl restart {_unit()}",
     )
 
 
@@ -123,9 +124,15 @@ def uninstall(plugin_dir: Path, config_dir: Path, index: str) -> Changes:
     return Changes(
         removed=removed,
         kept=kept,
-        next="a running plugin ends with its runtime, for example: systemctl restart containerd; one that came back by "
+        next=f"a running plugin ends with its runtime, for example: systemctl restart {_unit()}; one that came back by "
         "itself ends within seconds",
     )
+
+
+def _unit() -> str:
+    """The unit of this node's runtime; containerd's where it is not known."""
+    settings = installed_files.runtime_settings(NodeView(in_pod=is_in_pod()))
+    return settings.unit if settings else "containerd"
 
 
 @click.command(epilog=EXAMPLES)

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import nri_plugin
+from nri_plugin.checkpoint.directory import require_own_place
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.cli.installed_files import (
     MARK,
@@ -308,6 +309,7 @@ def _require_seen(*paths: Path) -> None:
 
 def _make_state_dir(prefix: Path, state_dir: str) -> None:
     path = prefix / state_dir.lstrip("/")
+    require_own_place(str(path))
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -12,6 +12,7 @@ import socket
 import struct
 from dataclasses import dataclass
 
+from nri_plugin.host.cri import peer_of
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.sets import CPUSet
 
@@ -58,6 +59,8 @@ class IRQBalanceProcess:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
                 peer.settimeout(_ANSWER_S)
                 peer.connect(self.path)
+                if peer_of(peer)[1] not in (0, os.geteuid()):
+                    raise HostError(self.path, "belongs to another user than root, so no irqbalance is asked")
                 peer.sendmsg([command.encode()], [(socket.SOL_SOCKET, socket.SCM_CREDENTIALS, credentials)])
                 if not command.startswith("setup"):
                     return ""

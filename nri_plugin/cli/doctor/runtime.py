@@ -283,8 +283,8 @@ def _timeouts(seen: RuntimeEvidence) -> Finding | None:
         return fine(says)
     return to_do(
         f"{says}; a plugin that is later is dropped, and containers start unpinned",
-        f"set plugin_request_timeout to {TIMEOUT_S:g}s and plugin_registration_timeout to {REGISTRATION_S:g}s or more, "
-        "and restart the runtime",
+        f"set plugin_request_timeout to {TIMEOUT_S:g}s and plugin_registration_timeout to {REGISTRATION_S:g}s or more"
+        f"{seen.known_or_default.edited}, and restart the runtime",
     )
 
 
@@ -346,7 +346,7 @@ def _fail_closed(seen: RuntimeEvidence) -> Finding | None:
     if not settings.validator_is_on:
         return to_do(
             f"required plugins are named in {settings.main_file}, and the validator that would ask for them is off",
-            "set enable = true in its table (default_validator), and restart the runtime",
+            f"set enable = true in its table (default_validator){settings.edited}, and restart the runtime",
         )
     return _required(seen, settings)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.core.quiet import SettingKind
+from nri_plugin.host import irqbalance
 from nri_plugin.host.interrupts import KernelSettingFiles, RefusedError, mask_text
 from nri_plugin.host.irqbalance import IRQBalanceProcess, running
 from nri_plugin.model.errors import HostError
@@ -190,3 +191,13 @@ def test_the_cpus_that_are_online_are_told_or_not(tmp_path: Path) -> None:
     place.mkdir(parents=True)
     (place / "online").write_text("0-2,5\n")
     assert files.online_cpus() == CPUSet.parse("0-2,5")
+
+
+def test_a_socket_of_another_user_is_no_irqbalance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(tmp_path / "irqbalance1.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        monkeypatch.setattr(irqbalance, "peer_of", lambda _: (1, os.geteuid() + 4242))
+        with pytest.raises(HostError, match="belongs to another user than root"):
+            IRQBalanceProcess(path).ban(CPUSet.parse("1"))
