@@ -442,11 +442,8 @@ CPU_OPTIONS = (
     "strict-cpu-reservation",
     "prefer-align-cpus-by-uncorecache",
 )
-UNKNOWN_GATES = {
-    "1.36.0": ("CPUManager", "MemoryManager", "TopologyManager"),
-    "1.37.2": ("CPUManager", "MemoryManager", "TopologyManager"),
-}
-"""Gates of stable features that a release does not know any more."""
+UNKNOWN_GATES = ("CPUManager", "MemoryManager", "TopologyManager")
+"""Gates of stable features that the recorded releases do not know any more."""
 
 
 class GoYAML(yaml.SafeLoader):
@@ -461,7 +458,7 @@ GoYAML.add_implicit_resolver(
 )
 
 
-def decoded(root: Path, words: Sequence[str], version: str = "1.37.2") -> dict[str, Any]:
+def decoded(root: Path, words: Sequence[str]) -> dict[str, Any]:
     """The settings of a kubelet with this command line, checked as it checks them; ValueError where it does not start."""
     process = Process(1, "kubelet", tuple(words))
     whole = _table(root, process.option("--config") or "")
@@ -476,7 +473,7 @@ def decoded(root: Path, words: Sequence[str], version: str = "1.37.2") -> dict[s
     if gates:
         typed["featureGates"] = {**gates, **typed["featureGates"]}
     found = {**STRINGS, **{key: value for key, value in typed.items() if value != ""}}
-    _validate(found, version)
+    _validate(found)
     return found
 
 
@@ -555,7 +552,7 @@ def _pairs(text: str, mark: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, value in parts}
 
 
-def _validate(found: Mapping[str, Any], version: str) -> None:
+def _validate(found: Mapping[str, Any]) -> None:
     """Refuse what the kubelet's validation and its managers refuse."""
     cpu, options = found["cpuManagerPolicy"], found.get("cpuManagerPolicyOptions", {})
     amounts = {name: found.get(name, {}) for name in ("kubeReserved", "systemReserved")}
@@ -564,7 +561,7 @@ def _validate(found: Mapping[str, Any], version: str) -> None:
     nodes = [(one["numaNode"], name) for one in found.get("reservedMemory", ()) for name in one["limits"]]
     sizes = [size for one in found.get("reservedMemory", ()) for size in one["limits"].values()]
     refusals = {
-        "unknown gate": set(found.get("featureGates", {})) & set(UNKNOWN_GATES[version]),
+        "unknown gate": set(found.get("featureGates", {})) & set(UNKNOWN_GATES),
         "unknown policy": cpu not in ("none", "static"),
         "unknown topology policy": found["topologyManagerPolicy"]
         not in ("none", "best-effort", "restricted", "single-numa-node"),
