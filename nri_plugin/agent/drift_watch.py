@@ -287,7 +287,7 @@ class DriftWatch:
 
     def watch_folder(self, folder: CgroupRef) -> None:
         """Report directories that are made in this cgroup and above to `made`."""
-        self._ensure_watched(Target(folder))
+        self._ensure_watched(Target(folder), reports_made=True)
 
     def forget_folder(self, folder: CgroupRef) -> None:
         """Undo `watch_folder`."""
@@ -298,8 +298,7 @@ class DriftWatch:
         changed = self._watch.read() if self._watch is not None else set()
         self._enqueue(self._known if changed is None else changed, "watch")
         if self._watch is not None and (self._watch.made or changed is None):
-            made, self._watch.made = self._watch.made, set()
-            self.made(made if changed is not None else None)
+            self.made(self._watch.made if changed is not None else None)
 
     def _sweep(self) -> None:
         self._machine_moved()
@@ -376,12 +375,13 @@ class DriftWatch:
             say(self._log, logging.DEBUG, "cgroup unreadable", err=error)
             return None
 
-    def _ensure_watched(self, target: Target) -> None:
+    def _ensure_watched(self, target: Target, *, reports_made: bool = False) -> None:
         """Watch the cgroup; called before it is read, so that no write in between goes unnoticed."""
         if self._watch is None:
             return
         try:
-            self._watch.add(target, self._handler.cpusets.directories(target.cgroup))
+            directories = self._handler.cpusets.directories(target.cgroup)
+            self._watch.add(target, directories, reports_made=reports_made)
         except HostError as error:
             if self._no_watch.is_due(error.detail, self._loop.clock()):
                 say(

@@ -126,9 +126,8 @@ class UntoldContainers:
 
     def _look_in(self, folder: str) -> None:
         """Watch a cgroup above containers, and look at those in it."""
-        if folder not in self._folders:
-            self._folders.add(folder)
-            self._drift.watch_folder(CgroupRef(folder))
+        self._folders.add(folder)
+        self._drift.watch_folder(CgroupRef(folder))  # also where it was removed and made again
         for one in self._handler.cpusets.containers_in(folder):
             self._note(one)
 

@@ -24,6 +24,7 @@ IN_DELETE_SELF = 0x400
 IN_MOVE_SELF = 0x800
 IN_Q_OVERFLOW = 0x4000
 IN_ISDIR = 0x40000000
+IN_MASK_ADD = 0x20000000
 IN_ONLYDIR = 0x1000000
 IN_DONT_FOLLOW = 0x2000000
 
@@ -58,8 +59,8 @@ class Inotify:
         """The descriptor, to be waited on."""
         return int(self._fd)
 
-    def add(self, directory: str, mask: int = IN_MODIFY | IN_CREATE) -> int | None:
-        """Watch the files and new entries of a directory and return the watch; None if the directory is missing.
+    def add(self, directory: str, mask: int = IN_MODIFY) -> int | None:
+        """Watch the files of a directory and return the watch; None if the directory is missing.
 
         The same directory, as long as it exists, gives the same number.
 
@@ -126,7 +127,7 @@ class CgroupWatch(Generic[Key]):
         with_above: also watch the directories above those of a key.
 
     Attributes:
-        made: directories that were made in watched ones, for the caller to take out.
+        made: directories that were made in those with `reports_made`, by the latest `read`.
     """
 
     def __init__(self, top: str, names: frozenset[str] = CPUSET_FILES, *, with_above: bool = True) -> None:
@@ -149,8 +150,13 @@ class CgroupWatch(Generic[Key]):
         """The descriptor, readable after a write."""
         return self._inotify.fileno()
 
-    def add(self, key: Key, directories: Iterable[str]) -> None:
+    def add(self, key: Key, directories: Iterable[str], *, reports_made: bool = False) -> None:
         """Watch these directories and all above them for `key`. A further call also watches directories made since.
+
+        Args:
+            key: is reported when a file in one of them is written.
+            directories: the lowest ones.
+            reports_made: also report new directories in them. Those in a container are its own business, at any rate.
 
         Raises:
             HostError: the kernel has no more watches; those that were made stay.
@@ -163,7 +169,7 @@ class CgroupWatch(Generic[Key]):
         for directory in wanted:
             self._keys_by_directory[directory].add(key)
         for directory in wanted:
-            self._renew(directory)
+            self._renew(directory, IN_MODIFY | IN_CREATE if reports_made else IN_MODIFY)
 
     def discard(self, key: Key) -> None:
         """Forget the key, and remove watches without a key."""
@@ -173,6 +179,7 @@ class CgroupWatch(Generic[Key]):
     def read(self) -> set[Key] | None:
         """Keys whose files were written; None if events were lost, so that it may be any key."""
         changed: set[Key] = set()
+        self.made = set()
         while notices := self._inotify.read():
             for notice in notices:
                 if notice.mask & IN_Q_OVERFLOW:
@@ -200,9 +207,11 @@ class CgroupWatch(Generic[Key]):
             directory = os.path.dirname(directory)
         return found
 
-    def _renew(self, directory: str) -> None:
+    def _renew(self, directory: str, mask: int) -> None:
         # A directory that was removed and made again has the same name and a new watch.
-        known, watch = self._watch_by_directory.get(directory), self._inotify.add(directory)
+        # Other keys may have asked for more.
+        known = self._watch_by_directory.get(directory)
+        watch = self._inotify.add(directory, mask | IN_MASK_ADD)
         if watch == known:
             return
         if known is not None:

@@ -47,7 +47,7 @@ class FakeWatch:
     def __len__(self) -> int:
         return len(self.keys)
 
-    def add(self, key: Target, directories: Iterable[str]) -> None:
+    def add(self, key: Target, directories: Iterable[str], *, reports_made: bool = False) -> None:
         if self.error:
             raise self.error
         self.keys.add(key)

@@ -1,5 +1,6 @@
 """Containers that the runtime did not report, on a tree of ordinary files; time is told, and the kernel reports directories."""
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -123,6 +124,20 @@ def test_a_container_that_nobody_told_of_is_found_when_its_cgroup_is_made(make: 
     scene.make(f"{LATE}/app")
     scene.settle()
     assert scene.cpus(f"{LATE}/app") == "0-1,4-15"
+
+
+def test_a_pod_whose_cgroup_was_removed_and_made_again_is_still_watched(make: Callable[..., Scene]) -> None:
+    scene = make()
+    scene.connect()
+    for time in ("first", "second"):
+        scene.make(LATE, processes="")
+        scene.settle()
+        for name in ("sandbox", "app"):
+            scene.make(f"{LATE}/{time}-{name}")
+            scene.settle()
+        assert scene.cpus(f"{LATE}/{time}-app") == "0-1,4-15"
+        shutil.rmtree(scene.root / LATE)
+        scene.settle()
 
 
 def test_without_watches_it_is_found_by_the_sweep(make: Callable[..., Scene]) -> None:
