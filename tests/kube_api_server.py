@@ -7,7 +7,7 @@ writes or deploys, as a real server does. No authentication unless a token is gi
 
 import json
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -45,6 +45,8 @@ class Behaviour:
 
     fail_next: list[tuple[int, dict[str, str]]] = field(default_factory=list)
     """Answers (status, headers) given instead of the next ones."""
+    spoil_next: list[Callable[[bytes], tuple[int, dict[str, str], bytes]]] = field(default_factory=list)
+    """Each makes something else of one of the next answers, of the beginning of a watch, or of one of its lines."""
     token: str = ""
     """Wanted of every request, where it says something."""
     ends_watches_at_once: bool = False
@@ -210,6 +212,9 @@ class _Handler(BaseHTTPRequestHandler):
         self, code: int, body: Any, warnings: Iterable[str] = (), headers: dict[str, str] | None = None
     ) -> None:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        spoiling = self.server.api.behaviour.spoil_next
+        if spoiling and headers is None:
+            code, headers, content = spoiling.pop(0)(content)
         self.send_response(code)
         kind = "text/plain" if isinstance(body, bytes) else "application/json"
         self.send_header("Content-Type", kind)
@@ -222,13 +227,21 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def _stream(self, api: KubeAPI, target: Target, query: dict[str, str]) -> None:
+        if api.behaviour.spoil_next:
+            code, headers, content = api.behaviour.spoil_next.pop(0)(b"")
+            if code != 200:
+                self._send(code, content, headers=headers)
+                return
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         for event in watch_events(api, target, query):
-            line = json.dumps(event).encode() + b"\n" if event else b""
+            line = json.dumps(event).encode() if event else b""
             if line:
+                if api.behaviour.spoil_next:
+                    _, _, line = api.behaviour.spoil_next.pop(0)(line)
+                line += b"\n"
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")

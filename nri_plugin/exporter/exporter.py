@@ -25,14 +25,22 @@ from nri_plugin.exporter.publication import (
     published,
 )
 from nri_plugin.exporter.startup_taint import StartupTaint
-from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES, NODES, PODS, KubeClient, Object
+from nri_plugin.kube.api_client import (
+    NODE_RESOURCE_TOPOLOGIES,
+    NODES,
+    PODS,
+    APIResource,
+    KubeClient,
+    Object,
+    Parameters,
+)
 from nri_plugin.kube.noderesourcetopology import to_object
 from nri_plugin.kube.pod_facts import PodsHere
-from nri_plugin.kube.watch import NOT_FOUND, Follower
+from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import KubeAPIError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.state import State
-from nri_plugin.process.logs import LogRateLimit, say
+from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import start_thread
 
 MANAGER = "nri-pin"
@@ -93,6 +101,8 @@ class Exporter:
         published_at: the time of the last accepted write, in seconds since 1970; 0 for never.
         came_round_at: the time of the main loop's last round, on `clock`.
         trouble: why the last write was not accepted; empty if it was.
+        faults: the number of unexpected errors.
+        is_faulty: the last round of the main loop ended with one.
         threads: the listeners; they are daemon threads.
     """
 
@@ -140,7 +150,7 @@ class Exporter:
             StartupTaint(client, options.node_name, log, clock, self._wake) if options.keeps_taint else None
         )
         self._taken_back = LogRateLimit()
-        self.trouble = ""
+        self.trouble, self.faults, self.is_faulty = "", 0, False
         self._said_observing = False
         self.threads: list[threading.Thread] = []
 
@@ -152,14 +162,11 @@ class Exporter:
         """Publish until `stop`."""
         sink = _OwnObject(self)
         selector = {"fieldSelector": f"metadata.name={self._options.node_name}"}
-        own = Follower(self._client, NODE_RESOURCE_TOPOLOGIES, sink, self._stopping.wait, parameters=selector)
+        own = self._follower(NODE_RESOURCE_TOPOLOGIES, sink, selector)
         sink.version = lambda: own.version
         here = {"fieldSelector": f"spec.nodeName={self._options.node_name}"}
-        pods = Follower(self._client, PODS, self.pods, self._stopping.wait, parameters=here)
-        listening = (
-            follow,
-            (self._options.agent_socket, self.tell, self._stopping.wait, self._log, self.agent_lost),
-        )
+        pods = self._follower(PODS, self.pods, here)
+        listening = (self._keep_listening, ())
         threads: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
             listening,
             (own.run, ()),
@@ -168,16 +175,49 @@ class Exporter:
             (self._wake_to_stop, ()),
         ]
         if self.taint is not None:
-            node = Follower(self._client, NODES, self.taint, self._stopping.wait, parameters=selector)
+            node = self._follower(NODES, self.taint, selector)
             threads.append((node.run, ()))
         for target, arguments in threads:
             self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
             start_thread(self.threads[-1])
+        backoff = WatchBackoff()
         while not self._stopping.is_set():
-            self.step(self._wait())
-            if self.taint is not None:
-                self.taint.step()
+            before = self.faults
+            try:
+                self.step(self._wait())
+            except Exception:  # noqa: BLE001 - logged with its trace
+                self._fault("publishing")
+            try:
+                if self.taint is not None:
+                    self.taint.step()
+            except Exception:  # noqa: BLE001 - logged with its trace
+                self._fault("startup taint")
             self.came_round_at = self._clock()
+            self.is_faulty = self.faults != before
+            if self.is_faulty:
+                self._stopping.wait(backoff.next_s())
+            else:
+                backoff.reset()
+
+    def _follower(self, resource: APIResource, sink: Sink, parameters: Parameters) -> Follower:
+        return Follower(
+            self._client, resource, sink, self._stopping.wait, parameters=parameters, fault=self._fault
+        )
+
+    def _keep_listening(self) -> None:
+        """Listen to the agent until `stop`."""
+        backoff = WatchBackoff()
+        while not self._stopping.is_set():
+            try:
+                follow(self._options.agent_socket, self.tell, self._stopping.wait, self._log, self.agent_lost)
+            except Exception:  # noqa: BLE001 - logged with its trace
+                self._fault("agent")
+                self._stopping.wait(backoff.next_s())
+
+    def _fault(self, what: str) -> None:
+        """Log and count the unexpected error that is being handled."""
+        self.faults += 1
+        say_trace(self._log, "unexpected error, trying again", what=what)
 
     def tell(self, status: AgentStatus) -> None:
         """Take a status of the agent."""

@@ -53,6 +53,8 @@ class ExporterFigures(Collector):
             "When the object was last written; 0: never.",
             exporter.published_at,
         )
+        faults = {(): exporter.faults}
+        yield _counter("faults", "Unexpected errors; the work was tried again.", (), faults)
         yield _gauge("agent_connected", "Whether the agent is connected.", float(exporter.hears_agent))
         yield _gauge("pods_known", "Pods of this node whose facts are known.", float(exporter.pods.known))
 
@@ -87,6 +89,7 @@ def unready(exporter: Exporter) -> str:
     cases = (
         (not exporter.hears_agent, "the agent is not connected; see its log"),
         (exporter.owner.is_missing, "not published: the node is not registered in the cluster"),
+        (exporter.is_faulty, "an unexpected error; see the log"),
         (bool(exporter.trouble), f"not published: {exporter.trouble}"),
         (not exporter.publisher.writes, "nothing published yet"),
     )

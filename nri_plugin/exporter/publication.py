@@ -482,11 +482,14 @@ class NodeOwner:
         if self.due_s() > 0.0:
             return
         try:
-            uid = str(self._client.get(NODES, self._node_name)["metadata"]["uid"])
+            uid = str(_metadata(self._client.get(NODES, self._node_name)).get("uid") or "")
         except KubeAPIError as error:
             self._not_found(error)
-        else:
+            return
+        if uid:
             self._found(uid)
+        else:
+            self._not_found(KubeAPIError(f"GET node {self._node_name}", "the answer has no uid"))
 
     def _found(self, uid: str) -> None:
         if self._uid and uid != self._uid:

@@ -42,7 +42,7 @@ from typing import Any
 from nri_plugin.agent.status_client import AgentStatus, RefusalRow
 from nri_plugin.core.hint_providers import memory_state_of
 from nri_plugin.kube.api_client import PODS, KubeClient, Object
-from nri_plugin.kube.pod_demand import pod_demand
+from nri_plugin.kube.pod_demand import MALFORMED, pod_demand
 from nri_plugin.kube.pod_facts import MIRROR, PodsHere
 from nri_plugin.model.errors import HostError, KubeAPIError, KubeObjectError
 from nri_plugin.model.records import PodRecord, PodRefusal, pod_of
@@ -383,6 +383,8 @@ class RefusedPods:
             return Outcome(LEFT, _left(row, obstacle)) if obstacle else self._fail_in_time(pod, row)
         except (HostError, KubeAPIError) as error:
             return Outcome(LEFT, _left(row, str(error)))
+        except MALFORMED as error:
+            return Outcome(LEFT, _left(row, f"its object does not match its schema: {error}"))
 
     @property
     def undone(self) -> list[PodRecord]:
@@ -420,7 +422,7 @@ class RefusedPods:
         is_counted = known is not None and known.is_counted
         self._rejected[pod.uid] = _RejectedPod(now_s + pause_s, pause_s, is_counted)
         row = RefusalRow(0, pod.uid, pod.namespace, pod.name, "", pod.refusal.reason, pod.refusal.message)
-        with suppress(KubeAPIError):
+        with suppress(KubeAPIError, *MALFORMED):
             found = self._client.get(PODS, row.pod, row.namespace)
             if not why_not(found, row, self._node_name) and not self._write(found, row, pod.refusal):
                 self._rejected[pod.uid] = _RejectedPod(now_s + pause_s, pause_s, is_counted=True)

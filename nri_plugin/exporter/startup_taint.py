@@ -97,7 +97,7 @@ class StartupTaint:
             return
         others = [one for one in _taints(node) if one.get("key") != TAINT_KEY]
         taints = others if is_ready else [*others, TAINT]
-        version = node["metadata"].get("resourceVersion", "")
+        version = (node.get("metadata") or {}).get("resourceVersion", "")
         patch = {"metadata": {"resourceVersion": version}, "spec": {"taints": taints}}
         try:
             stored = self._client.merge_patch(NODES, self._node_name, patch)
@@ -137,7 +137,10 @@ class StartupTaint:
 
 
 def _taints(node: Object) -> Sequence[Object]:
-    return (node.get("spec") or {}).get("taints") or ()
+    """Return the taints; none of a Node of another form, as a proxy may make it."""
+    spec = node.get("spec")
+    taints = spec.get("taints") if isinstance(spec, dict) else None
+    return [one for one in taints if isinstance(one, dict)] if isinstance(taints, list) else []
 
 
 def _keys(node: Object) -> set[str]:

@@ -161,6 +161,9 @@ class ClusterFeed:
         log: for failures of following, and their end.
         with_pods: whether pods are charged.
         backoff: makes the pauses after failures, which also delay the detection of a kind that is defined later.
+
+    Attributes:
+        faults: the number of unexpected errors.
     """
 
     def __init__(
@@ -174,6 +177,7 @@ class ClusterFeed:
         self._client, self._log, self._with_pods, self._backoff = client, log, with_pods, backoff
         self._done = threading.Event()
         self._threads: list[threading.Thread] = []
+        self.faults = 0
 
     def start(self, topologies: TopologySink, pods: PodSink) -> None:
         """Start both watches."""
@@ -195,23 +199,15 @@ class ClusterFeed:
             self._done.wait,
             backoff=self._backoff(),
             read=read,
+            fault=self._fault,
         )
-        thread = threading.Thread(
-            target=self._keep_following, args=(follower, resource), name=f"watch {resource}", daemon=True
-        )
+        thread = threading.Thread(target=follower.run, name=f"watch {resource}", daemon=True)
         start_thread(thread)
         self._threads.append(thread)
 
-    def _keep_following(self, follower: Follower, resource: APIResource) -> None:
-        """Start again after an internal error: if the thread ended, the cache would become stale unnoticed."""
-        backoff = self._backoff()
-        while not self._done.is_set():
-            try:
-                follower.run()
-            except Exception:  # noqa: BLE001 - logged with its trace
-                say_trace(self._log, "following failed, beginning anew", what=str(resource))
-                follower.forget()
-                self._done.wait(backoff.next_s())
+    def _fault(self, what: str) -> None:
+        self.faults += 1
+        say_trace(self._log, "watch failed unexpectedly; listing again", what=what)
 
 
 def api_binder(client: KubeClient) -> Binder:
@@ -330,7 +326,9 @@ NEEDS_CERTIFICATES = (
 
 
 class ClusterSource(Protocol):
-    """Lists and watches objects in threads."""
+    """Lists and watches objects in threads; `faults` counts unexpected errors."""
+
+    faults: int
 
     def start(self, topologies: TopologySink, pods: PodSink) -> None:
         """Start the watches that feed the sinks."""
@@ -447,6 +445,7 @@ class ExtenderProcess:
             ("nri_pin_extender_charged_pods", "gauge", charged),
             ("nri_pin_extender_expired_charges_total", "counter", counters.expired_charges),
             ("nri_pin_extender_rejected_objects_total", "counter", counters.rejected_objects),
+            ("nri_pin_extender_faults_total", "counter", self._feed.faults),
         ]
         text = "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in lines)
         of_node = "nri_pin_extender_rejected_node"

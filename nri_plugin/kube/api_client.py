@@ -1,13 +1,14 @@
 """A client of the Kubernetes API with the verbs get, list, watch, apply, patch and create.
 
 Objects are mappings as decoded from JSON: other programs store them, with fields of any version. Every failure is a
-`KubeAPIError`; its `status` is that of the server's answer, or 0 if there was no answer.
+`KubeAPIError`; its `status` is that of the server's answer, or 0 if there was no answer. An answer of another form, as a
+proxy may give, is a failure, too: `_decoded` and `_checked` compare each answer with the form that readers rely on.
 """
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import httpx2
@@ -55,15 +56,82 @@ PODS = APIResource("v1", "pods", is_namespaced=True)
 EVENTS = APIResource("v1", "events", "events.k8s.io", is_namespaced=True)
 
 
-# The client
+# The forms of answers
 
 
 Object = dict[str, Any]
+
+
+class _Metadata(msgspec.Struct, rename="camel"):
+    """The fields of `metadata` that readers use."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    owner_references: list[Object] | None = None
+    managed_fields: list[Object] | None = None
+
+
+class _ListMetadata(msgspec.Struct, rename="camel"):
+    resource_version: str = ""
+    next_page: str = msgspec.field(name="continue", default="")
+
+
+class _List(msgspec.Struct):
+    items: list[Object] | None = None
+    metadata: _ListMetadata | None = None
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: Object
+
+
+class _Cause(msgspec.Struct):
+    field: str = ""
+    message: str = ""
+
+
+class _Details(msgspec.Struct, rename="camel"):
+    causes: list[_Cause] | None = None
+    retry_after_seconds: float | None = None
+
+
+class _Status(msgspec.Struct):
+    """The answer of a server that refuses a request. Source: Kubernetes, meta/v1 Status."""
+
+    message: str | None = None
+    reason: str | None = None
+    details: _Details | None = None
+    code: int | None = None
+
+
+Form = TypeVar("Form")
+
+_NOT_OF_THE_FORM = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""Raised by msgspec for bytes that are no JSON, for another form, and for too many brackets."""
+
+
+# The client
+
+
 Parameters = Mapping[str, str]
 
 JSON = "application/json"
 APPLY_PATCH = "application/apply-patch+yaml"
 MERGE_PATCH = "application/merge-patch+json"
+
+OK = 200
+"""Status of an answer that says it is good, and is not."""
+
+LONGEST_MESSAGE = 500
+"""Characters of a server's message that an error quotes."""
+
+LONGEST_PAUSE_S = 600.0
+"""Longest pause that a server can request. Servers request seconds; a proxy may request anything."""
 
 PAGE_ITEMS = 500
 """Objects of one page, as in kubectl."""
@@ -124,12 +192,17 @@ class KubeClient:
         objects: list[Any] = []
         page = {**parameters, "limit": str(PAGE_ITEMS)}
         while True:
-            answer = self.send("GET", resource.path(), page)
-            items, metadata = answer.get("items") or (), answer.get("metadata") or {}
+            request = self._request("GET", resource.path(), page, None, JSON)
+            answer = _decoded(request, self._sent(request), _List)
+            items = (_checked(request, one) for one in answer.items or ())
             objects += map(read, items) if read else items
-            if not metadata.get("continue"):
-                return objects, metadata.get("resourceVersion", "")
-            page["continue"] = metadata["continue"]
+            metadata = answer.metadata or _ListMetadata()
+            if not metadata.next_page:
+                return objects, metadata.resource_version
+            if metadata.next_page == page.get("continue"):
+                text = "the list goes on with the page that was read"
+                raise KubeAPIError(_asked(request), text, status=OK)
+            page["continue"] = metadata.next_page
 
     def create(self, resource: APIResource, obj: Mapping[str, Any], namespace: str = "") -> Object:
         """Create an object; returns it as stored.
@@ -190,11 +263,7 @@ class KubeClient:
             KubeAPIError: the answer reports a failure or is not a JSON object, or there was no answer.
         """
         request = self._request(method, path, parameters, body, content_type)
-        with _as_api_error(request):
-            response = self._http.send(request)
-        if not response.is_success:
-            raise _failure(request, response)
-        return _decoded(request, response.content)
+        return _checked(request, _decoded(request, self._sent(request), Object))
 
     def watch(
         self, resource: APIResource, resource_version: str, parameters: Parameters = NOTHING
@@ -225,6 +294,13 @@ class KubeClient:
             finally:
                 response.close()
 
+    def _sent(self, request: httpx2.Request) -> bytes:
+        with _as_api_error(request):
+            response = self._http.send(request)
+        if not response.is_success:
+            raise _failure(request, response)
+        return response.content
+
     def _request(
         self, method: str, path: str, parameters: Parameters, body: object, content_type: str
     ) -> httpx2.Request:
@@ -235,22 +311,24 @@ class KubeClient:
 
 
 def _event(request: httpx2.Request, line: str) -> Object:
-    event = _decoded(request, line.encode())
-    obj = event.get("object")
-    if not isinstance(obj, dict):
-        raise KubeAPIError(_asked(request), "a watch event without an object")
-    if event.get("type") == "ERROR":
-        raise _from_status(request, obj, int(obj.get("code") or 500))
-    return event
+    event = _decoded(request, line.encode(errors="replace"), _Event)
+    if event.type == "ERROR":
+        try:
+            status = msgspec.convert(event.object, _Status)
+        except _NOT_OF_THE_FORM:
+            status = _Status()
+        raise _from_status(request, status, status.code or 500)
+    return {"type": event.type, "object": _checked(request, event.object)}
 
 
 def _failure(request: httpx2.Request, response: httpx2.Response) -> KubeAPIError:
+    # As in client-go, a date is ignored.
     after = response.headers.get("Retry-After", "")
-    retry_after_s = float(after) if after.isdecimal() else None
+    retry_after_s = _limited(float(after)) if after.isdecimal() and after.isascii() else None
     try:
-        status = _decoded(request, response.content)
+        status = _decoded(request, response.content, _Status)
     except KubeAPIError:
-        text = " ".join(response.text.split())[:200]
+        text = " ".join(response.content[:LONGEST_MESSAGE].decode(errors="replace").split())[:200]
         return KubeAPIError(
             _asked(request),
             f"status {response.status_code}{f': {text}' if text else ''}",
@@ -261,29 +339,38 @@ def _failure(request: httpx2.Request, response: httpx2.Response) -> KubeAPIError
 
 
 def _from_status(
-    request: httpx2.Request, status: Mapping[str, Any], code: int, retry_after_s: float | None = None
+    request: httpx2.Request, status: _Status, code: int, retry_after_s: float | None = None
 ) -> KubeAPIError:
-    details = status.get("details") or {}
-    if retry_after_s is None and isinstance(details.get("retryAfterSeconds"), int):
-        retry_after_s = float(details["retryAfterSeconds"])
+    details = status.details or _Details()
     return KubeAPIError(
         _asked(request),
-        str(status.get("message") or f"status {code}"),
+        (status.message or f"status {code}")[:LONGEST_MESSAGE],
         status=code,
-        reason=str(status.get("reason") or ""),
-        causes=[(row.get("field", ""), row.get("message", "")) for row in details.get("causes") or ()],
-        retry_after_s=retry_after_s,
+        reason=status.reason or "",
+        causes=[(cause.field, cause.message) for cause in details.causes or ()],
+        retry_after_s=_limited(details.retry_after_seconds) if retry_after_s is None else retry_after_s,
     )
 
 
-def _decoded(request: httpx2.Request, content: bytes) -> Object:
+def _limited(pause_s: float | None) -> float | None:
+    return None if pause_s is None else max(0.0, min(pause_s, LONGEST_PAUSE_S))
+
+
+def _decoded(request: httpx2.Request, content: bytes, form: type[Form]) -> Form:
     try:
-        decoded = msgspec.json.decode(content)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise KubeAPIError(_asked(request), f"the answer is not JSON: {error}") from None
-    if not isinstance(decoded, dict):
-        raise KubeAPIError(_asked(request), f"the answer is a JSON {type(decoded).__name__}, not an object")
-    return decoded
+        return msgspec.json.decode(content, type=form)
+    except _NOT_OF_THE_FORM as error:
+        text = f"the answer is not JSON of the expected form: {error}"
+        raise KubeAPIError(_asked(request), text, status=OK) from None
+
+
+def _checked(request: httpx2.Request, obj: Object) -> Object:
+    """Return the object if its metadata has the form that readers rely on. They check the rest themselves."""
+    try:
+        msgspec.convert(obj.get("metadata"), _Metadata | None)
+    except _NOT_OF_THE_FORM as error:
+        raise KubeAPIError(_asked(request), f"metadata of an object: {error}", status=OK) from None
+    return obj
 
 
 def _asked(request: httpx2.Request) -> str:
@@ -295,8 +382,15 @@ def _as_api_error(request: httpx2.Request) -> Iterator[None]:
     """Convert the library's errors and broken connections to `KubeAPIError`."""
     try:
         yield
+    except KubeAPIError:
+        raise
     except httpx2.HTTPError as error:
         text = str(error) or type(error).__name__
         raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error
     except (LibraryConfigError, ConfigError, OSError) as error:
         raise KubeAPIError(_asked(request), f"credentials cannot be read: {error}") from error
+    except (
+        Exception
+    ) as error:  # a token that no header can hold, for example; the library's parts raise their own
+        text = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
+        raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error

@@ -29,6 +29,7 @@ from lightkube.config.kubeconfig import DEFAULT_KUBECONFIG, SERVICE_ACCOUNT, Kub
 from lightkube.config.models import User
 from lightkube.core.exceptions import ConfigError as LibraryConfigError
 
+from nri_plugin.kube.pod_demand import MALFORMED
 from nri_plugin.model.errors import ConfigError
 
 GROUP = "client.authentication.k8s.io"
@@ -117,14 +118,16 @@ class ExecCredentials(httpx2.Auth):
             ConfigError: it fails, or prints nothing usable.
         """
         status = self._status(self._output())
-        token = status.get("token") or ""
-        certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
+        words = [status.get(name) or "" for name in ("token", "clientCertificateData", "clientKeyData")]
+        if not all(isinstance(word, str) and word.isascii() and "\0" not in word for word in words):
+            raise self._error("prints a token, a certificate or a key that is not plain text")
+        token, certificate, key = words
         if bool(certificate) != bool(key):
             raise self._error("prints only one of clientCertificateData and clientKeyData")
         if not token and not certificate:
             raise self._error("prints neither a token nor a client certificate")
         if certificate and key:
-            self._present(str(certificate), str(key))
+            self._present(certificate, key)
         self._bearer = f"Bearer {token}" if token else ""
         self._expires_at = self._expiry(status.get("expirationTimestamp"))
         self._has_run = True
@@ -141,9 +144,9 @@ class ExecCredentials(httpx2.Auth):
             )
         except subprocess.TimeoutExpired:
             raise self._error(f"has not ended after {PROGRAM_S:g} s") from None
-        except OSError as error:
+        except (OSError, ValueError) as error:
             hint = f"; {self._hint.strip()}" if self._hint else ""
-            raise self._error(f"cannot be run: {error.strerror or error}{hint}") from None
+            raise self._error(f"cannot be run: {getattr(error, 'strerror', '') or error}{hint}") from None
         if done.returncode:
             said = " ".join(done.stderr.decode(errors="replace").split())[:LONGEST_COMPLAINT]
             raise self._error(f"ended with {done.returncode}{f': {said}' if said else ''}")
@@ -152,7 +155,7 @@ class ExecCredentials(httpx2.Auth):
     def _status(self, output: bytes) -> Mapping[str, Any]:
         try:
             credential = json.loads(output)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise self._error("does not print JSON") from None
         if not isinstance(credential, dict) or credential.get("kind") != "ExecCredential":
             raise self._error("does not print an ExecCredential")
@@ -182,8 +185,9 @@ class ExecCredentials(httpx2.Auth):
             return float("inf")
         try:
             return datetime.fromisoformat(str(text)).timestamp()
-        except ValueError:
-            raise self._error(f"prints an expirationTimestamp that is not a time: {text}") from None
+        except (ValueError, OverflowError):
+            shown = str(text)[:LONGEST_COMPLAINT]
+            raise self._error(f"prints an expirationTimestamp that is not a time: {shown}") from None
 
     def _info(self, spec: Mapping[str, Any], cluster: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the content of `KUBERNETES_EXEC_INFO`."""
@@ -262,7 +266,7 @@ def connect(kubeconfig: str | None = None) -> httpx2.Client:
         ) from None
     except OSError as error:
         raise ConfigError(where, f"cannot be used: {error.strerror or error}") from None
-    except (KeyError, TypeError, ValueError, AttributeError, yaml.YAMLError) as error:
+    except (*MALFORMED, IndexError, StopIteration, yaml.YAMLError) as error:
         raise ConfigError(where, f"is not a kubeconfig file{_why(error)}; {EXPECTED}") from None
 
 

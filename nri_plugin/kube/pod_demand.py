@@ -15,6 +15,9 @@ from typing import Any
 from nri_plugin.kube.noderesourcetopology import parse_amount
 from nri_plugin.model.errors import KubeObjectError
 
+MALFORMED = (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+"""Raised where an object has not the form that its reader expects."""
+
 CPU, MEMORY = "cpu", "memory"
 HUGEPAGES = "hugepages-"
 _STORAGE = frozenset({"ephemeral-storage", "storage"})
@@ -213,7 +216,7 @@ def pod_demand(obj: Object) -> PodDemand:
     """
     try:
         return _pod(obj)
-    except (AttributeError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise KubeObjectError(f"the pod does not match its schema: {error}") from None
 
 
@@ -222,15 +225,15 @@ def _pod(obj: Object) -> PodDemand:
     containers = tuple(_containers(spec))
     told = status.get("qosClass")
     return PodDemand(
-        namespace=metadata.get("namespace") or "",
-        name=metadata.get("name") or "",
-        uid=metadata.get("uid") or "",
+        namespace=_text(metadata.get("namespace")),
+        name=_text(metadata.get("name")),
+        uid=_text(metadata.get("uid")),
         qos=QoS(told) if told in set(QoS) else _qos(spec.get("resources"), containers),
         containers=containers,
         overhead=_amounts(spec.get("overhead")),
-        node=spec.get("nodeName") or "",
-        scheduler=spec.get("schedulerName") or "",
-        phase=status.get("phase") or "",
+        node=_text(spec.get("nodeName")),
+        scheduler=_text(spec.get("schedulerName")),
+        phase=_text(status.get("phase")),
         own=_own(spec.get("resources") or {}),
         is_unschedulable=not status.get("nominatedNodeName")
         and any(
@@ -238,6 +241,12 @@ def _pod(obj: Object) -> PodDemand:
             for one in status.get("conditions") or ()
         ),
     )
+
+
+def _text(value: object) -> str:
+    if value is not None and not isinstance(value, str):
+        raise TypeError(f"{type(value).__name__} in place of text")
+    return value or ""
 
 
 def _own(resources: Object) -> dict[str, int]:
@@ -263,7 +272,7 @@ def _containers(spec: Object) -> Iterator[ContainerDemand]:
 def _container(obj: Object, kind: ContainerKind) -> ContainerDemand:
     resources = obj.get("resources") or {}
     return ContainerDemand(
-        obj.get("name") or "", kind, _amounts(resources.get("requests")), _amounts(resources.get("limits"))
+        _text(obj.get("name")), kind, _amounts(resources.get("requests")), _amounts(resources.get("limits"))
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.kube.noderesourcetopology import parse_amount
-from nri_plugin.kube.pod_demand import CPU, HUGEPAGES, MEMORY, is_affine, pod_demand
+from nri_plugin.kube.pod_demand import CPU, HUGEPAGES, MALFORMED, MEMORY, is_affine, pod_demand
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 
 Object = Mapping[str, Any]
@@ -67,7 +67,7 @@ def facts_of(obj: Object) -> Words:
         set_here = {**(whole.get("limits") or {}), **(whole.get("requests") or {})}
         allocated = {name: amount for name, amount in told.items() if name in set_here}
         return {**words, "pod_resources": _amounts(_allocated(whole, allocated))}
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except MALFORMED as error:
         raise KubeObjectError(f"the pod does not match its schema: {error}") from None
 
 
@@ -239,7 +239,7 @@ def _name(obj: Object) -> tuple[str, str]:
 
 def _readable(obj: Object) -> Iterator[tuple[tuple[str, str], tuple[Words, PodObject]]]:
     """Yield name and facts of a pod; nothing if its object is malformed. The agent then infers the facts."""
-    with suppress(KubeObjectError):
+    with suppress(KubeObjectError, *MALFORMED):
         yield _name(obj), (facts_of(obj), _pod_object(obj))
 
 

@@ -3,6 +3,9 @@
 Invariant: between two calls of `listed` the sink has seen every change in order. A call of `listed` has all objects that
 exist, so an object that is missing in it is gone.
 
+No failure ends it. Where an object or the sink raises an unexpected error, the error goes to `fault`, and all objects are
+listed again.
+
 A pause follows each failure. Pauses grow and are random, so that a thousand nodes that lost the API server together do
 not reconnect together.
 """
@@ -11,7 +14,14 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from nri_plugin.kube.api_client import NOTHING, APIResource, KubeClient, Object, Parameters
+from nri_plugin.kube.api_client import (
+    LONGEST_PAUSE_S,
+    NOTHING,
+    APIResource,
+    KubeClient,
+    Object,
+    Parameters,
+)
 from nri_plugin.model.errors import KubeAPIError
 
 Draw = Callable[[], float]
@@ -21,7 +31,7 @@ class WatchBackoff:
     """Pauses between attempts.
 
     Invariant: a pause is between half of its limit and its limit. Limits double from `first_s` to `longest_s`. A longer
-    pause that the server requested is kept.
+    pause that the server requested is kept, up to `LONGEST_PAUSE_S`.
 
     Args:
         first_s: limit of the first pause.
@@ -37,7 +47,7 @@ class WatchBackoff:
         """Return the seconds until the next attempt."""
         pause_s = self._limit_s * (0.5 + 0.5 * self._draw())
         self._limit_s = min(self._limit_s * 2, self._longest_s)
-        return max(pause_s, asked_for_s or 0.0)
+        return max(pause_s, min(asked_for_s or 0.0, LONGEST_PAUSE_S))
 
     def reset(self) -> None:
         """Start again with a short pause, after a success."""
@@ -81,6 +91,7 @@ class Follower:
         parameters: `fieldSelector` or `labelSelector`.
         backoff: the pauses after failures.
         read: converts each object of a list; see `KubeClient.list`.
+        fault: logs and counts the unexpected error that is being handled; it is given the kind of object.
     """
 
     def __init__(
@@ -93,8 +104,9 @@ class Follower:
         parameters: Parameters = NOTHING,
         backoff: WatchBackoff | None = None,
         read: Callable[[Object], Any] | None = None,
+        fault: Callable[[str], None] = lambda _: None,
     ) -> None:
-        self._read = read
+        self._read, self._fault = read, fault
         self._client, self._resource, self._sink, self._pause = client, resource, sink, pause
         self._parameters = parameters
         self._backoff = backoff or WatchBackoff()
@@ -105,28 +117,33 @@ class Follower:
         """The resource version of the last object; empty before the first list."""
         return self._version or ""
 
-    def forget(self) -> None:
-        """Start with a list again."""
-        self._version = None
-
     def run(self) -> None:
-        """Follow until `pause` returns True. Failures are reported to the sink and tried again."""
+        """Follow until `pause` returns True. Failures are reported and tried again."""
         while not self._pause(0.0):
             try:
-                self._once()
-            except KubeAPIError as error:
-                # The version is too old for the server: list again, without reporting a failure.
-                if error.status == GONE:
-                    self._version = None
-                    if not self._pause(self._backoff.next_s()):
-                        continue
-                    return
-                self._sink.failed(error)
-                # After an answer of the server the version may be invalid. Without an answer the watch goes on from it.
-                if error.status:
-                    self._version = None
-                if self._pause(self._backoff.next_s(error.retry_after_s)):
-                    return
+                wait_s = self._attempt()
+            except Exception:  # noqa: BLE001 - without its thread the view would become old unnoticed
+                self._fault(str(self._resource))
+                self._version = None
+                wait_s = self._backoff.next_s()
+            if wait_s and self._pause(wait_s):
+                return
+
+    def _attempt(self) -> float:
+        """List and watch until the watch ends; returns the seconds until the next attempt."""
+        try:
+            self._once()
+        except KubeAPIError as error:
+            # The version is too old for the server: list again, without reporting a failure.
+            if error.status == GONE:
+                self._version = None
+                return self._backoff.next_s()
+            # After an answer of the server the version may be invalid. Without an answer the watch goes on from it.
+            if error.status:
+                self._version = None
+            self._sink.failed(error)
+            return self._backoff.next_s(error.retry_after_s)
+        return 0.0
 
     def _once(self) -> None:
         """List if no version is valid, then watch until the watch ends."""

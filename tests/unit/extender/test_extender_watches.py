@@ -4,11 +4,10 @@ import logging
 import threading
 
 from nri_plugin.extender.cache import Unreadable, read_topology
-from nri_plugin.extender.process import ClusterFeed, PodSink, TopologySink
+from nri_plugin.extender.process import PodSink, TopologySink
 from nri_plugin.kube.api_client import PODS
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
-from nri_plugin.kube.watch import WatchBackoff
 from nri_plugin.model.errors import KubeAPIError
 
 
@@ -49,32 +48,6 @@ def test_other_failures_leave_what_is_known(caplog):
     sink, cache = sink_of(TopologySink, caplog)
     sink.failed(KubeAPIError("GET /x", "broken", status=500))
     assert cache.calls == []
-
-
-class Once:
-    """A follower that fails first."""
-
-    def __init__(self, feed):
-        self.feed, self.done = feed, []
-
-    def forget(self):
-        self.done.append("forget")
-
-    def run(self):
-        self.done.append("run")
-        if len(self.done) > 1:
-            self.feed.stop()
-            return
-        raise ZeroDivisionError("of ours")
-
-
-def test_a_fault_of_ours_is_said_and_following_begins_anew(caplog):
-    feed = ClusterFeed(None, logging.getLogger("watches"), backoff=lambda: WatchBackoff(0.001, 0.001))
-    once = Once(feed)
-    feed._keep_following(once, PODS)
-    assert once.done == ["run", "forget", "run"]
-    (record,) = caplog.records
-    assert (record.getMessage(), record.fields["what"]) == ("following failed, beginning anew", "pods")
 
 
 def test_the_node_of_an_object_that_is_not_used_is_named_once_for_each_reason(caplog):

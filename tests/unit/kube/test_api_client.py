@@ -1,5 +1,8 @@
 """The client against the recorded exchanges and against the tests' API server."""
 
+import json
+from collections.abc import Callable
+
 import pytest
 
 from nri_plugin.kube import api_client
@@ -90,6 +93,138 @@ def test_a_server_that_is_busy_says_for_how_long(api: KubeAPI, client: KubeClien
     with pytest.raises(KubeAPIError, match="status 429: come back later") as caught:
         client.list(NRTS)
     assert caught.value.retry_after_s == 7.0
+
+
+def as_json(obj: object) -> bytes:
+    return json.dumps(obj).encode()
+
+
+RPC = {
+    "code": 14,
+    "message": "unavailable",
+    "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo"}],
+}
+
+REFUSALS = {
+    "html": b"<html>bad gateway</html>",
+    "a list": b"[]",
+    "details as text": as_json({"message": "x", "details": "upstream connect error"}),
+    "google.rpc.Status": as_json(RPC),
+    "causes as text": as_json({"details": {"causes": ["a", "b"]}}),
+    "causes as a number": as_json({"details": {"causes": 5}}),
+    "deep": b"[" * 100_000,
+    "not UTF-8": b"\xff\xfe",
+    "nothing": b"",
+    "a long message": as_json({"message": "x" * 1_000_000}),
+}
+
+ANSWERS = {
+    "a list": b"[1]",
+    "items as a number": as_json({"items": 5, "metadata": 5}),
+    "items as text": as_json({"items": ["a"], "metadata": ["a"]}),
+    "items as null": as_json({"items": [None], "metadata": False}),
+    "metadata as text": as_json({"metadata": "x"}),
+    "metadata of an item as a list": as_json({"items": [{"metadata": ["x"]}], "metadata": {"labels": 5}}),
+    "a name as a number": as_json({"metadata": {"name": 5}, "items": [{"metadata": {"name": 5}}]}),
+    "annotations as text": as_json(
+        {"metadata": {"annotations": "x"}, "items": [{"metadata": {"annotations": "x"}}]}
+    ),
+    "deep": b"[" * 100_000,
+    "cut": b'{"items":[',
+    "not UTF-8": b'{"metadata":{"name":"\xff\xfe"},"items":[{"metadata":{"name":"\xff\xfe"}}]}',
+    "no answer": b"",
+}
+
+
+def requests_to(client: KubeClient) -> list[Callable[[], object]]:
+    return [
+        lambda: client.get(NRTS, "n1"),
+        lambda: client.list(NRTS),
+        lambda: client.create(NRTS, topology("n1")),
+        lambda: client.apply(NRTS, topology("n1"), "us", force=True),
+        lambda: list(client.watch(NRTS, "1")),
+    ]
+
+
+@pytest.mark.parametrize("body", REFUSALS.values(), ids=REFUSALS)
+def test_a_refusal_of_any_form_is_an_error_with_its_status(
+    api: KubeAPI, client: KubeClient, body: bytes
+) -> None:
+    for send in requests_to(client):
+        api.behaviour.spoil_next = [lambda _: (503, {}, body)]
+        with pytest.raises(KubeAPIError) as caught:
+            send()
+        assert (caught.value.status, len(str(caught.value)) < 1000) == (503, True)
+
+
+@pytest.mark.parametrize("body", ANSWERS.values(), ids=ANSWERS)
+def test_an_answer_of_another_form_is_an_error(api: KubeAPI, client: KubeClient, body: bytes) -> None:
+    for send in requests_to(client)[:4]:
+        api.behaviour.spoil_next = [lambda _: (200, {}, body)]
+        with pytest.raises(KubeAPIError):
+            send()
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"type": "ERROR", "object": {"code": "x", "message": "m"}},
+        {"type": "ERROR", "object": {"code": 500, "details": [1]}},
+        {"object": {"metadata": {}}},
+        {"type": "ADDED"},
+        {"type": "ADDED", "object": {"metadata": "x"}},
+        {"type": "ADDED", "object": {"metadata": {"resourceVersion": 5}}},
+        {"type": 5, "object": {}},
+        [],
+    ],
+    ids=str,
+)
+def test_a_watch_event_of_another_form_is_an_error(api: KubeAPI, client: KubeClient, event: object) -> None:
+    _, version = client.list(NRTS)
+    client.apply(NRTS, topology("n1"), "us", force=True)
+    api.behaviour.ends_watches_at_once = True
+    api.behaviour.spoil_next = [lambda _: (200, {}, b""), lambda _: (200, {}, as_json(event))]
+    with pytest.raises(KubeAPIError) as caught:
+        list(client.watch(NRTS, version))
+    assert caught.value.status in (200, 500)
+
+
+def test_a_list_whose_pages_do_not_end_is_an_error(api: KubeAPI, client: KubeClient) -> None:
+    page = as_json({"items": [], "metadata": {"continue": "x"}})
+    api.behaviour.spoil_next = [lambda _: (200, {}, page)] * 2
+    with pytest.raises(KubeAPIError, match="goes on with the page that was read"):
+        client.list(NRTS)
+
+
+@pytest.mark.parametrize(
+    ("after", "pause_s"),
+    [
+        ("7", 7.0),
+        ("-1", None),
+        ("99999999999", 600.0),
+        ("9" * 400, 600.0),
+        ("soon", None),
+        ("\u0667".encode().decode("latin-1"), None),
+        ("Wed, 21 Oct 2099 07:28:00 GMT", None),
+    ],
+)
+def test_a_requested_pause_is_bounded(
+    api: KubeAPI, client: KubeClient, after: str, pause_s: float | None
+) -> None:
+    api.behaviour.spoil_next = [lambda _: (429, {"Retry-After": after}, b"{}")]
+    with pytest.raises(KubeAPIError) as caught:
+        client.list(NRTS)
+    assert caught.value.retry_after_s == pause_s
+
+
+@pytest.mark.parametrize(("told", "pause_s"), [(7, 7.0), (10**30, 600.0), (-5, 0.0), ("7", None)])
+def test_a_pause_that_the_status_requests_is_bounded(
+    api: KubeAPI, client: KubeClient, told: object, pause_s: float | None
+) -> None:
+    api.behaviour.spoil_next = [lambda _: (429, {}, as_json({"details": {"retryAfterSeconds": told}}))]
+    with pytest.raises(KubeAPIError) as caught:
+        client.list(NRTS)
+    assert caught.value.retry_after_s == pause_s
 
 
 def test_no_server_is_no_answer(tmp_path) -> None:

@@ -110,6 +110,51 @@ def test_a_broken_connection_goes_on_where_it_was(api: KubeAPI, tmp_path) -> Non
     assert "listed b" in diary.notes or "changed b" in diary.notes
 
 
+def test_an_unexpected_error_is_reported_and_everything_is_listed_again(api: KubeAPI, tmp_path) -> None:
+    """Errors of the sink, of what reads the objects, and of the sink's report of a failure."""
+    api.put(node("a"))
+    faults: list[str] = []
+    diary = Diary([lambda: None, lambda: api.put(node("b")), lambda: None, lambda: None])
+    raising: list[str] = ["read", "changed", "failed"]
+
+    def fault_at(place: str) -> None:
+        if place in raising[:1]:
+            raising.pop(0)
+            if raising == ["failed"]:
+                api.behaviour.fail_next.append((503, {}))
+            raise ZeroDivisionError(place)
+
+    class Faulty(Diary):
+        def changed(self, obj: Object) -> None:
+            fault_at("changed")
+            super().changed(obj)
+
+        def failed(self, error: KubeAPIError) -> None:
+            fault_at("failed")
+            super().failed(error)
+
+    def read(obj: Object) -> Object:
+        fault_at("read")
+        return obj
+
+    diary = Faulty([lambda: api.put(node("b")), lambda: None, lambda: None, lambda: None, lambda: None])
+    client = KubeClient.connected(str(api.kubeconfig(tmp_path)))
+    api.behaviour.ends_watches_at_once = True
+    Follower(
+        client,
+        NODES,
+        diary,
+        diary.pause,
+        backoff=WatchBackoff(draw=lambda: 1.0),
+        read=read,
+        fault=faults.append,
+    ).run()
+    client.close()
+    assert diary.notes[-1] == "listed a b"
+    assert len(faults) == 3 - len(raising)
+    assert len(faults) >= 1
+
+
 def test_a_kind_that_comes_later_is_picked_up(tmp_path) -> None:
     api = KubeAPI()
     api.behaviour.ends_watches_at_once = True
