@@ -69,7 +69,7 @@ Examples:
     default="retry",
     show_default=True,
     help="retry: a refused container waits and is tried again. fail-pod: its pod is set to Failed while all its app "
-    "containers wait, and is seen to stay so, so that its controller creates another, ever less often; this needs the right to "
+    "containers wait, and stays so. Its controller creates another; its pods fail after growing pauses. This needs the right to "
     "patch pods/status.",
 )
 @click.option(

@@ -175,6 +175,16 @@ def test_a_pod_that_is_refused_becomes_failed_where_that_is_chosen(cluster: Clus
     # The patch has come only after the agent rejected the pod: no container of it is admitted, however small.
     answer = cluster.runtime.ask(nri.CreateContainer(wide, container(wide, "app", cpu=1)))
     assert "the pod is set to Failed" in str(answer), answer
+    # The kubelet's status manager writes its own status; the patch that follows has another annotation, so it is an update.
+    before = store.objects[key]["metadata"]["annotations"]
+    cluster.api.put({**store.objects[key], "status": {"phase": "Pending"}})
+    with store.changed:
+        assert store.changed.wait_for(
+            lambda: store.objects[key]["status"].get("reason") == "TopologyAffinityError", PATIENCE_S
+        )
+    after = store.objects[key]["metadata"]["annotations"]
+    assert before.keys() == after.keys() == {"nri-pin/refused"}
+    assert before != after
 
 
 def test_the_next_pod_of_the_same_owner_waits_and_its_event_says_until_when(cluster: Cluster) -> None:
