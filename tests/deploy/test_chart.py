@@ -337,32 +337,6 @@ def test_the_arguments_in_the_chart_are_ones_the_commands_take(render: Render):
     assert files == mounts == {"/tls", "/client-ca"}
 
 
-@pytest.mark.parametrize(
-    ("values", "pods", "binding"),
-    [
-        ({}, ["get", "list", "watch"], []),
-        ({"accounting": False}, [], []),
-        ({"bind": {"enabled": True}, **BINDER}, ["get", "list", "watch"], ["create"]),
-        (
-            {"bind": {"enabled": True, "numaAnnotation": True}, **BINDER},
-            ["get", "list", "patch", "watch"],
-            ["create"],
-        ),
-    ],
-)
-def test_the_extender_may_do_what_its_options_need_and_no_more(
-    render: Render, values: dict[str, object], pods: list[str], binding: list[str]
-):
-    objects = render(extender={"enabled": True, **values})
-    verbs: dict[str, list[str]] = {}
-    for rule in named(objects, "ClusterRole", "pin-extender")["rules"]:
-        for resource in rule["resources"]:
-            verbs[resource] = sorted(verbs.get(resource, []) + rule["verbs"])
-    assert verbs.get("pods", []) == pods
-    assert verbs.get("pods/binding", []) == binding
-    assert verbs["noderesourcetopologies"] == ["get", "list", "watch"]
-
-
 def test_who_may_reach_the_extender_is_a_choice(render: Render):
     source = [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
     assert "NetworkPolicy" not in {item["kind"] for item in render(extender={"enabled": True})}
@@ -580,3 +554,180 @@ def test_the_notes_show_a_scheduler_configuration_that_fits_the_extender(helm: s
         )
         assert ("Anyone who reaches" in notes) is not tls
     api.close()
+
+
+CRD = "topology.node.k8s.io/noderesourcetopologies"
+RIGHTS = {
+    "pin-export": {
+        (CRD, "create"): ("exporter/publication.py", "self._client.apply(self._resource"),
+        (CRD, "patch"): ("exporter/publication.py", "self._client.apply(self._resource"),
+        (CRD, "get"): ("exporter/publication.py", "self._client.get(self._resource"),
+        (CRD, "list"): ("exporter/exporter.py", "self._follower(NODE_RESOURCE_TOPOLOGIES"),
+        (CRD, "watch"): ("exporter/exporter.py", "self._follower(NODE_RESOURCE_TOPOLOGIES"),
+        ("/nodes", "get"): ("exporter/publication.py", "self._client.get(NODES"),
+        ("/pods", "list"): ("exporter/exporter.py", "self._follower(PODS"),
+        ("/pods", "watch"): ("exporter/exporter.py", "self._follower(PODS"),
+        ("events.k8s.io/events", "create"): ("exporter/events.py", "self._client.create(EVENTS"),
+    },
+    "startupTaint": {
+        ("/nodes", "list"): ("exporter/exporter.py", "self._follower(NODES"),
+        ("/nodes", "watch"): ("exporter/exporter.py", "self._follower(NODES"),
+        ("/nodes", "patch"): ("exporter/startup_taint.py", "self._client.merge_patch(NODES"),
+    },
+    "onRefusal": {
+        ("/pods", "get"): ("exporter/refused_pods.py", "self._client.get(PODS"),
+        ("/pods/status", "patch"): ("exporter/refused_pods.py", "self._client.merge_patch(PODS"),
+    },
+    "pin-extender": {
+        (CRD, "list"): ("extender/process.py", "self._follow(NODE_RESOURCE_TOPOLOGIES"),
+        (CRD, "watch"): ("extender/process.py", "self._follow(NODE_RESOURCE_TOPOLOGIES"),
+    },
+    "accounting": {
+        ("/pods", "list"): ("extender/process.py", "self._follow(PODS"),
+        ("/pods", "watch"): ("extender/process.py", "self._follow(PODS"),
+    },
+    "bind": {("/pods/binding", "create"): ("extender/process.py", 'client.send("POST", PODS.path(')},
+}
+"""Each right in the cluster, by its role or the value that it needs: where the program uses it."""
+
+
+def rights_of(role: dict[str, Any]) -> set[tuple[str, str]]:
+    return {
+        (f"{group}/{resource}", verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+@pytest.mark.parametrize(
+    ("exporter", "extender", "needs"),
+    [
+        ({}, {"accounting": False}, ()),
+        ({"startupTaint": True}, {}, ("startupTaint", "accounting")),
+        (
+            {"startupTaint": True, "onRefusal": "fail-pod"},
+            {**BINDER, "bind": {"enabled": True, "numaAnnotation": True}},
+            ("startupTaint", "onRefusal", "accounting", "bind"),
+        ),
+    ],
+)
+def test_each_role_has_the_rights_that_the_program_uses_and_no_other(
+    render: Render, exporter: dict[str, Any], extender: dict[str, Any], needs: tuple[str, ...]
+):
+    objects = render(exporter={"enabled": True, **exporter}, extender={"enabled": True, **extender})
+    roles = {item["metadata"]["name"]: rights_of(item) for item in objects if item["kind"].endswith("Role")}
+    of_exporter = [RIGHTS[one] for one in ("startupTaint", "onRefusal") if one in needs]
+    of_extender = [RIGHTS[one] for one in ("accounting", "bind") if one in needs]
+    assert roles == {
+        "pin-export": set().union(RIGHTS["pin-export"], *of_exporter),
+        "pin-extender": set().union(RIGHTS["pin-extender"], *of_extender),
+    }
+    by_hand = yaml.safe_load_all((DEPLOY / "export-rbac.yaml").read_text())
+    assert [rights_of(one) for one in by_hand if one["kind"] == "ClusterRole"] == [set(RIGHTS["pin-export"])]
+
+
+def test_each_right_is_used_where_the_table_says():
+    for rights in RIGHTS.values():
+        for right, (file, use) in rights.items():
+            assert use in (DEPLOY.parent / "nri_plugin" / file).read_text(), right
+
+
+@pytest.mark.parametrize(("what", "value"), [("startupTaint", True), ("onRefusal", "fail-pod")])
+def test_a_right_to_write_is_refused_without_the_policy_that_limits_it(
+    render: Render, what: str, value: object
+):
+    with pytest.raises(ValueError, match=rf"exporter\.{what}.* needs exporter\.ownNodeOnly"):
+        render(exporter={"enabled": True, "ownNodeOnly": False, what: value})
+    render(exporter={"enabled": True, "ownNodeOnly": False})
+
+
+def nested(path: str, value: object) -> dict[str, Any]:
+    first, _, rest = path.partition(".")
+    return {first: nested(rest, value) if rest else value}
+
+
+TEXTS = [
+    "image.repository",
+    "image.tag",
+    "image.digest",
+    "image.pullPolicy",
+    "clusterImage.repository",
+    "clusterImage.tag",
+    "agent.priorityClassName",
+    "agent.tolerateMissingPluginsAnnotation",
+    "agent.hostPaths.stateDir",
+    "agent.hostPaths.nriSocketDir",
+    "agent.hostProc",
+    "exporter.podResourcesDir",
+    "exporter.onRefusal",
+    "extender.strategy",
+    "extender.tlsSecret",
+    "extender.clientCASecret",
+    "extender.priorityClassName",
+    "podSecurity.enforce",
+    "metrics.podMonitor.interval",
+]
+
+
+@pytest.mark.parametrize("text", ["x\n      hostPID: true", '/a/b"\n x: 1', "a: b", "{a: b}", "x #"])
+def test_no_text_of_the_values_adds_yaml(render: Render, text: str):
+    for path in TEXTS:
+        with pytest.raises(ValueError, match=path.replace(".", r"\.")):
+            render(**nested(path, text))
+    for values in ({"extender": {"weights": {text: 2}}}, {"imagePullSecrets": [{"name": text}]}):
+        with pytest.raises(ValueError, match=r"[Pp]attern"):
+            render(**values)
+
+
+@pytest.mark.parametrize("path", ["agent.hostPaths.stateDir", "agent.hostPaths.nriSocketDir"])
+@pytest.mark.parametrize(
+    "folder",
+    [
+        "/",
+        "//",
+        "/etc",
+        "/etc/",
+        "/etc/kubernetes",
+        "/run",
+        "/var/run",
+        "/var/lib",
+        "/run/../etc",
+        "/run/./x",
+        "x",
+    ]
+    + ["/usr/bin", "/proc/1/root", "/var/lib/kubelet", "/run/containerd", "/a//b", "/run/x y"],
+)
+def test_no_folder_of_the_system_is_mounted_to_write_in(render: Render, path: str, folder: str):
+    with pytest.raises(ValueError, match=path.replace(".", r"\.")):
+        render(**nested(path, folder))
+
+
+def test_folders_of_others_choice_are_mounted(render: Render):
+    folders = {"stateDir": "/data/nri-pin/", "nriSocketDir": "/run/nri"}
+    objects = render(exporter={"enabled": True}, agent={"hostPaths": folders})
+    paths = {
+        one["hostPath"]["path"]
+        for one in pod_of(named(objects, "DaemonSet", "pin"))["volumes"]
+        if "hostPath" in one
+    }
+    assert {"/data/nri-pin/", "/data/nri-pin/exporter", "/run/nri"} <= paths
+    with pytest.raises(ValueError, match="are one folder"):
+        render(agent={"hostPaths": {"stateDir": "/run/nri", "nriSocketDir": "/run/nri/"}})
+
+
+def test_a_network_policy_limits_who_reads_the_metrics(render: Render):
+    assert not [item for item in render() if item["kind"] == "NetworkPolicy"]
+    who = [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+    objects = render(
+        exporter={"enabled": True, "metricsPort": 9466},
+        metrics={"networkPolicy": {"enabled": True, "from": who}},
+    )
+    spec = named(objects, "NetworkPolicy", "pin")["spec"]
+    assert spec["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "agent"
+    (rule,) = spec["ingress"]
+    assert rule["from"] == who
+    assert [port["port"] for port in rule["ports"]] == [9465, 9466]
+    with pytest.raises(ValueError, match=r"needs metrics\.networkPolicy\.from"):
+        render(metrics={"networkPolicy": {"enabled": True}})

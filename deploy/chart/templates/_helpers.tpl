@@ -64,3 +64,17 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- fail (printf "each port of the agent's pod once, found %s; choose others" (toJson $ports)) -}}
 {{- end -}}
 {{- end -}}
+
+{{/* The agent writes into the folder of its state, so it is nobody else's folder */}}
+{{- define "nri-pin.checkPaths" -}}
+{{- $paths := dict "agent.hostPaths.stateDir" .Values.agent.hostPaths.stateDir "agent.hostPaths.nriSocketDir" .Values.agent.hostPaths.nriSocketDir -}}
+{{- $system := "^/((etc|usr|bin|sbin|lib|lib32|lib64|boot|dev|proc|sys|root|home)(/.*)?|[^/]+|var/[^/]+|(var/)?run/(systemd|containerd|crio|docker|user|dbus|udev)(/.*)?|var/lib/(kubelet|containerd|containers|docker|etcd|cni)(/.*)?)/?$" -}}
+{{- range $name, $path := $paths -}}
+{{- if regexMatch $system $path -}}
+{{- fail (printf "%s: %s is a folder of the system; name one of nri-pin, such as /run/nri-pin, or of NRI, such as /var/run/nri" $name $path) -}}
+{{- end -}}
+{{- end -}}
+{{- if eq (trimSuffix "/" .Values.agent.hostPaths.stateDir) (trimSuffix "/" .Values.agent.hostPaths.nriSocketDir) -}}
+{{- fail "agent.hostPaths: stateDir and nriSocketDir are one folder; the exporter would see the runtime's socket" -}}
+{{- end -}}
+{{- end -}}
