@@ -40,6 +40,12 @@ def test_an_agent_at_work_has_nothing_to_do() -> None:
     assert found()["checkpoint"].says == "sound, 3 containers"
 
 
+def test_keys_of_a_later_kubelet_are_listed_and_nothing_to_do() -> None:
+    answer = found(unknown_keys=("quux", "evictionHard.swapfs.available"))["configuration"]
+    assert answer.verdict is Verdict.OK
+    assert answer.says.endswith("unknown here, so ignored: quux, evictionHard.swapfs.available")
+
+
 def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
     assert "failed-creations" not in found(failed_creations=1)
     answer = found(failed_creations=3, suspects=("10-topology-aware", "koordlet"))["failed-creations"]
