@@ -7,6 +7,7 @@ import argparse
 import sys
 import time
 
+from tests.chaos.churn import churn
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life, Tally
 
@@ -20,7 +21,14 @@ def main() -> int:
     parser.add_argument(
         "--seed", type=int, default=1, help="of the first life; the next has the next  [default: 1]"
     )
+    parser.add_argument(
+        "--churn", action="store_true", help="one long life in which only reports of removals are lost"
+    )
     arguments = parser.parse_args()
+    if arguments.churn:
+        lines, broken = churn(arguments.seed, arguments.events or 180_000)
+        sys.stdout.write("\n".join(lines) + "\n")
+        return 1 if broken else 0
     tally = play(arguments.seed, arguments.minutes, arguments.events)
     sys.stdout.write(report(tally) + "\n")
     return 1 if tally.broken else 0

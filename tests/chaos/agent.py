@@ -12,6 +12,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.startup import load_state
 from nri_plugin.agent.untold import target_of
+from nri_plugin.agent.watches import ENDED_PAUSE_S, LostRemovals
 from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION, decode
@@ -37,6 +38,9 @@ from tests.chaos.faults import Fault, Faults, Killed
 DIRECTORY = "/state"
 LEAST_JOURNAL = 1 << 10
 """A small one, so that a life of a few hundred events has many of them."""
+
+LOOKS = 3
+"""Looks at lost removals in one of the agent's: it finds all that is there, and drops what is gone at two."""
 
 TIME_S = 2.0
 PORTION = 2
@@ -169,11 +173,17 @@ class Agent:
         self.is_alive = True
         self.events = 0
         self._goes_on = threading.Event()
+        self._unstarted: list[threading.Thread] = []
+        self._looked = 0
         disk.stalls = lambda: self._goes_on.wait(1) and None
         with self._working():
             self._file = checkpoint.CheckpointFile(DIRECTORY, node, durable=durable)
             state = load_state(self._file, SILENT)
-            self._store = open_store(self._file, self._file.held) if threaded else _Inline(self._file, faults)
+            self._store = (
+                open_store(self._file, self._file.held, self._start)
+                if threaded
+                else _Inline(self._file, faults)
+            )
             self.handler = Handler(
                 node,
                 state,
@@ -185,6 +195,15 @@ class Agent:
                 inform=lambda _node, request: informed(request.event, told),
                 history=recorder(record) if record else None,
             )
+            self._lost_removals = LostRemovals(self.handler)
+
+    def _start(self, thread: threading.Thread) -> None:
+        """Start it, or later where the node has no thread left."""
+        if self.faults.planned is Fault.NO_THREAD:
+            self.faults.struck(Fault.NO_THREAD)
+            self._unstarted.append(thread)
+        else:
+            thread.start()
 
     def ask(self, event: events.NRIEvent) -> events.NRIResponse | None:
         """The answer the runtime hears; None when the agent died over it.
@@ -195,7 +214,7 @@ class Agent:
         if not self.is_alive:
             return None
         self.events += 1
-        stalled = self.faults.planned is Fault.STALL
+        stalled = self.faults.planned is Fault.STALL or bool(self._unstarted)
         self._goes_on.clear()
         limit = STALLED_TIME_S if stalled else TIME_S
         try:
@@ -262,9 +281,14 @@ class Agent:
 
     def look(self) -> None:
         """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
+        while self._unstarted:
+            self._unstarted.pop().start()
         with self._working(), suppress(Killed):
             self.handler.checkpoint.look(self.handler.state)
             self.handler.release_ended()
+            for _ in range(LOOKS):
+                self._looked += 1
+                self._lost_removals(self._looked * ENDED_PAUSE_S)
             self._settle()
             known = targets(self.handler.node, self.handler.state)
             found = map(self.handler.cpusets.observe, (*known, *self._untold()))

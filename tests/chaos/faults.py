@@ -44,6 +44,9 @@ class Fault(StrEnum):
     DIRECTORY_REPLACED = "state directory replaced by an older copy"
     DIRECTORY_FULL = "state directory full for a while"
     DIRECTORY_READ_ONLY = "state directory read-only for a while"
+    SAME_UID = "a second living sandbox of a uid"
+    LOST_REMOVAL = "removal not reported"
+    NO_THREAD = "no thread left when the agent starts"
 
 
 AT_A_DISK_STEP = {
@@ -89,7 +92,7 @@ class Faults:
             OSError: the step fails.
         """
         fault = self._struck(name)
-        if fault in (Fault.CGROUP_ERROR, Fault.REPLY_LOST):
+        if fault in (Fault.CGROUP_ERROR, Fault.REPLY_LOST, Fault.NO_THREAD):
             self.at += 1  # at the next step, until it is one of its kind
             return None
         if fault is Fault.NO_SPACE and name not in NEEDS_SPACE:

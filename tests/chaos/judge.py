@@ -165,9 +165,18 @@ class Judge:
         living = {record.sandbox.message.uid for record in self.runtime.records()} | {
             uid for uid, pod in state.pods.items() if self._has_cgroup(pod.cgroup_parent)
         }
+        for record in self.runtime.records():
+            one = record.sandbox.message
+            living.add(f"{one.uid}@{one.namespace}.{one.name}")
         for key in state.allocations:
             if key.partition("/")[0] not in living:
                 self._say("leak", f"{key} after {story}")
+        for uid, pod in state.pods.items():
+            if uid not in living and pod.cgroup_parent and not self._has_sandbox(pod.sandbox_id):
+                self._say("leak", f"the record of {uid} after {story}")
+
+    def _has_sandbox(self, sandbox_id: str) -> bool:
+        return any(one.message.id == sandbox_id for one in self.runtime._sandboxes.values())
 
     def _look_away(self, running: dict[str, CPUSet]) -> None:
         for record in self.runtime.records():
@@ -196,7 +205,9 @@ class Judge:
     def _name(self, container_id: str) -> tuple[str, str]:
         """Pod and container: two instances of one name are one to the kubelet, and one of them is dead to it."""
         record = next(each for each in self.runtime.records() if each.message.id == container_id)
-        return record.sandbox.message.uid, record.message.name
+        uids = {each.message.uid: each.spec.key for each in reversed(self.runtime._sandboxes.values())}
+        is_first = uids.get(record.sandbox.message.uid, record.sandbox.spec.key) == record.sandbox.spec.key
+        return record.sandbox.message.uid if is_first else record.sandbox.spec.key, record.message.name
 
     def _is_admitted(self, state: State, key: str) -> bool:
         pod = state.pods.get(pod_of(key))

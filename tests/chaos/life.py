@@ -38,7 +38,14 @@ WEIGHED = 32
 """So many looks lie between two at which the state is weighed."""
 
 IN_A_SAVE = (Fault.KILL, Fault.TORN, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
-IN_A_THREAD = (Fault.STALL, Fault.NO_SPACE, Fault.IO_ERROR, Fault.CGROUP_ERROR, Fault.REPLY_LOST)
+IN_A_THREAD = (
+    Fault.NO_THREAD,
+    Fault.STALL,
+    Fault.NO_SPACE,
+    Fault.IO_ERROR,
+    Fault.CGROUP_ERROR,
+    Fault.REPLY_LOST,
+)
 DIRECTORY = (
     Fault.DIRECTORY_LOST,
     Fault.DIRECTORY_REPLACED,
@@ -59,6 +66,9 @@ BETWEEN = (
     Fault.FAILED_RESIZE,
     Fault.FOREIGN_WRITE,
     Fault.CPUS_OFFLINE,
+    Fault.SAME_UID,
+    Fault.LOST_REMOVAL,
+    Fault.LOST_REMOVAL,
     Fault.LOST_CHECKPOINT,
     Fault.DAMAGED_CHECKPOINT,
     *DIRECTORY,
@@ -108,6 +118,14 @@ class Tally:
     interrupts: Counter[str] = field(default_factory=Counter)
 
 
+REMOVALS = (
+    events.StopContainer,
+    events.RemoveContainer,
+    events.StopPodSandbox,
+    events.RemovePodSandbox,
+)
+
+
 class CreationFailedError(PluginRefusedError):
     """The runtime could not create what the plugin had placed."""
 
@@ -117,6 +135,21 @@ class UnluckyRuntime(Runtime):
 
     fails: Fault | None = None
     fails_update = False
+    loses = 0.0
+    lost = 0
+    chance = Random(0)
+
+    def _tell(self, event):  # type: ignore[no-untyped-def]
+        if isinstance(event, REMOVALS) and self.chance.random() < self.loses:
+            self.lost += 1
+        else:
+            super()._tell(event)
+
+    def _drop_cgroups(self, sandbox):  # type: ignore[no-untyped-def]
+        if any(one.names.path == sandbox.names.path for one in self._sandboxes.values()):
+            self.cgroups.leave(sandbox.pause)  # a pod of the same uid lives there, too
+        else:
+            super()._drop_cgroups(sandbox)
 
     def _apply(self, record, change):  # type: ignore[no-untyped-def]
         if self.fails_update:
@@ -167,6 +200,7 @@ class Life:
         behaviour = BEHAVIOURS[self.random.choice(sorted(BEHAVIOURS))]
         driver = self.random.choice(list(Driver))
         self.runtime = UnluckyRuntime(RuntimeIdentity(behaviour, driver, MEMORY_BYTES), NoMirror(self.tree))
+        self.runtime.chance = Random(seed)
         self.facts = ToldFacts()
         # Without them the runtime knows all allocations, so that the checkpoint can be lost.
         self.has_whole_pods = self.random.random() < 0.6
@@ -462,6 +496,8 @@ class Life:
             Fault.LAUNCHED_KILLED: self.launched_killed,
             Fault.FOREIGN_WRITE: self.foreign_write,
             Fault.CPUS_OFFLINE: self.other_cpus,
+            Fault.SAME_UID: self.same_uid,
+            Fault.LOST_REMOVAL: self.lost_removal,
             Fault.DIRECTORY_LOST: self.other_directory,
             Fault.DIRECTORY_REPLACED: self.other_directory,
             Fault.DIRECTORY_FULL: self.other_directory,
@@ -507,6 +543,20 @@ class Life:
             self.agent.end()
         self.while_away()
         self.come_back(Fault.LAUNCHED_KILLED)
+
+    def same_uid(self) -> None:
+        """A pod with the uid of one that lives, as `crictl` makes it."""
+        keys = self.keys()
+        if keys:
+            with suppress(PluginRefusedError, CgroupWriteError):
+                self.run_pod(uid=self.runtime._sandboxes[self.random.choice(keys)].message.uid)
+
+    def lost_removal(self) -> None:
+        """A pod ends, or a container starts anew, and the runtime does not report what ended."""
+        self.runtime.loses = 1.0
+        with suppress(PluginRefusedError, CgroupWriteError):
+            self.random.choice([self.remove_pod, self.restart_container])() if self.keys() else None
+        self.runtime.loses = 0.0
 
     def failed_creation(self) -> None:
         self.runtime.fails = self.cause

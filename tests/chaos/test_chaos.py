@@ -6,10 +6,12 @@ import pytest
 
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
+from nri_plugin.agent.watches import LostRemovals
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core import drift, engine, pool, synchronize
 from nri_plugin.recording.reader import changes, read
 from tests.chaos.__main__ import report
+from tests.chaos.churn import churn
 from tests.chaos.faults import Fault
 from tests.chaos.life import Life, Tally
 
@@ -19,7 +21,8 @@ def test_nothing_is_lost_moved_or_shared_whatever_fails() -> None:
     missing = set(Fault)
     for seed in range(60):
         Life(seed, tally).play(250)
-        missing = {fault for fault in Fault if not tally.injected[fault]} - {Fault.CGROUP_ERROR, Fault.STALL}
+        rare = {Fault.CGROUP_ERROR, Fault.STALL, Fault.NO_THREAD}
+        missing = {fault for fault in Fault if not tally.injected[fault]} - rare
         if seed >= 12 and not missing:
             break
     assert tally.broken == {}, report(tally)
@@ -95,6 +98,17 @@ def test_an_older_checkpoint_that_wins_over_what_runs_is_found_out(monkeypatch: 
         if tally.broken["moved"]:
             return
     pytest.fail(report(tally))
+
+
+def test_nothing_stays_of_pods_whose_removal_is_not_reported() -> None:
+    lines, broken = churn(1, 3_000)
+    assert broken == 0, "\n".join(lines)
+
+
+def test_records_that_stay_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LostRemovals, "__call__", lambda _self, _now: False)
+    _, broken = churn(1, 3_000)
+    assert broken
 
 
 def test_the_report_has_a_row_for_each_fault() -> None:
