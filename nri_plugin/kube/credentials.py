@@ -122,6 +122,8 @@ class ExecCredentials(httpx2.Auth):
         if not all(isinstance(word, str) and word.isascii() and "\0" not in word for word in words):
             raise self._error("prints a token, a certificate or a key that is not plain text")
         token, certificate, key = words
+        if not token.isprintable():  # the error of a header would quote it
+            raise self._error("prints a token with line breaks or other control characters")
         if bool(certificate) != bool(key):
             raise self._error("prints only one of clientCertificateData and clientKeyData")
         if not token and not certificate:

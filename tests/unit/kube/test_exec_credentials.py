@@ -163,6 +163,10 @@ def test_a_client_certificate_is_put_into_the_connection(api: KubeAPI, plugin: P
     client.close()
 
 
+def status_of(**status: object) -> str:
+    return json.dumps({"kind": "ExecCredential", "apiVersion": V1, "status": status})
+
+
 @pytest.mark.parametrize(
     ("stdout", "words"),
     [
@@ -177,6 +181,15 @@ def test_a_client_certificate_is_put_into_the_connection(api: KubeAPI, plugin: P
             f'{{"kind": "ExecCredential", "apiVersion": "{V1}", "status": {{}}}}',
             "neither a token nor a client",
         ),
+        ("[" * 100_000, "does not print JSON"),
+        (status_of(token=["a"]), "not plain text"),
+        (status_of(token={"a": "b"}), "not plain text"),
+        (status_of(token="caf\u00e9"), "not plain text"),
+        (status_of(token="a\r\nb: c"), "a token with line breaks"),
+        (status_of(clientCertificateData="\ud800", clientKeyData="k"), "not plain text"),
+        (status_of(clientCertificateData="c", clientKeyData=5), "not plain text"),
+        (status_of(token="a", expirationTimestamp="soon"), "not a time"),
+        (status_of(token="a", expirationTimestamp=["x" * 9000]), "not a time"),
     ],
 )
 def test_a_program_that_hands_out_nothing_usable_is_named(
