@@ -119,7 +119,7 @@ class EngineAgent:
     def _widen_above(self, path: str, cpus: CPUSet) -> None:
         """As `nri_plugin.host.cgroup` does."""
         parts = path.split("/")[:-1]
-        for count in range(1, len(parts) + 1):
+        for count in range(self.tree.version, len(parts) + 1):  # on v2 kubepods is not widened
             above = "/".join(parts[:count])
             own = self.tree.own_cpus(above)
             if not cpus <= own and (own or self.tree.version == 1):

@@ -48,7 +48,7 @@ from nri_plugin.host.task_affinity import InheritedAffinity, inherited
 from nri_plugin.model.errors import HostError, InvariantError, NriPinError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import NRIEvent
@@ -190,6 +190,16 @@ class CpusetWriter:
     def _renew_bound(self) -> None:
         if self._cgroups is not None:
             self._cgroups.nested_left = MOST_NESTED
+
+    def widen_kubepods(self, state: State, cpus: CPUSet) -> None:
+        """On cgroup v1, give kubepods the CPUs that it lacks; the kernel does not give back those that were offline.
+
+        Raises:
+            HostError: the kernel refused.
+        """
+        if self._cgroups is not None:
+            for ref in slices_of(state):
+                self._cgroups.make_room(ref, cpus)
 
     def read_effective(self, target: CgroupRef) -> CPUSet | None:
         """Return the CPUs the kernel grants, None when there is no such cgroup.
@@ -357,15 +367,18 @@ class PartitionWriter:
     Args:
         cgroups: the tree.
         partitions: those that the agent has made on this node.
+        is_v1: whether the kernel takes CPUs that go offline out of every cgroup for good.
     """
 
-    def __init__(self, cgroups: WritableCgroups, partitions: Partitions) -> None:
-        self._cgroups, self._partitions = cgroups, partitions
+    def __init__(self, cgroups: WritableCgroups, partitions: Partitions, *, is_v1: bool = False) -> None:
+        self._cgroups, self._partitions, self._is_v1 = cgroups, partitions, is_v1
 
     @classmethod
     def on(cls, tree: CpusetTree) -> Self:
         """Return a writer for `tree`; cgroup v1 has no partitions."""
-        return cls(WritableCgroups(tree), Partitions(tree.directory, no_partitions(tree)))
+        return cls(
+            WritableCgroups(tree), Partitions(tree.directory, no_partitions(tree)), is_v1=tree.version == 1
+        )
 
     def __len__(self) -> int:
         """Return how many partitions there are."""
@@ -379,6 +392,8 @@ class PartitionWriter:
             InvariantError: its processes would run on exclusive CPUs of others.
         """
         _refuse(write_violations(node, state, CpusetWrite(ref, cpus)))
+        if self._is_v1:
+            self._cgroups.make_room(ref, cpus)  # a CPU that was offline is missing in its pod, too
         self._cgroups.write_cpus(ref, cpus)
 
     def adopt(self, *states: State) -> list[HostError]:
@@ -391,7 +406,12 @@ class PartitionWriter:
 
         This takes CPUs from no container: the CPUs of a partition that ends go back to the cgroups above it.
         """
-        return self._partitions.end_others(wanted) + self._partitions.mend(node.topology.online, now_s)
+        return self._partitions.end_others(wanted) + self._partitions.mend(node.topology.kernel_online, now_s)
+
+    @property
+    def returning(self) -> CPUSet:
+        """CPUs of ended partitions that the kernel has not given back yet."""
+        return self._partitions.returning
 
     def make(self, node: Node, state: State, wanted: Mapping[CgroupRef, Partition]) -> Iterator[Settled]:
         """Make the missing ones; yield the result of each. The validator and the kernel may refuse some."""
@@ -427,8 +447,8 @@ def open_slices(cgroups: WritableCgroups, node: Node, state: State, log: logging
             found = cgroups.read_cpus(ref)
             # An administrator may have set another value; that one stays.
             if found and is_floor(found, node, state):
-                opened = CpusetWrite(ref, node.topology.online)
-                _refuse(opening_violations(node.topology.online, state, opened))
+                opened = CpusetWrite(ref, node.topology.kernel_online)
+                _refuse(opening_violations(opened.cpus, state, opened))
                 _write_below(cgroups, node, state, ref)
                 cgroups.write_cpus(opened.target, opened.cpus)
                 say(log, logging.INFO, "pool floor lifted", cgroup=ref.parent, was=found)
@@ -451,8 +471,9 @@ def _write_below(cgroups: WritableCgroups, node: Node, state: State, ref: Cgroup
 
 def is_floor(cpus: CPUSet, node: Node, state: State) -> bool:
     """Return whether `cpus` are narrowed by allocations, or also by the reservation, and by nothing else."""
-    online, kept = node.topology.online, state.exclusive | node.reserved
-    return cpus != online and not cpus & state.exclusive and cpus | kept == online | kept
+    every, kept = node.topology.kernel_online, state.exclusive | node.reserved
+    is_rest = node.topology.online <= cpus | kept and cpus <= every | kept
+    return cpus != every and not cpus & state.exclusive and is_rest
 
 
 # Release: the agent leaves the node, and every container gets all CPUs
@@ -477,13 +498,18 @@ class Released:
     failures: list[str] = field(default_factory=list)
 
 
-def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
+def release(tree: CpusetTree, state: State, online: CPUSet, reach: CPUSet = NO_CPUS) -> Released:
     """Give `online` to the slices, sandboxes and containers of `state`; a failure stops nothing else.
+
+    Those that only run on `reach` have all that they can get, if that is known; cgroup v1 accepts no others.
 
     No container has fewer CPUs at any step than before. Sets are widened, not emptied: the kernel refuses to clear the set
     of a cgroup that has processes. Memory nodes stay, because moving pages would stop processes.
     """
     found, cgroups = Released(), WritableCgroups(tree)
+    every, reached = online, online & reach or online
+    if cgroups.version == 1:
+        online = reached
     containers = [record.cgroup for record in state.containers.values() if record.cgroup.path]
     sandboxes = [
         CgroupRef(pod.cgroup_parent, pod.sandbox_path) for pod in state.pods.values() if pod.sandbox_path
@@ -493,11 +519,11 @@ def release(tree: CpusetTree, state: State, online: CPUSet) -> Released:
 
     def widen(ref: CgroupRef) -> None:
         _refuse(opening_violations(online, after, CpusetWrite(ref, online)))
-        _widen(cgroups, ref, online, found)
+        _widen(cgroups, ref, online, reached, found)
 
     # Partitions end first: their CPUs are missing in the cgroups above them.
     if cgroups.version == 2:
-        found.failures += map(str, end_all(tree.directory, allocated_cgroups(state), online))
+        found.failures += map(str, end_all(tree.directory, allocated_cgroups(state), every))
     # From the slices down, because the kernel refuses CPUs that a parent does not have. A cgroup without a set has that of
     # its parent, and stays so.
     for ref in (*slices_of(state), *sandboxes):
@@ -524,7 +550,9 @@ def _noted(found: Released) -> Iterator[None]:
         found.failures.append(str(error))
 
 
-def _widen(cgroups: WritableCgroups, ref: CgroupRef, online: CPUSet, found: Released) -> None:
+def _widen(
+    cgroups: WritableCgroups, ref: CgroupRef, online: CPUSet, reached: CPUSet, found: Released
+) -> None:
     name = ref.path or ref.parent
     outcome = cgroups.write_cpus(ref, online)
     if outcome is WriteOutcome.MISSING:
@@ -532,7 +560,7 @@ def _widen(cgroups: WritableCgroups, ref: CgroupRef, online: CPUSet, found: Rele
         return
     (found.widened if outcome is WriteOutcome.WRITTEN else found.already).append(name)
     left = cgroups.read_effective(ref)
-    if left is not None and left != online:
+    if left is not None and not reached <= left:
         found.failures.append(
-            f"{name} still runs on {left}, not on {online}: a cgroup above it has fewer CPUs"
+            f"{name} still runs on {left}, not on {reached}: a cgroup above it has fewer CPUs"
         )

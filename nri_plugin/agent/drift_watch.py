@@ -97,16 +97,18 @@ class Round:
         number: 1 for the first since the cgroup was calm.
         at: seconds, monotonic.
         next_at: the earliest time of the next repair.
+        is_refused: whether the kernel did not give the CPUs, so that no other writer is to blame.
     """
 
     number: int
     at: float
     next_at: float
+    is_refused: bool = False
 
     @property
     def is_fight(self) -> bool:
         """Return whether another writer undoes every repair."""
-        return self.number >= FIGHT_ROUNDS
+        return self.number >= FIGHT_ROUNDS and not self.is_refused
 
     @property
     def pause_s(self) -> float:
@@ -130,12 +132,12 @@ class Pacing:
         latest = self._rounds.get(key)
         return latest.next_at if latest else float("-inf")
 
-    def took_place(self, key: Target, now: float) -> Round:
+    def took_place(self, key: Target, now: float, *, is_refused: bool = False) -> Round:
         """Note an attempt at a repair."""
         former = self._rounds.get(key)
         number = 1 if former is None or _is_calm(former, now) else former.number + 1
         pause = min(FIRST_PAUSE_S * 2.0 ** (number - 1), LONGEST_PAUSE_S) * (0.75 + self._draw() / 2)
-        latest = self._rounds[key] = Round(number, now, now + pause)
+        latest = self._rounds[key] = Round(number, now, now + pause, is_refused)
         return latest
 
     def forget(self, key: Target) -> None:
@@ -342,9 +344,10 @@ class DriftWatch:
         # The engine decides on repairs, and the validator checks them, as for an event of the runtime.
         _, errors = self._handler.put_right(CpusetsObserved(tuple(one.observed for one in due)))
         for one in due:
-            latest = self._pacing.took_place(one.observed.target, now)
+            error = _error_of(one, errors, self._handler)
+            latest = self._pacing.took_place(one.observed.target, now, is_refused=bool(error))
             self._doubted.pop(one.observed.target, None)
-            self._tell(one, batch[one.observed.target], latest, _error_of(one, errors, self._handler))
+            self._tell(one, batch[one.observed.target], latest, error)
 
     def _doubt(self, batch: Iterable[Target], found: Iterable[Drift], now: float) -> None:
         """Note since when a drift with a doubtful cause is there; forget the others."""

@@ -141,6 +141,7 @@ class Handler:
 
     Attributes:
         state: replaced as a whole; other threads may read it.
+        machine_moved: checks whether the machine changed, and follows the change; the watch of the machine sets it.
         marks: fields in the log line of every decision.
         writer: the class of `cpusets`, for another cgroup tree.
     """
@@ -180,6 +181,7 @@ class Handler:
         self._refusals = RefusalMemory()
         self._nested = LogRateLimit()
         self._unaccounted: deque[Callable[[], None]] = deque()
+        self.machine_moved: Callable[[], bool] = lambda: False
 
     # ------------------------------------------------------------ the steps in their order
 
@@ -248,6 +250,10 @@ class Handler:
             flow.decision = self._decide(self.node, self.state, flow.known)
             return
         self._decide_on_creation(flow, flow.known)
+        # CPUs may have gone out of reach, or returned, since the watch looked. Only an allocation or a refusal depends on it.
+        is_due = flow.decision.refusal is not None or makes_allocations(self.state, flow.decision.state)
+        if is_due and self.machine_moved():
+            self._decide_on_creation(flow, flow.known)
         # Some runtimes never report the end of a pod. Looking for ended pods reads the cgroup tree, so it is done only
         # before a refusal. Each release is a request with a decision, a save and a log line.
         if flow.decision.refusal is not None and self.release_ended():

@@ -309,6 +309,11 @@ class KernelSettingsReconciler:
         return len(self._writer)
 
     @property
+    def returning(self) -> CPUSet:
+        """CPUs of ended partitions that the kernel has not given back yet."""
+        return self._writer.returning
+
+    @property
     def refused(self) -> int:
         """Partitions that the kernel refused."""
         return len(self._refused)

@@ -45,6 +45,9 @@ class CpusetReader(CpusetWriter):
         """Write nothing; no error can occur."""
         return iter(())
 
+    def widen_kubepods(self, state: State, cpus: CPUSet) -> None:
+        """Write nothing."""
+
     def undo(self, node: Node, before: State, done: Sequence[CpusetWrite]) -> Iterator[NriPinError]:  # noqa: ARG002
         """Write nothing: nothing was written before."""
         return iter(())

@@ -32,7 +32,7 @@ from nri_plugin.config.checks import HOST_MOUNT
 from nri_plugin.config.loading import Config, NothingConfiguredError, load_hint_providers
 from nri_plugin.core.engine import decide
 from nri_plugin.core.outdated import Overcommitted, allocatable_memory, outdated, overcommitted
-from nri_plugin.host.cgroup import with_isolated
+from nri_plugin.host.cgroup import read_reach
 from nri_plugin.host.cpu_claims import CPUClaims
 from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
@@ -41,6 +41,7 @@ from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
+from nri_plugin.model.sets import NO_CPUS
 from nri_plugin.model.state import State
 from nri_plugin.process.logs import say, say_trace
 from nri_plugin.process.loop import StartThread
@@ -60,7 +61,12 @@ REBUILT_FROM = {
 
 
 def warn_of_surprises(node: Node, log: logging.Logger) -> None:
-    """Warn of settings that are allowed but rarely intended."""
+    """Warn of settings that are allowed but rarely intended, and of CPUs that cannot be used."""
+    warn_of_unreachable(node, log)
+    offline = node.reserved - node.topology.kernel_online
+    if offline:
+        text = "reserved CPUs are offline"
+        say(log, logging.WARNING, text, offline=offline, left=node.reserved - offline or None)
     threads = {len(cpus) for _, cpus in node.topology.cores}
     if node.options.full_pcpus_only and len(threads) > 1:
         say(
@@ -76,6 +82,25 @@ def warn_of_surprises(node: Node, log: logging.Logger) -> None:
             "no CPU is left for exclusive use: every Guaranteed container with whole CPUs will be refused",
             reserved=node.reserved,
         )
+
+
+def warn_of_unreachable(node: Node, log: logging.Logger) -> None:
+    """Warn of online CPUs that the kernel does not give to pods; nothing is allocated there."""
+    topology, reserved = node.topology, node.reserved & node.topology.unreachable
+    if not topology.unreachable:
+        return
+    say(
+        log,
+        logging.WARNING,
+        "the cgroup above the pods does not have all online CPUs: a container, a partition of another program or AllowedCPUs= "
+        "keeps the others",
+        reaches=topology.online,
+        unreachable=topology.unreachable,
+        reserved_among_them=reserved or None,
+        shared_pool="keeps at least one of the CPUs reached"
+        if reserved and reserved == node.reserved
+        else None,
+    )
 
 
 def warn_of_outdated(node: Node, state: State, log: logging.Logger) -> None:
@@ -185,14 +210,13 @@ def build_handler(
     # The state that the last agent saved.
     file = CheckpointFile(config.state_dir, node, name=OBSERVED_FILE_NAME if config.observe else FILE_NAME)
     state = load_state(file, log)
-    # Needs the state: partitions of saved allocations were made by the agent, all others by another program.
-    node = with_others_partitions(node, tree, state)
     describe(file, node)
     say(
         log,
         logging.INFO,
         "ready",
         cpus=node.topology.online,
+        unreachable=node.topology.unreachable or None,
         reserved=node.reserved,
         isolated=node.isolated or None,
         numa_nodes=len(node.topology.nodes),
@@ -284,30 +308,21 @@ def describe(file: CheckpointFile, node: Node) -> None:
 
 
 def build_node(config: Config, tree: CpusetTree | None) -> Node:
-    """Return the node that decisions are made for.
+    """Return the node that decisions are made for; `MachineWatch` follows it from there.
 
     Raises:
         ConfigError: the configuration names CPUs or NUMA nodes that this machine does not have, or a hint provider of
             another package cannot be loaded.
         HostError: the machine cannot be read.
     """
-    node = replace(config.node(discover(config.sysfs_root)), hint_providers=load_hint_providers())
+    reach = read_reach(tree).cpus if tree is not None else NO_CPUS
+    node = replace(
+        config.node(discover(config.sysfs_root).within(reach)), hint_providers=load_hint_providers()
+    )
     if tree is None:
         return replace(node, options=replace(node.options, effect=Effect.UPDATE))
     # On v1 a slice cannot be narrower than the pod cgroups below it, and the kubelet gives those all CPUs.
     return replace(node, options=replace(node.options, pool_floor=False)) if tree.version == 1 else node
-
-
-def with_others_partitions(node: Node, tree: CpusetTree | None, state: State) -> Node:
-    """Return `node` with the CPUs of others' isolated partitions among the CPUs that the kernel isolates.
-
-    Raises:
-        HostError: the kernel's list of them cannot be read.
-    """
-    if tree is None:
-        return node
-    topology = with_isolated(node.topology, tree.directory, state.exclusive)
-    return replace(node, topology=topology)
 
 
 def find_tree(root: str, log: logging.Logger) -> CpusetTree | None:
@@ -377,7 +392,7 @@ class Reload:
         try:
             config = self._read()
             tree = find_tree(config.cgroup_root, self._log)
-            node = with_others_partitions(build_node(config, tree), tree, handler.state)
+            node = build_node(config, tree)
         except NothingConfiguredError as error:
             say(
                 self._log,
@@ -398,6 +413,7 @@ class Reload:
             say_trace(self._log, "internal error, configuration not reloaded, the former one stays in force")
             return
         handler.change_node(node, handler.writer.on(tree))
+        handler.machine_moved()
         is_observing = isinstance(handler, ObservingHandler)
         if not is_observing:
             lift_floor(tree, node, handler.state, self._log)

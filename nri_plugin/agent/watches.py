@@ -10,6 +10,7 @@
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -28,7 +29,8 @@ from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.config.loading import Config
 from nri_plugin.core.drift import MachineChanged, Target
 from nri_plugin.core.outdated import allocatable_memory, overcommitted
-from nri_plugin.host.cgroup import with_isolated
+from nri_plugin.core.pool import slices_of
+from nri_plugin.host.cgroup import Reach, read_reach
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
 from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
@@ -38,7 +40,7 @@ from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Isolation
 from nri_plugin.model.records import CgroupRef, Phase, named
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
@@ -124,8 +126,10 @@ class MachineWatch:
             self._log,
             logging.WARNING,
             "the machine changed",
-            cpus_gone=before.online - after.online or None,
-            cpus_come=after.online - before.online or None,
+            cpus_gone=before.kernel_online - after.kernel_online or None,
+            cpus_come=after.kernel_online - before.kernel_online or None,
+            out_of_reach=after.unreachable - before.unreachable or None,
+            in_reach_again=before.unreachable & after.online or None,
             memory_nodes_gone=before.nodes_with_memory - after.nodes_with_memory or None,
             memory_nodes_come=after.nodes_with_memory - before.nodes_with_memory or None,
             online=after.online,
@@ -133,6 +137,9 @@ class MachineWatch:
 
     def _log_containers(self, former: Mapping[str, CPUSet]) -> None:
         node, state = self._handler.node, self._handler.state
+        if not state.shared_pool(node):
+            text = "no CPU is left for the shared pool: its containers run on exclusive CPUs of others until one ends"
+            say(self._log, logging.ERROR, text, online=node.topology.online)
         now = state.lost(node)
         for key, lost in now.items():
             if former.get(key) != lost:
@@ -339,7 +346,10 @@ def watch_drift(
         if reconciler is not None:
             reconciler.reconcile_soon()
 
-    machine = _machine_watch(config, log, handler, loop, machine_changed)
+    def returning() -> CPUSet:
+        return reconciler.returning if reconciler is not None else NO_CPUS
+
+    machine = _machine_watch(config, log, handler, loop, machine_changed, returning)
     watch = DriftWatch(
         handler,
         loop,
@@ -363,18 +373,67 @@ def watch_observed(
     return watch
 
 
+class _Machine:
+    """Reads the machine of a configuration, with the CPUs that pods can reach.
+
+    Args:
+        config: names the places of its files.
+        handler: has the state; its pods tell where kubepods is.
+        returning: CPUs of ended partitions of ours, which the kernel gives back a moment later.
+    """
+
+    def __init__(self, config: Config, handler: Handler, returning: Callable[[], CPUSet]) -> None:
+        self._config, self._handler, self._returning = config, handler, returning
+        self._reach: Reach | None = None
+
+    def outline(self) -> tuple[object, ...]:
+        """Return a value that changes whenever the machine does."""
+        return (*outline(self._config.sysfs_root), self._now())
+
+    def seen(self) -> object:
+        """Return the outline of the machine that the handler decides for; None when it may have changed since."""
+        topology = self._handler.node.topology
+        try:
+            online, *_ = now = outline(self._config.sysfs_root)
+            self._reach = self._now()
+        except HostError:
+            return None
+        reached = topology.kernel_online & self._reach.cpus or topology.kernel_online
+        is_same = online == str(topology.kernel_online) and reached == topology.online
+        return (*now, self._reach) if is_same else None
+
+    def discover(self) -> Topology:
+        """Read the machine."""
+        topology = discover(self._config.sysfs_root)
+        self._reach = self._now()
+        if self._reach.above:
+            # Where the kernel refuses, kubepods does not have the CPUs, which the next look finds.
+            with suppress(HostError):
+                self._handler.cpusets.widen_kubepods(self._handler.state, self._reach.cpus)
+        return topology.within(self._reach.cpus)
+
+    def _now(self) -> Reach:
+        try:
+            tree = find_cpuset_tree(self._config.cgroup_root)
+        except HostError:
+            return Reach()  # logged already
+        state = self._handler.state
+        found = read_reach(tree, slices_of(state), state.exclusive, self._reach)
+        return replace(found, cpus=found.cpus and found.cpus | self._returning())
+
+
 def _machine_watch(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, changed: Callable[[], None]
+    config: Config,
+    log: logging.Logger,
+    handler: Handler,
+    loop: Loop,
+    changed: Callable[[], None],
+    returning: Callable[[], CPUSet] = lambda: NO_CPUS,
 ) -> MachineWatch:
-    return MachineWatch(
-        handler,
-        partial(outline, config.sysfs_root),
-        partial(_discovered, config, handler),
-        log,
-        loop.clock,
-        changed,
-        _seen(config.sysfs_root, handler),
-    )
+    machine = _Machine(config, handler, returning)
+    watch = MachineWatch(handler, machine.outline, machine.discover, log, loop.clock, changed, machine.seen())
+    handler.machine_moved = watch.moved
+    return watch
 
 
 def reconcile_kernel_settings(
@@ -426,24 +485,6 @@ def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef
     except HostError as error:
         say(log, logging.WARNING, UNWATCHED, err=error)
         return None
-
-
-def _discovered(config: Config, handler: Handler) -> Topology:
-    topology = discover(config.sysfs_root)
-    try:
-        top = find_cpuset_tree(config.cgroup_root).directory
-    except HostError:
-        return topology  # logged already
-    return with_isolated(topology, top, handler.state.exclusive)
-
-
-def _seen(sysfs_root: str, handler: Handler) -> object:
-    """Return the outline of the machine that the handler decides for; None when it may have changed since."""
-    try:
-        now = outline(sysfs_root)
-    except HostError:
-        return None
-    return now if now[0] == str(handler.node.topology.online) else None
 
 
 def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] | None:

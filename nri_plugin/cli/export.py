@@ -144,7 +144,7 @@ def socket_of_a_kubelet(socket: str) -> str:
 def _status_or_machine(socket: str) -> "AgentStatus":
     """Return the status of the agent; without an agent, this machine without allocations."""
     from nri_plugin.agent.status_client import AgentStatus, read_status
-    from nri_plugin.host.sysfs import discover
+    from nri_plugin.host.cgroup import discover_reachable
     from nri_plugin.model.options import Node, Options
     from nri_plugin.model.sets import CPUSet
     from nri_plugin.model.state import State
@@ -156,7 +156,7 @@ def _status_or_machine(socket: str) -> "AgentStatus":
             f"nri-pin: no agent, so this is the machine without reservations and allocations: {error}",
             err=True,
         )
-        return AgentStatus(Node(discover("/"), Options(), CPUSet()), State())
+        return AgentStatus(Node(discover_reachable("/"), Options(), CPUSet()), State())
 
 
 def _object(node_name: str, status: "AgentStatus") -> dict[str, Any]:

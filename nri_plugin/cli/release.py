@@ -16,6 +16,8 @@ from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.cli.output import echo, format_option, waiting
+from nri_plugin.core.pool import slices_of
+from nri_plugin.host.cgroup import read_reach
 from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
 from nri_plugin.host.irqbalance import running
 from nri_plugin.host.mounts import find_cpuset_tree
@@ -147,9 +149,9 @@ def give_all_back(state_dir: str, cgroup_root: str, root: str, *, force: bool = 
     """
     state = _state(os.path.join(state_dir, FILE_NAME))
     lock = None if force else _locked(state_dir)
-    online = discover(root).online
+    online, tree = discover(root).online, find_cpuset_tree(cgroup_root)
     with waiting("giving CPUs back"):
-        found = release(find_cpuset_tree(cgroup_root), state, online)
+        found = release(tree, state, online, read_reach(tree, slices_of(state), state.exclusive).cpus)
         settings = _give_interrupts_back(state_dir, root, online, found)
     if lock is not None:
         os.close(lock)

@@ -98,39 +98,40 @@ class Config(Settings):
         return Node(topology, self.options, self.reserved(topology))
 
     def reserved(self, topology: Topology) -> CPUSet:
-        """The CPUs kept for the system on this machine.
+        """The CPUs kept for the system on this machine, some of which may be offline or out of the pods' reach.
 
         Raises:
-            ConfigError: they are not all online, or there are not so many.
+            ConfigError: one does not exist, all are offline, or there are not so many.
 
         Source: kubelet static policy; without a list it takes them as it would for a container, with the
             same options.
+        Differs: the kubelet does not start while a reserved CPU is offline; here: it is a warning while one of them is online.
+            Why: containers that start while no agent runs are not pinned. Option: none.
         """
         if self.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
             return CPUSet()
-        online = topology.online
         if self.reserved_system_cpus:
-            self._check_online(topology)
+            self._check_reserved(topology)
             return self.reserved_system_cpus
-        if self.reserved_cpu_count > len(online):
-            detail = f"reserves {self.reserved_cpu_count} CPUs, {len(online)} are online; reserve fewer"
+        count, present = self.reserved_cpu_count, topology.online | topology.offline
+        if count > len(present):
+            detail = f"reserves {count} CPUs, {len(topology.kernel_online)} are online; reserve fewer"
             raise self._place("kubeReserved", "systemReserved").error(detail)
-        return reserved_cpus(topology, self.options, self.reserved_cpu_count)
+        return reserved_cpus(topology, self.options, min(count, len(topology.online)))
 
     def _place(self, *keys: str) -> Place:
         """The place of the first of these keys that the configuration has."""
         entries = self.written.entries
         return next((entries[key].place for key in keys if key in entries), Place(self.source))
 
-    def _check_online(self, topology: Topology) -> None:
-        missing = self.reserved_system_cpus - topology.online
-        if not missing:
-            return
-        absent = missing - topology.offline
-        wrong = "do not exist" if absent else "are offline"
-        raise self._place("reservedSystemCPUs").error(
-            f"CPUs {absent or missing} {wrong} on this machine, online are {topology.online}; reserve some of these"
-        )
+    def _check_reserved(self, topology: Topology) -> None:
+        online, reserved = topology.kernel_online, self.reserved_system_cpus
+        absent = reserved - online - topology.offline
+        if absent or reserved.isdisjoint(online):
+            wrong = "do not exist" if absent else "are offline"
+            raise self._place("reservedSystemCPUs").error(
+                f"CPUs {absent or reserved} {wrong} on this machine, online are {online}; reserve some of these"
+            )
 
     def _check_options(self, topology: Topology) -> None:
         for key, detail in option_checks.machine_refusals(self.options, topology):

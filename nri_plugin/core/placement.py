@@ -125,6 +125,7 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
         return _placed_in_pool(node, before, pod, request)
     # 4. Hints and merge come first: under pod scope they are settled for the whole pod by its first container.
     question = _question(node, before, pod, request, count, memory)
+    refuse_last_cpu(question)
     # 5. CPUs before memory, as in the kubelet; either may still refuse.
     got = _granted_own_first(question)
     allocation = Allocation(
@@ -613,9 +614,31 @@ def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:
     """
     pool = node.topology.online - state.exclusive
     if cpus and pool <= cpus:
-        why = f"reserved CPUs {node.reserved} are held exclusively" if node.reserved else "none are reserved"
-        hint = f"these are the last CPUs of the shared pool, and {why}"
+        hint = f"these are the last CPUs of the shared pool, and {_why_none_reserved(node)}"
         raise InsufficientCPUsError(len(cpus), len(pool) - 1, hint)
+
+
+def refuse_last_cpu(question: Question) -> None:
+    """Tell why a CPU stays for the shared pool where a request needs it; see `State.available`.
+
+    Raises:
+        InsufficientCPUsError: the request fits only with that CPU.
+    """
+    node, offered = question.node, question.available | question.reusable
+    kept = node.allocatable - question.state.exclusive - question.available
+    if kept and question.exclusive_cpus > len(offered):
+        hint = f"these are the last CPUs of the shared pool, and {_why_none_reserved(node)}"
+        raise InsufficientCPUsError(question.exclusive_cpus, len(offered), hint)
+
+
+def _why_none_reserved(node: Node) -> str:
+    if not node.reserved:
+        return "none are reserved"
+    if not node.reserved.isdisjoint(node.topology.online):
+        return f"reserved CPUs {node.reserved} are held exclusively"
+    if not node.reserved.isdisjoint(node.topology.unreachable):
+        return f"the cgroup above the pods does not have the reserved CPUs {node.reserved}"
+    return f"reserved CPUs {node.reserved} are offline"
 
 
 def memory_under(question: Question, hint: MergedHint) -> tuple[tuple[MemoryBlock, ...], NodeMask]:

@@ -47,6 +47,7 @@ from nri_plugin.core.placement import (
     memory_under,
     place,
     pod_hint,
+    refuse_last_cpu,
     terms_of,
     with_a_cpu,
 )
@@ -427,6 +428,7 @@ def _admit_with_own_resources(
     try:
         question = pod_question(node, state, pod, facts, request)
         filled, rule = in_whole_cores(node, pod, facts), odd_counts_rule(node.options, pod, "")
+        refuse_last_cpu(question)
         # 1. One merge for the pod; a pod without a CPU or a byte for its shared containers has no hint that fits.
         terms = pod_terms(question, facts)
         hint = admit_hint(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)

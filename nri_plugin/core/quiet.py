@@ -150,7 +150,7 @@ def wanted(
         hears_others: whether annotations of other programs count; they do not where the runtime acts on them itself.
         devices: PCI addresses of the containers' own devices, by key of their allocations.
     """
-    options, online = node.options, node.topology.online
+    options, online = node.options, node.topology.kernel_online
     steers_anywhere = options.receive_steering is ReceiveSteering.NONE
     if options.irqs is IRQs.NONE and options.workqueues is Workqueues.NONE and steers_anywhere:
         return QuietWanted(online=online)
@@ -158,7 +158,7 @@ def wanted(
     askers = tuple(_askers(node, state, held, hears_others=hears_others))
     quiet = _union(one.quiet for one in askers)
     all_exclusive = _union(one.in_force for _, one in held)
-    shared = online - all_exclusive - quiet
+    shared = node.topology.online - all_exclusive - quiet
     reserved = (node.reserved & online) - quiet
     to_reserved = options.irq_housekeeping is IRQHousekeeping.RESERVED and bool(reserved)
     return QuietWanted(

@@ -175,8 +175,7 @@ def _resources(node: Node, state: State, devices: Iterable[DeviceCount]) -> dict
 
 
 def _cpu(node: Node, state: State, numa: NUMANode) -> ZoneResource:
-    allocatable = numa.cpus - node.reserved
-    available = allocatable - state.exclusive
+    allocatable, available = numa.cpus & node.allocatable, numa.cpus & state.available(node)
     return ZoneResource("cpu", len(numa.cpus) * MILLI, len(allocatable) * MILLI, len(available) * MILLI)
 
 

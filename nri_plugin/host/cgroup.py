@@ -3,7 +3,7 @@
 * `host_error` explains the kernel's refusal of a cpuset to an operator.
 * `cgroup_path` turns a name of the runtime into a directory below the root of the tree.
 * `Cgroups` reads the CPUs and memory nodes of a cgroup, given and effective, and whether it was removed.
-* `with_isolated` adds CPUs in isolated partitions of others to the machine.
+* `read_reach` finds the CPUs that the kernel can give to pods.
 * `container_cgroups` finds every container below the kubelet's cgroups, known or not; `is_told` tells which are known.
 
 `nri_plugin.host.cgroup_write` writes.
@@ -12,9 +12,9 @@
 import errno
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 from itertools import islice
@@ -24,17 +24,18 @@ from cgroupspy.controllers import Controller
 from cgroupspy.interfaces import BaseFileInterface
 
 from nri_plugin.host.mounts import CpusetTree, find_cpuset_tree
+from nri_plugin.host.sysfs import discover
 from nri_plugin.host.sysfs_files import read_value
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.records import CgroupRef
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 
 SetT = TypeVar("SetT", CPUSet, NodeMask)
 _LISTS: Mapping[type, str] = {CPUSet: "CPU list", NodeMask: "list of memory nodes"}
 
-CPUS, EXCLUSIVE, ISOLATED = "cpuset.cpus", "cpuset.cpus.exclusive", "cpuset.cpus.isolated"
+CPUS, EXCLUSIVE = "cpuset.cpus", "cpuset.cpus.exclusive"
 MENDED = "nri-pin-mended"
 """An empty cgroup beside those of pods that marks mended CPUs until the next boot; see `Partitions.mend`."""
 
@@ -212,6 +213,7 @@ class CpusetFilesV1(CpusetFiles):
 class CpusetFilesV2(CpusetFiles):
     """Names of cgroup v2."""
 
+    exclusive = BaseFileInterface(EXCLUSIVE, readonly=True)
     effective_cpus = BaseFileInterface("cpuset.cpus.effective", readonly=True)
     effective_mems = BaseFileInterface("cpuset.mems.effective", readonly=True)
 
@@ -261,6 +263,24 @@ class Cgroups:
             HostError: the file cannot be read or holds no CPU list.
         """
         return self._set(CPUSet, self.directories(ref)[-1], "effective_cpus")
+
+    def read_nearest(self, path: str) -> CPUSet:
+        """The effective CPUs of a directory of the tree, or of the nearest above it that has any; empty if none has.
+
+        Raises:
+            HostError: a file cannot be read or holds no CPU list.
+        """
+        while not (found := self.read_part(path, "effective_cpus")) and path:
+            path = os.path.dirname(path)
+        return found
+
+    def read_part(self, path: str, field: str) -> CPUSet:
+        """One file of a directory of the tree; empty where there is none.
+
+        Raises:
+            HostError: the file cannot be read or holds no CPU list.
+        """
+        return self._set(CPUSet, os.path.join(self.tree.directory, path), field) or NO_CPUS
 
     def observe(self, ref: CgroupRef) -> tuple[CPUSet | None, CPUSet | None] | None:
         """Return the given and the effective CPUs, each None without cpuset files; None if the cgroup does not exist.
@@ -352,29 +372,69 @@ class Cgroups:
         return self._files(directory)
 
 
-def with_isolated(topology: Topology, top: str, own: CPUSet) -> Topology:
-    """The machine, with the CPUs in isolated partitions of others among its isolated CPUs.
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """The CPUs that the kernel can give to pods.
 
-    These CPUs are also `taken`: a cgroup outside such a partition cannot run there. CPUs that were isolated at boot are
-    in the kernel's list as well, without a partition, and are not taken.
+    Attributes:
+        cpus: online CPUs of the cgroup above all pods; empty where no file tells.
+        above: on cgroup v1, those of the cgroup above kubepods.
+    """
+
+    cpus: CPUSet = NO_CPUS
+    above: CPUSet = NO_CPUS
+
+
+def read_reach(
+    tree: CpusetTree, slices: Iterable[CgroupRef] = (), own: CPUSet = NO_CPUS, former: Reach | None = None
+) -> Reach:
+    """The CPUs that kubepods has, or the nearest cgroup above it that exists.
+
+    What the agent itself takes away counts as reachable: its partitions take their CPUs out of the effective sets above them,
+    and `cpuset.cpus.exclusive` of kubepods has these CPUs. The slices below kubepods, which hold the pool, are not read.
+
+    On v1, the kernel takes a CPU that goes offline from kubepods and does not give it back. Nobody else does, so a CPU
+    that returned to the cgroup above kubepods counts as reachable, and the agent widens kubepods.
 
     Args:
-        topology: from sysfs.
-        top: the root of a cgroup v2 tree, whose `cpuset.cpus.isolated` lists all isolated CPUs.
-        own: exclusive CPUs of containers; the agent isolated those.
+        tree: the tree.
+        slices: the QoS slices of known pods; kubepods is above them. Without any, it is looked for.
+        own: exclusive CPUs of containers. On v1 nobody can take them from kubepods while their containers have them.
+        former: what was found the last time.
 
     Raises:
-        HostError: the file holds something else.
+        HostError: a file holds no CPU list.
+
+    Source: kernel Documentation/admin-guide/cgroup-v2.rst, cpuset.cpus.exclusive; kernel/cgroup/cpuset-v1.c,
+        hotplug_update_tasks_legacy.
     """
-    path = os.path.join(top, ISOLATED)
+    cgroups, cpus, above = Cgroups(tree), None, NO_CPUS
+    tops = {os.path.dirname(cgroup_path(ref)) for ref in slices} or set(_tops(tree.directory)) or {""}
+    for top in tops:
+        if tree.version == 1:
+            above = cgroups.read_nearest(os.path.dirname(top))
+            returned = above - former.above if former else NO_CPUS
+            had = cgroups.read_part(top, "cpus") if top else NO_CPUS
+            found = above & (had | own | returned) if had else above
+        else:
+            found = cgroups.read_nearest(top) | cgroups.read_part(top, "exclusive")
+        cpus = found if cpus is None else cpus & found
+    return Reach(cpus or NO_CPUS, above)
+
+
+def discover_reachable(root: str, cgroup_root: str = "") -> Topology:
+    """The machine below `root` with the CPUs that pods can reach, for commands that no agent answers.
+
+    A command in a container may see its own cgroup in place of the node's, so only kubepods is believed.
+
+    Raises:
+        HostError: a file cannot be read or does not have its format.
+    """
     try:
-        others = CPUSet.parse(read_value(path)) - own
-    except OSError:
-        return topology  # a kernel before 6.5, or cgroup v1
-    except ValueError as error:
-        raise HostError(path, f"holds no CPU list: {error}") from None
-    taken = others - topology.isolated
-    return replace(topology, isolated=topology.isolated | others, taken=taken) if taken else topology
+        tree = find_cpuset_tree(cgroup_root or os.path.join(root, "sys/fs/cgroup"))
+    except HostError:
+        return discover(root)
+    return discover(root).within(read_reach(tree).cpus if any(_tops(tree.directory)) else NO_CPUS)
 
 
 # All container cgroups of a node, also of containers that the runtime did not report. The kubelet's tree is `kubepods`

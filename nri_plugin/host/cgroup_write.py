@@ -15,7 +15,16 @@ from typing import Any, Protocol
 
 from cgroupspy.interfaces import BaseFileInterface
 
-from nri_plugin.host.cgroup import CPUS, GONE, Cgroups, CpusetFilesV1, CpusetFilesV2, WriteOutcome, host_error
+from nri_plugin.host.cgroup import (
+    CPUS,
+    GONE,
+    TOP,
+    Cgroups,
+    CpusetFilesV1,
+    CpusetFilesV2,
+    WriteOutcome,
+    host_error,
+)
 from nri_plugin.host.mounts import CpusetTree
 from nri_plugin.host.sysfs_files import write_value
 from nri_plugin.model import bits
@@ -307,14 +316,15 @@ def _children(directory: str, kept_open: "_KeptOpen") -> list[str]:
 
 
 # Room above a cgroup. It is missing if the cgroup's value is right and has no effect, or if it has no cpuset files. Cgroups
-# above are only widened, by the CPUs of the one below, and never narrowed: they belong to others. The root of the tree is
-# never written.
+# above are only widened, by the CPUs of the one below, and never narrowed: they belong to others. What kubepods has is
+# decided by others, and the agent takes it for all that pods can reach. So kubepods and the cgroups above it are not written,
+# but for kubepods on v1; see `read_reach`.
 
 
 def widen_above(
     open_files: Callable[[str], CpusFile], top: str, directory: str, wanted: int, version: int
 ) -> None:
-    """Widen every cgroup between `top` and `directory` to hold the mask `wanted`.
+    """Widen every cgroup between `top` and `directory`, from the kubelet's own on, to hold the mask `wanted`.
 
     Outermost first, because a cgroup cannot get CPUs that the one above lacks. On v2 a cgroup without a value has its
     parent's CPUs and needs none.
@@ -322,7 +332,7 @@ def widen_above(
     Raises:
         HostError: the kernel refused a value.
     """
-    for above in _above(top, directory):
+    for above in _below_limit(list(_above(top, directory)), version):
         path = os.path.join(above, CPUS)
         text = ""
         try:
@@ -338,6 +348,14 @@ def widen_above(
             raise host_error(path, error, text, version) from error
         except ValueError:
             continue
+
+
+def _below_limit(directories: list[str], version: int) -> list[str]:
+    """Those of the directories, outermost first, that the agent may widen; all outside of the kubelet's tree."""
+    for number, one in enumerate(directories):
+        if TOP.fullmatch(os.path.basename(one)):
+            return directories[number + (version == 2) :]
+    return directories
 
 
 def return_files(top: str, directory: str) -> None:

@@ -114,6 +114,11 @@ class Partitions:
         return troubles
 
     @property
+    def returning(self) -> CPUSet:
+        """CPUs of ended partitions that were not seen in the root's effective set since."""
+        return self._ended
+
+    @property
     def is_in_doubt(self) -> bool:
         """Whether CPUs are unreachable that the kernel may still return."""
         return self._lost_since_s is not None

@@ -381,8 +381,8 @@ class Options:
     isolated_cpus: IsolatedCPUs = option(IsolatedCPUs.EXCLUSIVE, "isolatedCPUs", Affects.CPUS)
     """CPUs that the kernel isolates (`isolcpus`, `nohz_full`). `exclusive`: exclusive containers get them like any others,
     and the shared pool does not contain them. `on-request`: only containers with an [annotation](#annotations) get
-    them. `ignore`: as the kubelet. CPUs that were in isolated partitions of other programs when the agent started
-    (`cpuset.cpus.isolated`) are never used: no container can run there.
+    them. `ignore`: as the kubelet. CPUs in partitions of other programs are
+    [out of reach](operate.md#cpus-that-the-kernel-does-not-give).
     """
 
     isolation: Isolation = option(Isolation.NONE, "isolation", Affects.KERNEL)
@@ -521,18 +521,14 @@ class Node:
 
     @cached_property
     def allocatable(self) -> CPUSet:
-        """CPUs that may become exclusive: online minus reserved, and minus what others took."""
-        return self.topology.online - self.reserved - self.topology.taken - self.withheld
+        """CPUs that may become exclusive: online minus reserved."""
+        return self.topology.online - self.reserved - self.withheld
 
     @cached_property
     def isolated(self) -> CPUSet:
-        """Online CPUs that the shared pool stays out of because the kernel isolates them.
-
-        CPUs in isolated partitions of others belong to them under every option: none of our containers could run there.
-        """
-        if self.options.isolated_cpus is IsolatedCPUs.IGNORE:
-            return self.topology.taken & self.topology.online
-        return self.topology.isolated & self.topology.online
+        """Online CPUs that the shared pool stays out of because the kernel isolates them."""
+        is_ignored = self.options.isolated_cpus is IsolatedCPUs.IGNORE
+        return NO_CPUS if is_ignored else self.topology.isolated & self.topology.online
 
 
 @lru_cache(maxsize=8)

@@ -115,8 +115,13 @@ class State:
         return pool
 
     def available(self, node: Node) -> CPUSet:
-        """CPUs that can still become exclusive: allocatable minus exclusive."""
-        return node.allocatable - self.exclusive
+        """CPUs that can still become exclusive: allocatable minus exclusive.
+
+        One stays for the shared pool where no reserved CPU is online: a container without CPUs would run on those of others.
+        """
+        available = node.allocatable - self.exclusive
+        is_all = node.reserved and node.topology.online - self.exclusive <= available
+        return CPUSet(available.mask & (available.mask - 1)) if is_all and available else available
 
     def allocation_of(self, container: ContainerRecord) -> Allocation | None:
         """The container's allocation, if it has one."""

@@ -6,7 +6,7 @@ CPUs excepted) and are listed by ascending id.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ class Topology:
     """A machine.
 
     Attributes:
-        online: all online CPUs.
+        online: all online CPUs that pods can reach.
         cores: hardware threads that share a core.
         sockets: CPUs by physical package.
         nodes: all online NUMA nodes, also those without CPUs; at least one.
@@ -74,9 +74,9 @@ class Topology:
             by socket (Source: kubelet v1.36 topology.go, where the cache id falls back to the socket id).
         caches_known: False when no CPU has an L3 of its own, so that `caches` are the sockets.
         without_l3: CPUs without an L3 where others have one; their entries in `caches` are no caches.
-        offline: CPUs present but not online.
-        isolated: CPUs that the scheduler leaves to pinned tasks: isolcpus, nohz_full, isolated partitions of others.
-        taken: those of them in isolated partitions of others, on which no container can run.
+        offline: CPUs present on which no container can run: offline, or out of the pods' reach.
+        isolated: CPUs that the scheduler leaves to pinned tasks: isolcpus, nohz_full.
+        unreachable: those of `offline` that the kernel runs and that the cgroup above the pods does not have.
         queues: of devices with fewer queues than there are CPUs, ascending by CPUs, each set of CPUs once.
     """
 
@@ -89,7 +89,7 @@ class Topology:
     without_l3: CPUSet = NO_CPUS
     offline: CPUSet = NO_CPUS
     isolated: CPUSet = NO_CPUS
-    taken: CPUSet = NO_CPUS
+    unreachable: CPUSet = NO_CPUS
     queues: tuple[SharedQueue, ...] = ()
 
     @classmethod
@@ -126,6 +126,34 @@ class Topology:
             nodes=nodes,
             caches=_groups(table, 4, UncoreCacheID),
         )
+
+    def within(self, reachable: CPUSet) -> "Topology":
+        """The machine on which all other CPUs count as offline; the same where that would leave none, or is not known.
+
+        Differs: the kubelet takes all online CPUs of the machine; here: those that the cgroup above the pods has.
+            Why: the kernel runs a container without a reachable CPU on the CPUs of others. Option: none.
+        """
+        online = self.online & reachable
+        if not online or online == self.online:
+            return self
+        queues = (SharedQueue(one.cpus & online, one.delivered & online) for one in self.queues)
+        return replace(
+            self,
+            online=online,
+            cores=_cut(self.cores, online),
+            sockets=_cut(self.sockets, online),
+            nodes=tuple(replace(node, cpus=node.cpus & online) for node in self.nodes),
+            caches=_cut(self.caches, online),
+            without_l3=self.without_l3 & online,
+            offline=self.offline | (self.online - online),
+            unreachable=self.unreachable | (self.online - online),
+            queues=tuple(one for one in queues if len(one.cpus) > 1 and one.cpus != online),
+        )
+
+    @property
+    def kernel_online(self) -> CPUSet:
+        """All CPUs that the kernel runs, also those that no pod can reach."""
+        return self.online | self.unreachable
 
     def is_l3(self, cache: CPUSet) -> bool:
         """Whether these CPUs, an entry of `caches`, share an L3."""
@@ -191,6 +219,10 @@ def _groups(
     for row in table:
         masks[row[column]] = masks.get(row[column], 0) | 1 << row[0]
     return tuple((make(number), CPUSet(mask)) for number, mask in sorted(masks.items()))
+
+
+def _cut(groups: tuple[tuple[GroupID, CPUSet], ...], cpus: CPUSet) -> tuple[tuple[GroupID, CPUSet], ...]:
+    return tuple((group, some & cpus) for group, some in groups if not some.isdisjoint(cpus))
 
 
 def _by_cpu(groups: Iterable[tuple[GroupID, CPUSet]]) -> Mapping[CPUID, GroupID]:

@@ -76,7 +76,7 @@ class TopologyRow(RecordedRow, frozen=True):
     without_l3: str = ""
     offline: str = ""
     isolated: str = ""
-    taken: str = ""
+    unreachable: str = ""
     queues: tuple[RecordedQueue, ...] = ()
 
 
@@ -105,7 +105,7 @@ TOPOLOGY = RowTable(
     without_l3=CPUS,
     offline=CPUS,
     isolated=CPUS,
-    taken=CPUS,
+    unreachable=CPUS,
     queues=each(RowTable(SharedQueue, RecordedQueue, cpus=CPUS, delivered=CPUS)),
 )
 

@@ -38,6 +38,7 @@ class Fault(StrEnum):
     FAILED_RESIZE = "resize failed after our reply, no event"
     FOREIGN_WRITE = "cpuset written by somebody else"
     CPUS_OFFLINE = "CPUs went offline, and came back later"
+    ROOT_SHRANK = "root cpuset shrank, and grew later"
     LOST_CHECKPOINT = "checkpoint removed"
     DAMAGED_CHECKPOINT = "checkpoint damaged: bit flipped or cut short"
     DIRECTORY_LOST = "state directory removed"

@@ -112,12 +112,12 @@ class PlayedInterrupts:
             workqueues=Workqueues.EXCLUSIVE,
             receive_steering=ReceiveSteering.EXCLUSIVE,
         )
-        if node.topology.online != self.kernel.online:
+        if node.topology.kernel_online != self.kernel.online:
             # A device that came while originals could not be stored, and a CPU that goes before they can, are not told apart.
             self.recover()
             self.passes()
             self.events["CPUs went offline or came back"] += 1
-            self.set_online(node.topology.online)
+            self.set_online(node.topology.kernel_online)
         if self.random.random() < 0.5:
             self.something()
         self.wish = wanted(replace(node, options=options), state)

@@ -69,6 +69,7 @@ BETWEEN = (
     Fault.SAME_UID,
     Fault.LOST_REMOVAL,
     Fault.LOST_REMOVAL,
+    Fault.ROOT_SHRANK,
     Fault.LOST_CHECKPOINT,
     Fault.DAMAGED_CHECKPOINT,
     *DIRECTORY,
@@ -498,6 +499,7 @@ class Life:
             Fault.CPUS_OFFLINE: self.other_cpus,
             Fault.SAME_UID: self.same_uid,
             Fault.LOST_REMOVAL: self.lost_removal,
+            Fault.ROOT_SHRANK: self.other_root,
             Fault.DIRECTORY_LOST: self.other_directory,
             Fault.DIRECTORY_REPLACED: self.other_directory,
             Fault.DIRECTORY_FULL: self.other_directory,
@@ -664,7 +666,18 @@ class Life:
         gone = set() if self.node.topology.offline else set(self.random.sample(range(1, 16), 3))
         rows = [row for row in ROWS if row[0] not in gone]
         topology = Topology.from_rows(rows, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
-        topology = replace(topology, offline=CPUSet.from_ids(gone))
+        self._follow(replace(topology, offline=CPUSet.from_ids(gone)))
+
+    def other_root(self) -> None:
+        """The cgroup above the pods loses any CPUs, reserved ones too, or has all again; one is left to the shared pool."""
+        online, exclusive = MACHINE.online, self.agent.handler.state.exclusive if self.agent else CPUSet()
+        gone = set(self.random.sample(list(online), self.random.randint(1, 24)))
+        kept = online - CPUSet.from_ids(gone)
+        spare = online - exclusive
+        is_whole = not self.node.topology.offline
+        self._follow(MACHINE.within(kept | CPUSet.of(min(spare))) if is_whole and spare else MACHINE)
+
+    def _follow(self, topology: Topology) -> None:
         self.node = replace(self.node, topology=topology)
         self.tree.set_online(topology.online)
         self.judge.node = self.node

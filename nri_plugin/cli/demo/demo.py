@@ -22,7 +22,7 @@ from nri_plugin.cli.demo.day import day
 from nri_plugin.cli.demo.report import JSONReport, Report, TextReport
 from nri_plugin.cli.output import columns, format_option, wants_colour
 from nri_plugin.cli.state.verify import findings
-from nri_plugin.host.sysfs import discover
+from nri_plugin.host.cgroup import discover_reachable
 from nri_plugin.model.errors import ConfigError, HostError, NriPinError
 from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.simulator.machine import machine
@@ -216,7 +216,8 @@ def contradictions(node: ScenarioNode) -> list[str]:
     checkpoint = read_checkpoint(str(node.places.state / FILE_NAME))
     if checkpoint is None:
         return [] if not node.runtime.placements() else ["the agent has written no checkpoint"]
-    return findings(checkpoint, discover(str(node.places.machine)), str(node.places.cgroups))
+    cgroups = str(node.places.cgroups)
+    return findings(checkpoint, discover_reachable(str(node.places.machine), cgroups), cgroups)
 
 
 def place_of(scenario: Scenario, outcome: StepOutcome, problem: str) -> str:

@@ -23,6 +23,7 @@ from nri_plugin.model.records import allocation_key, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import PlacedDevice
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
 from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario
@@ -382,7 +383,8 @@ def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
     for key, cpus in kept_by_ended(state).items():
         owners.append(CPUOwner(named(state.pods, key), cpus, note="ended, kept until its pod ends"))
     taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
-    owners.append(CPUOwner("shared pool", node.topology.online - taken, "shared"))
-    if node.reserved:
-        owners.append(CPUOwner("reserved, in the pool", node.reserved, "reserved"))
+    usable = node.runtime.cgroups.mirror.tree.effective_cpus(ROOT)
+    owners.append(CPUOwner("shared pool", usable - taken, "shared"))
+    if not node.reserved.isdisjoint(usable):
+        owners.append(CPUOwner("reserved, in the pool", node.reserved & usable, "reserved"))
     return owners

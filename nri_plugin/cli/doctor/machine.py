@@ -4,6 +4,8 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, named, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet_files import RESERVED_CPUS
@@ -284,35 +286,58 @@ def _delegation(tree: Tree) -> Finding:
 
 
 def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
-    """No group above containers may be narrower than the machine, but by CPUs that containers have to themselves."""
-    if not tree.top:
-        return fine("no pod has run on this node yet")
+    """No group above containers may be narrower than the one above it, but by CPUs that containers have to themselves."""
     if seen.online is None:
         return not_visible(
             Hidden("/sys/devices/system/cpu", "/host/sys/devices/system/cpu"),
             "the machine's CPUs cannot be seen",
         )
-    wide = seen.online - seen.allowed
-    for group in tree.groups:
-        if not _is_slice(group):
-            continue
-        missing = wide - group.effective if group.effective is not None else CPUSet()
+    above, ours = seen.online, _in_partitions(tree)
+    for group in filter(_is_slice, tree.groups):
+        # The floor is below kubepods. From there up, only partitions of ours may take CPUs.
+        missing = (
+            above - (ours if group.path in ("", tree.top) else seen.allowed) - (group.effective or above)
+        )
+        if missing and not group.path:
+            return _narrow_root(group, missing)
         if missing:
-            return _narrow(group, missing, tree, seen.online)
-    return fine(f"{tree.top} and its QoS groups reach all of {wide}")
+            return _narrow(group, missing, tree, above)
+        above = above if group.path.endswith(QOS_ENDINGS) else above & (group.effective or above) | ours
+    if not tree.top:
+        return fine("no pod has run on this node yet")
+    return fine(f"{tree.top} and its QoS groups reach all of {seen.online - seen.allowed}")
 
 
-def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, online: CPUSet) -> Finding:
-    path = f"{tree.directory}/{group.path}".rstrip("/")
+def _in_partitions(tree: Tree) -> CPUSet:
+    """The CPUs of partitions below kubepods."""
+    found = [one for one in tree.groups if one.path and one.partition in ("root", "isolated")]
+    return reduce(or_, (one.effective or NO_CPUS for one in found), NO_CPUS)
+
+
+def _narrow_root(group: CgroupDir, missing: CPUSet) -> Finding:
+    return advice(
+        f"the root reaches only CPUs {group.effective}: this node is a container that has no others, or a partition of another "
+        f"program has CPUs {missing}; they are allocated to no pod",
+        f"nothing; no setting of this node can widen the root. For CPUs {missing}, give them to the container from outside "
+        "(limits.cpu of LXD, docker update --cpuset-cpus), or end the partition (CPUSetPartition= of a unit, "
+        "cpuset.cpus.partition of a cgroup)",
+    )
+
+
+def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, above: CPUSet) -> Finding:
+    says = f"{group.path} reaches only CPUs {group.effective}: {missing} cannot be used below it"
+    if group.cpus and missing <= group.cpus:
+        return advice(
+            f"{says}, because a partition of another program below it has them", "end that partition"
+        )
+    path = f"{tree.directory}/{group.path}"
     unit = group.path.rpartition("/")[2]
-    by_hand = f"echo {online} > {shlex.quote(path)}/cpuset.cpus"
+    by_hand = f"echo {above} > {shlex.quote(path)}/cpuset.cpus"
     command = (
-        f"systemctl set-property --runtime {unit} AllowedCPUs={online}"
-        if unit.endswith(".slice")
-        else by_hand
+        f"systemctl set-property --runtime {unit} AllowedCPUs={above}" if unit.endswith(".slice") else by_hand
     )
     return to_do(
-        f"{group.path or 'the root'} reaches only CPUs {group.effective}: {missing} cannot be used below it",
+        says,
         "widen it, and find the setting that narrowed it (AllowedCPUs= of a unit, the kubelet's cgroupRoot)",
         command,
     )

@@ -283,7 +283,7 @@ def _beside_checkpoint(node: Node, by: str, state_dir: str, state_file: str | No
 
 
 def _by_configuration(state_dir: str, config: str | None, state_file: str | None, root: str | None) -> Ground:
-    from nri_plugin.host.sysfs import discover
+    from nri_plugin.host.cgroup import discover_reachable
 
     if config is None and root is None and os.path.abspath(state_dir) != DEFAULT_DIR:
         # It may be a copy from another node, which no file of this one describes.
@@ -304,7 +304,8 @@ def _by_configuration(state_dir: str, config: str | None, state_file: str | None
             f"{'run as root, or ' if os.geteuid() else ''}name the agent's --state-dir, "
             "a configuration with --config, or a machine with --machine",
         ) from None
-    node = chosen.node(discover(root or chosen.sysfs_root))
+    places = (root,) if root else (chosen.sysfs_root, chosen.cgroup_root)
+    node = chosen.node(discover_reachable(*places))
     return _beside_checkpoint(node, f"by {config or DEFAULT_PATH}", state_dir, state_file)
 
 

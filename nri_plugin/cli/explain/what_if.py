@@ -197,9 +197,11 @@ def _cpus(value: str, node: Node) -> CPUSet:
         cpus = CPUSet.parse(value)
     except ValueError as error:
         raise ConfigError(OPTION, f"{RESERVED_CPUS}: {error}") from None
-    missing = cpus - node.topology.online
-    if missing:
-        detail = f"CPUs {missing} are not online, online are {node.topology.online}; reserve some of these"
+    topology = node.topology
+    absent = cpus - topology.online - topology.offline
+    if absent or (cpus and cpus.isdisjoint(topology.kernel_online)):
+        wrong = "do not exist" if absent else "are not online"
+        detail = f"CPUs {absent or cpus} {wrong}, online are {topology.kernel_online}; reserve some of these"
         raise ConfigError(OPTION, f"{RESERVED_CPUS}: {detail}")
     return cpus
 

@@ -56,7 +56,7 @@ class StateRow:
         allocation: its allocation; an empty one for the shared pool.
         cpus: the CPUs that it should run on now: its exclusive CPUs that are online, else the shared pool; where it
             ended, those of `kept`; None when that is not known.
-        lost: its exclusive CPUs that are offline.
+        lost: its exclusive CPUs that are offline or out of the pods' reach.
         footprint: where `cpus` lie; None when the machine's cores and caches are not known, or it ended and keeps
             nothing. Cores of the shared pool are never counted as whole.
         numa_nodes: of `cpus`; None when the machine is not known.

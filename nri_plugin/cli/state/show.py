@@ -322,7 +322,7 @@ def notes(state: State, rows: Sequence[StateRow], wanted: Wanted, now: AgentNow 
     lines += [f"quiet: {now.quiet}"] if now and now.quiet and not wanted else []
     lines += [f"unplaced: {row.name}: {row.record.unplaced}" for row in rows if row.record.unplaced]
     lines += [
-        f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline are {row.lost}, "
+        f"lost: {row.name}: of its CPUs {row.allocation.cpus} those offline or out of reach are {row.lost}, "
         "they stay allocated to it"
         for row in rows
         if row.lost

@@ -245,11 +245,11 @@ def named_topology(machine: str | None, root: str | None) -> tuple[Topology | No
 
 
 def node_on(topology: Topology, facts: NodeFacts | None) -> Node:
-    """The node with all that is known of the machine and what the checkpoint knows of the configuration."""
+    """The node with all that is known of the machine and what the checkpoint knows of the configuration and of cgroups."""
     if facts is None:
         return Node(topology, Options(), CPUSet())
     options = Options(strict_cpu_reservation=facts.strict_cpu_reservation)
-    return Node(topology, options, facts.reserved)
+    return Node(topology.within(facts.online), options, facts.reserved)
 
 
 def fits(facts: NodeFacts, topology: Topology) -> bool:

@@ -40,7 +40,7 @@ from nri_plugin.host.task_affinity import InheritedAffinity, inherited
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef, Phase, named, pod_of
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import NO_CPUS, CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
@@ -141,7 +141,11 @@ NO_FACTS = NodeFacts(CPUSet(), CPUSet(), (), NodeMask())
 
 
 def contradictions(
-    state: State, node: Node, memory: Mapping[tuple[int, str], int] = MappingProxyType({})
+    state: State,
+    node: Node,
+    memory: Mapping[tuple[int, str], int] = MappingProxyType({}),
+    *,
+    with_lost: bool = True,
 ) -> list[str]:
     """Contradictions of a state, by itself and on that machine.
 
@@ -149,6 +153,7 @@ def contradictions(
         state: the allocations and containers.
         node: the machine.
         memory: its allocatable bytes by (NUMA node, resource); empty where that is not known.
+        with_lost: also CPUs that their containers have lost, as they are offline or out of reach.
     """
     pods = state.pods
     found = [
@@ -156,8 +161,11 @@ def contradictions(
         for one in violations(node, state)
     ]
     for key, allocation in state.allocations.items():
-        if offline := allocation.cpus - node.topology.online:
+        lost = allocation.cpus - node.topology.online if with_lost else NO_CPUS
+        if offline := lost - node.topology.unreachable:
             found.append(f"CPUs {offline} of {named(pods, key)} are not online")
+        if unreachable := lost & node.topology.unreachable:
+            found.append(f"CPUs {unreachable} of {named(pods, key)} are not in the cgroup above the pods")
     found += map(str, overcommitted(state, memory))
     if not awaiting_agent(state):
         unknown = (key for key in state.allocations if pod_of(key) not in pods)
@@ -224,14 +232,14 @@ def _unknown_on(state: State, one: ContainerCgroup, cpus: CPUSet, holders: list[
 
 
 def findings(checkpoint: Checkpoint, topology: Topology, cgroup_root: str) -> list[str]:
-    """All findings, by that machine and these cgroups.
+    """All findings but lost CPUs, by that machine and these cgroups.
 
     Raises:
         HostError: there is no cpuset tree.
     """
     node = node_on(topology, checkpoint.facts)
     _, live = live_findings(checkpoint.state, node, cgroup_root, is_own_tree=True)
-    return contradictions(checkpoint.state, node, memory_of(checkpoint, topology)) + live
+    return contradictions(checkpoint.state, node, memory_of(checkpoint, topology), with_lost=False) + live
 
 
 def differences(one: ObservedCpuset) -> list[str]:

@@ -22,7 +22,7 @@ from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
 from nri_plugin.model.records import Allocation, Phase, allocation_key, is_whole_pod, owner_of, pod_of
-from nri_plugin.model.sets import CPUID, NO_NODES, CPUSet, NodeMask
+from nri_plugin.model.sets import CPUID, NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import NUMANode, Topology
 from nri_plugin.simulator.machine.description import Description
@@ -294,12 +294,14 @@ class Placements:
         seats: by name; at most one for each container of a pod, and one for a pod that owns CPUs as a whole.
         shared_pool: the CPUs of all containers without exclusive CPUs.
         reserved: CPUs for the system; also in the shared pool unless reserved strictly.
+        unreachable: online CPUs that the cgroup above the pods does not have.
     """
 
     source: str
     seats: tuple[Seat, ...]
     shared_pool: CPUSet
     reserved: CPUSet
+    unreachable: CPUSet = NO_CPUS
 
     def as_dict(self) -> dict[str, Any]:
         """For `-o json`; sets are kernel lists."""
@@ -307,6 +309,7 @@ class Placements:
             "source": self.source,
             "shared_pool": str(self.shared_pool),
             "reserved": str(self.reserved),
+            "unreachable": str(self.unreachable),
             "containers": [
                 asdict(seat) | {"cpus": str(seat.cpus), "mems": str(seat.mems)} for seat in self.seats
             ],
@@ -332,7 +335,8 @@ class Placements:
                 for row in found["containers"]
             )
             pool, reserved = CPUSet.parse(found["shared_pool"]), CPUSet.parse(found["reserved"])
-            return cls(_plain(found["source"]), seats, pool, reserved)
+            unreachable = CPUSet.parse(found.get("unreachable", ""))
+            return cls(_plain(found["source"]), seats, pool, reserved, unreachable)
         except (KeyError, TypeError, ValueError, AttributeError) as err:
             detail = f"its '{KEY}' are not what 'nri-pin topology -o json' prints: {err!r}; print it again"
             raise ConfigError(where, detail) from err
@@ -390,6 +394,8 @@ def owners_of(placements: Placements, topology: Topology) -> list[CPUOwner]:
     if reserved:
         where = ", in the shared pool" if reserved <= placements.shared_pool else ""
         owners.append(CPUOwner(f"reserved{where}", reserved, "reserved"))
+    if placements.unreachable:
+        owners.append(CPUOwner("not in the cgroup above the pods", placements.unreachable - taken, "offline"))
     if topology.offline:
         owners.append(CPUOwner("offline", topology.offline - taken, "offline"))
     return owners
@@ -483,7 +489,8 @@ def _placements(checkpoint: Checkpoint, topology: Topology, file: str) -> Placem
         source=f"{file}, generation {checkpoint.generation}",
         seats=tuple(sorted(_seats(state), key=lambda seat: (seat.namespace, seat.pod, seat.container))),
         shared_pool=pool & topology.online,
-        reserved=CPUSet() if facts is None else facts.reserved & topology.online,
+        reserved=CPUSet() if facts is None else facts.reserved & facts.online & topology.online,
+        unreachable=CPUSet() if facts is None else topology.online - facts.online,
     )
 
 

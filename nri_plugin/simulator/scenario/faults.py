@@ -78,10 +78,16 @@ def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) ->
     Only the effects on other cgroups are simulated: their CPUs, and the kernel's list of isolated CPUs.
     """
     mirror = stage.runtime.cgroups.mirror
-    mirror.tree.set_online(stage.topology.online - cpus)
+    logged = stage.places.log.stat().st_size if stage.agent_pid else 0
+    left = stage.topology.online - cpus
+    is_news = mirror.tree.effective_cpus(ROOT) != left
+    mirror.tree.set_online(left)
     mirror.flush()
     isolated = str(cpus) if kind is PartitionKind.ISOLATED else ""
     (stage.places.cgroups / ISOLATED).write_text(f"{isolated}\n", "ascii")
+    if stage.agent_pid and is_news:
+        has_logged(stage, _FOLLOWED, logged)
+    _calm(stage)
 
 
 def has_logged(stage: ScenarioNode, text: str, since: int) -> int:

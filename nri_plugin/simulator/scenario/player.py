@@ -12,7 +12,7 @@ from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_policy import whole_core_count
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
+from nri_plugin.simulator.runtime.cgroup_tree import ROOT, CgroupWriteError
 from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered
 from nri_plugin.simulator.runtime.pods import PERIOD_US, ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement, PluginRefusedError
@@ -141,7 +141,6 @@ class Player:
         self._unplaced: set[str] = set()  # of namespaces that are never refused, created in the shared pool
         self._specs: dict[str, tuple[PodSpec, ContainerSpec]] = {}
         self._not_admitted: set[str] = set()
-        self._may_move = False
         self._waits = True
         self._heard = 0  # bytes of the agent's log that earlier `logged` steps have matched
         self._disturbed: set[str] = set()  # created, or given other CPUs, while no agent ran
@@ -361,7 +360,6 @@ class Player:
             case Release():
                 notes.problems += filter(None, [release_node(self.stage)])
             case Online():
-                self._may_move = True
                 switch_cpus(self.stage, step.cpus)
             case Foreign():
                 foreign_partition(self.stage, step.kind, step.cpus)
@@ -416,9 +414,8 @@ class Player:
             self._disturbed = set()  # the agent is back, so exclusive sets must hold again
         if self.stage.agent_death is not None:
             yield f"the agent ended by itself with code {self.stage.agent_death}"
-        if not self._may_move:
-            yield from self._overlaps(running)
-            yield from self._moves(running)
+        yield from self._overlaps(running)
+        yield from self._moves(running)
         if isinstance(step, Restart):
             for change in (each for each in changed if each.key not in disturbed):
                 # The agent widens the shared pool after its answers: it may have ended before it came to that.
@@ -436,7 +433,7 @@ class Player:
     def _overlaps(self, running: Placements) -> Iterator[str]:
         """Exclusive sets are disjoint and nothing else runs on them."""
         judged = {key: each for key, each in running.items() if key not in self._disturbed}
-        own = {key: each for key, each in judged.items() if self.wants_own(key)}
+        own = {key: each for key, each in judged.items() if self.wants_own(key) and self._left(key)}
         for key, placement in own.items():
             for other, its in judged.items():
                 common = placement.effective & its.effective
@@ -444,16 +441,22 @@ class Player:
                     yield f"{key} and {other} share CPUs {common}"
 
     def _moves(self, running: Placements) -> Iterator[str]:
-        """A container keeps the exclusive set that it was given first."""
+        """A container keeps the exclusive set that it was given first, as far as the kernel has these CPUs."""
         for key, placement in running.items():
             wanted = self.wants_own(key)
             if not wanted or key in self._disturbed:
                 continue
-            if len(placement.effective) != wanted:
-                yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"
             first = self.exclusive.setdefault(key, placement.effective)
-            if first != placement.effective:
-                yield f"{key} was moved from {first} to {placement.effective}"
+            left = self._left(key)
+            if left == first and len(placement.effective) != wanted:
+                yield f"{key} should have {wanted} CPUs of its own, it runs on {placement.effective}"
+            if left and left != placement.effective:
+                yield f"{key} was moved from {left} to {placement.effective}"
+
+    def _left(self, key: str) -> CPUSet:
+        """The CPUs of its own that a container can run on now; all CPUs for one that has run nowhere yet."""
+        usable = self.stage.runtime.cgroups.mirror.tree.effective_cpus(ROOT)
+        return self.exclusive.get(key, usable) & usable
 
 
 def _is_claim(spec: ContainerSpec) -> bool:

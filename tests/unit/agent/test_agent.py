@@ -230,12 +230,12 @@ def test_a_reload_that_finds_a_cgroup_tree_writes_to_it(tmp_path: Path):
     assert (path / "cpuset.cpus").read_text().strip() == "0-1,4-15"
 
 
-def test_a_reload_knows_isolated_partitions_of_others(tmp_path: Path):
+def test_a_reload_knows_the_cpus_that_pods_can_reach(tmp_path: Path):
     (tmp_path / "cgroup.controllers").write_text("cpuset")
-    (tmp_path / "cpuset.cpus.isolated").write_text("1\n")
+    (tmp_path / "cpuset.cpus.effective").write_text("0\n")
     text = f'reservedSystemCPUs: "0"\ncgroupRoot: {tmp_path}\n'
     bench, _ = reloaded(tmp_path, lambda: load_text(text, "test"))
-    assert str(bench.handler.node.topology.isolated) == "1"
+    assert str(bench.handler.node.topology.online) == "0"
 
 
 def test_a_mistake_in_a_reload_does_not_end_the_agent(tmp_path: Path):

@@ -57,3 +57,9 @@ def test_removed_cgroup_is_forgotten() -> None:
     pacing.forget("a")
     pacing.forget("never known")
     assert pacing.fights == []
+
+
+def test_cpus_that_the_kernel_does_not_give_are_no_fight() -> None:
+    pacing, _, now = fought(FIGHT_ROUNDS)
+    assert not pacing.took_place("a", now, is_refused=True).is_fight
+    assert pacing.fights == []

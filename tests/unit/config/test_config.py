@@ -473,10 +473,33 @@ def test_reserved_cpus_that_the_machine_lacks_are_refused_where_they_stand() -> 
         load_text("kubeReserved: {cpu: 9}", "f").node(MACHINE)
 
 
-def test_reserved_cpus_that_are_offline_are_called_offline() -> None:
-    machine = replace(MACHINE, online=MACHINE.online - CPUSet.of(7), offline=CPUSet.of(7))
-    with pytest.raises(ConfigError, match=r"^f:1:21: reservedSystemCPUs: CPUs 7 are offline on this machine"):
-        load_text("reservedSystemCPUs: 6-7", "f").node(machine)
+@pytest.mark.parametrize(
+    ("reserved", "offline", "unreachable", "error"),
+    [
+        ("6-7", "7", "", ""),
+        ("6-7", "6-7", "", "CPUs 6-7 are offline on this machine, online are 0-5"),
+        ("6-7", "7", "6", ""),
+        ("6-7", "", "6-7", ""),
+        ("6-8", "7", "6", "CPUs 8 do not exist on this machine, online are 0-6"),
+    ],
+)
+def test_reserved_cpus_have_to_exist_and_one_to_be_online(
+    reserved: str, offline: str, unreachable: str, error: str
+) -> None:
+    online = MACHINE.online - CPUSet.parse(offline)
+    machine = replace(MACHINE, online=online, offline=CPUSet.parse(offline))
+    machine = machine.within(online - CPUSet.parse(unreachable))
+    config = load_text(f"reservedSystemCPUs: {reserved}", "f")
+    if not error:
+        assert config.node(machine).reserved == CPUSet.parse(reserved)
+        return
+    with pytest.raises(ConfigError, match=f"^f:1:21: reservedSystemCPUs: {error}"):
+        config.node(machine)
+
+
+def test_a_number_of_reserved_cpus_is_what_is_online_of_it() -> None:
+    machine = MACHINE.within(CPUSet.parse("4-5"))
+    assert load_text("kubeReserved: {cpu: 3}", "f").reserved(machine) == CPUSet.parse("4-5")
 
 
 def test_reserved_memory_on_a_numa_node_that_does_not_exist_is_refused_where_it_is_named() -> None:

@@ -37,10 +37,16 @@ def value(cgroups: WritableCgroups, path: str) -> str:
 
 
 def test_narrow_parents_get_what_is_missing_and_keep_what_they_had(tmp_path: Path) -> None:
-    cgroups = tree(tmp_path, 2, kubepods="0-1", pod="0,2", leaf="2-3")
+    cgroups = tree(tmp_path, 2, kubepods="0-3", pod="0,2", leaf="2-3")
     cgroups.make_room(LEAF, WANTED)
     assert (value(cgroups, "kubepods"), value(cgroups, "kubepods/pod1")) == ("0-3", "0,2-3")
     assert value(cgroups, "kubepods/pod1/c") == "2-3"
+
+
+def test_kubepods_keeps_the_limit_of_an_administrator_on_v2(tmp_path: Path) -> None:
+    cgroups = tree(tmp_path, 2, kubepods="0-1", pod="0,2", leaf="2-3")
+    cgroups.make_room(LEAF, WANTED)
+    assert (value(cgroups, "kubepods"), value(cgroups, "kubepods/pod1")) == ("0-1", "0,2-3")
 
 
 def test_parent_without_a_set_of_its_own_is_left_alone_on_v2(tmp_path: Path) -> None:

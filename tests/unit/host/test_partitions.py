@@ -3,19 +3,16 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nri_plugin.core.kernel_settings import Partition
-from nri_plugin.host import cgroup
 from nri_plugin.host import partitions as module
 from nri_plugin.host.partitions import EXCLUSIVE, PARTITION, Partitions
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
-from tests.builders import machine
 
 A, B = "kubepods/poda/a", "kubepods/podb/b"
 ALL = CPUSet.parse("0-15")
@@ -317,19 +314,3 @@ def test_a_tree_that_takes_no_new_cgroup_is_named(kernel: Kernel, tmp_path: Path
     (tmp_path / module.MENDED).write_text("")
     (said,) = later(ours)
     assert "CPUs 4-5 cannot be brought back (File exists)" in str(said)
-
-
-def test_cpus_in_isolated_partitions_of_others_are_isolated(tmp_path: Path) -> None:
-    (tmp_path / "cpuset.cpus.isolated").write_text("4-7\n")
-    topology = replace(machine(), isolated=CPUSet.of(9))
-    found = cgroup.with_isolated(topology, str(tmp_path), CPUSet.parse("4-5"))
-    assert (str(found.isolated), str(found.taken)) == ("6-7,9", "6-7")
-    assert cgroup.with_isolated(topology, str(tmp_path), CPUSet.parse("4-7")) is topology
-
-
-def test_a_tree_that_lists_none_changes_nothing(tmp_path: Path) -> None:
-    topology = machine()
-    assert cgroup.with_isolated(topology, str(tmp_path), CPUSet()) is topology
-    (tmp_path / "cpuset.cpus.isolated").write_text("some\n")
-    with pytest.raises(HostError, match="holds no CPU list"):
-        cgroup.with_isolated(topology, str(tmp_path), CPUSet())

@@ -5,6 +5,7 @@ from weakref import ref
 
 import pytest
 
+from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
@@ -248,3 +249,24 @@ def test_the_holders_and_the_guaranteed_pods_come_in_their_order_however_many_th
     assert [pod.uid for pod in state.guaranteed_pods] == names
     assert state.pod_of_sandbox("sp7") == pods["p7"]
     assert state.pod_of_sandbox("other") is None
+
+
+@pytest.mark.parametrize(
+    ("reserved", "exclusive", "available"),
+    [
+        ("0", "", "1-3"),
+        ("0", "1", "2-3"),
+        # No reserved CPU is online: one CPU stays for the shared pool, whichever are exclusive.
+        ("7", "", "1-3"),
+        ("7", "0-1", "3"),
+        ("7", "0-2", ""),
+        ("7", "0-3", ""),
+        # Without a reservation, as under policy none, nothing is kept.
+        ("", "", "0-3"),
+    ],
+)
+def test_the_shared_pool_keeps_a_cpu_that_is_online(reserved: str, exclusive: str, available: str) -> None:
+    node = Node(machine(1, 4, 1), Options(), CPUSet.parse(reserved))
+    cpus = CPUSet.parse(exclusive)
+    state = State(allocations={"u/c": Allocation(cpus)} if cpus else {})
+    assert state.available(node) == CPUSet.parse(available)

@@ -41,3 +41,12 @@ def test_the_nodes_of_cpus_are_found(topology: Topology) -> None:
 
 def test_distances_are_kept_where_they_are_known(topology: Topology) -> None:
     assert [node.distances for node in topology.nodes] == [(10, 20, 80), None, None]
+
+
+def test_cpus_out_of_reach_count_as_offline_and_every_node_stays(topology: Topology) -> None:
+    found = topology.within(CPUSet.of(0, 2, 9))
+    assert (str(found.online), str(found.offline), str(found.unreachable)) == ("0,2", "1,3", "1,3")
+    assert found.kernel_online == topology.online
+    assert found.cores == ((0, CPUSet.of(0, 2)),)
+    assert [(node.id, str(node.cpus)) for node in found.nodes] == [(0, "0,2"), (2, ""), (7, "")]
+    assert topology.within(topology.online) is topology.within(CPUSet.of(9)) is topology

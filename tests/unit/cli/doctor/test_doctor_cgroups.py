@@ -77,6 +77,45 @@ def test_a_slice_narrower_than_the_machine_is_widened_by_its_owner() -> None:
     assert by_hand.command == "echo 0-7 > /sys/fs/cgroup/kubepods/cpuset.cpus"
 
 
+@pytest.mark.parametrize(
+    ("groups", "verdict", "says", "command"),
+    [
+        ((group("", "0-3"),), Verdict.ADVICE, "the root reaches only CPUs 0-3", ""),
+        ((group("", "0-3"), group("kubepods.slice", "0-3")), Verdict.ADVICE, "the root reaches only", ""),
+        (
+            (group(""), group("kubepods.slice", "2-7")),
+            Verdict.TO_DO,
+            "kubepods.slice reaches only CPUs 2-7: 0-1 cannot",
+            "systemctl set-property --runtime kubepods.slice AllowedCPUs=0-7",
+        ),
+        (
+            (group(""), CgroupDir("kubepods.slice", ALL, CPUSet.parse("0-5"), passes_on=True)),
+            Verdict.ADVICE,
+            "a partition of another program below it has them",
+            "",
+        ),
+        # A partition of a container takes its CPUs from all cgroups above it.
+        (
+            (
+                group("", "0-5"),
+                group("kubepods.slice", "0-5"),
+                group("kubepods.slice/pod/c", "6-7", partition="isolated"),
+            ),
+            Verdict.OK,
+            "kubepods.slice and its QoS groups",
+            "",
+        ),
+    ],
+)
+def test_a_narrow_cgroup_above_the_pods_has_a_remedy_or_none(
+    groups: tuple[CgroupDir, ...], verdict: Verdict, says: str, command: str
+) -> None:
+    answer = found(Tree(2, "/sys/fs/cgroup", "kubepods.slice", groups), allowed=CPUSet.parse("6-7"))
+    width = answer["cpuset-width"]
+    assert (width.verdict, width.command) == (verdict, command)
+    assert says in width.says
+
+
 def test_the_floor_that_keeps_exclusive_cpus_free_is_no_narrowing() -> None:
     narrow = tree(group("kubepods.slice/kubepods-burstable.slice", "0-5"))
     assert found(narrow, allowed=CPUSet.parse("6-7"))["cpuset-width"].verdict is Verdict.OK

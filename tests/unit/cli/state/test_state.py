@@ -250,7 +250,7 @@ def test_show_says_which_exclusive_cpus_are_offline_and_what_is_left(tmp_path: P
     db, web = show_json(tmp_path)["containers"]
     assert (db["cpus"], db["lost"], db["cpuset"]) == ("2,100", "100", "2")
     assert (web["cpus"], web["lost"], web["cpuset"]) == ("101-102", "101-102", "0-1,3-15")
-    text = "lost: shop/db-0/db: of its CPUs 2,100 those offline are 100, they stay allocated to it"
+    text = "lost: shop/db-0/db: of its CPUs 2,100 those offline or out of reach are 100, they stay allocated to it"
     assert text in " ".join(run("show", tmp_path).output.split())
 
 
