@@ -72,7 +72,7 @@ def _allocations(node: Node, state: State) -> Iterator[Metric]:
     yield _one("nri_pin_containers", "Containers that are created or run.", len(live))
     yield _one(
         "nri_pin_unplaced_containers",
-        "Those in the shared pool although policy would have given them an allocation or refused them.",
+        "Those in the shared pool although policy would have placed or refused them, or with the CPUs of before a resize.",
         sum(1 for record in live if record.unplaced),
     )
     yield _one(

@@ -62,7 +62,15 @@ from nri_plugin.core.requests import (
     with_late_facts,
     without_admission,
 )
-from nri_plugin.core.resize import advised_pod_growth, advised_resize, refuse_pod_total, resized
+from nri_plugin.core.resize import (
+    advised_pod_growth,
+    advised_resize,
+    followed,
+    fraction_before,
+    refuse_pod_total,
+    resized,
+    shares_on,
+)
 from nri_plugin.core.reuse import init_memory_released, inits_ended, inits_known
 from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
@@ -171,9 +179,15 @@ def _informed_create(
     is_claimed = allocation is not None and bool(allocation.claim)
     mems = allocation.mems if allocation else NO_NODES
     record = container_record(
-        pod, container, Phase.CREATING, unplaced=bounds.reason(str(overruled or "")), stored=(cpus, mems)
+        pod,
+        container,
+        Phase.CREATING,
+        unplaced=bounds.reason(str(overruled or "") or placed.unresized),
+        stored=(cpus, mems),
     )
     record = placed.remembered_by(record)
+    if placed.unresized and allocation is None:
+        record = changed(record, limit_milli=fraction_before(state, pod.uid, record.name))
     quota = NO_QUOTA if replies_quota(node, state, record) else None
     sets_something = (cpus or mems) and not is_claimed  # two plugins that set a cpuset fail the creation
     resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if sets_something else None
@@ -249,7 +263,12 @@ def _admitted(
     except AdmissionError as error:
         return Unfit(state, request, error.refusal)
     devices = () if has_uncounted_devices(known) else known.devices_by_container
-    return admit(node, state, pod, request, dict(devices))
+    # A container that is started again may have been resized since.
+    state, request, kept = followed(node, state, request)
+    if not kept:
+        request, kept = shares_on(state, request)
+    placed = admit(node, state, pod, request, dict(devices))
+    return replace(placed, unresized=kept or placed.unresized) if isinstance(placed, Placement) else placed
 
 
 def has_uncounted_devices(known: InformedCreate) -> bool:
@@ -327,7 +346,9 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     lifts = replies_quota(node, state, record) and (event.resources.cpu_quota_us or 0) > 0
     own = _reasserted(desired, allocation, event, lifts=lifts)
     stored = desired if own and resize is None else stored_cpus(event.container.resources)
-    record = changed(record, stored_cpus=stored)
+    # A container that has what it asks for is no longer marked.
+    is_right = bool(allocation and allocation.cpus) or limit_milli(event.resources) % 1000 != 0
+    record = changed(record, stored_cpus=stored, unplaced="" if is_right else record.unplaced)
     # 4. The other containers: a resize changes the shared pool.
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
     own_updates = (ContainerUpdate(record.id, own),) if own else ()

@@ -22,9 +22,17 @@ from contextlib import suppress
 from dataclasses import replace
 
 from nri_plugin.core.hint_providers import tables_of
-from nri_plugin.core.placement import adopted, exclusive_count, leave_a_pool
+from nri_plugin.core.placement import adopted, exclusive_count, leave_a_pool, place
 from nri_plugin.core.pods import divided, in_whole_cores
-from nri_plugin.core.requests import ContainerRequest, gives_wholes, owned_as_whole, regime_now
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    gives_wholes,
+    owned_as_whole,
+    regime_now,
+    spec_requests,
+)
+from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import CPUManagerPolicy, Node, SMTOddCounts
 from nri_plugin.model.records import (
@@ -193,8 +201,26 @@ def with_facts(node: Node, state: State, pod: PodRecord, facts: PodFacts) -> Sta
     """
     if regime_now(node.options, facts) is Regime.WHOLE:
         return rebuilt(node, state, pod, facts) or state
-    state = state.with_pod(replace(pod, regime=Regime.EACH))
-    return state if has_own_resources(facts) else _without_pool(state, pod.uid)
+    pod = replace(pod, regime=Regime.EACH)
+    state = state.with_pod(pod)
+    return state if has_own_resources(facts) else _each_placed(node, _without_pool(state, pod.uid), pod)
+
+
+def _each_placed(node: Node, state: State, pod: PodRecord) -> State:
+    """The state in which running containers have what they ask for. Without the facts they were taken for ones that share.
+
+    The total that the runtime reports may be older than a resize, and then a container seems to have no limits of its own.
+    """
+    requests = {one.name: one for one in spec_requests(node.options, pod)}
+    for record in state.containers_of(pod.uid):
+        request = requests.get(record.name)
+        if request is None or record.key in state.allocations or record.unplaced or not _is_live(record):
+            continue
+        try:
+            state = place(node, state, pod, annotated(node.options, pod, request)).state
+        except AdmissionError as error:
+            state = state.with_container(replace(record, unplaced=bounds.reason(str(error))))
+    return state
 
 
 def _without_pool(state: State, uid: str) -> State:

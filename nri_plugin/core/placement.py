@@ -17,7 +17,15 @@ from nri_plugin.core.annotations import annotated_node
 from nri_plugin.core.claims import OWNER
 from nri_plugin.core.hint_providers import Question, ask, memory_request, memory_state_of, tables_of
 from nri_plugin.core.pool import pins
-from nri_plugin.core.requests import ContainerRequest, annotated, peak, pod_request, spec_requests
+from nri_plugin.core.requests import (
+    ContainerRequest,
+    annotated,
+    gives_wholes,
+    is_of_its_size,
+    peak,
+    pod_request,
+    spec_requests,
+)
 from nri_plugin.core.reuse import (
     donors,
     handed_over,
@@ -35,7 +43,14 @@ from nri_plugin.model.options import (
     TopologyManagerScope,
     narrowed,
 )
-from nri_plugin.model.records import Allocation, ContainerRecord, MemoryBlock, PodRecord, named
+from nri_plugin.model.records import (
+    Allocation,
+    ContainerRecord,
+    MemoryBlock,
+    PodRecord,
+    QOSClass,
+    named,
+)
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_assignment import Note
@@ -60,12 +75,14 @@ class Placement:
         allocation: None when nothing was allocated (shared pool, memory anywhere).
         steps: why, in short codes.
         hint: the merged hint where there is one and nothing was allocated.
+        unresized: why a container that is started again keeps the size that it had; empty where it asks for no other.
     """
 
     state: State
     allocation: Allocation | None
     steps: tuple[str, ...]
     hint: MergedHint | None = None
+    unresized: str = ""
 
     def remembered_by(self, record: ContainerRecord) -> ContainerRecord:
         """The container's record, with the hint that no allocation keeps."""
@@ -105,10 +122,6 @@ def place(node: Node, state: State, pod: PodRecord, request: ContainerRequest) -
     memory, key = memory_request(node, request), request.key
     # 2. An earlier instance. The container keeps its allocation when it is started again and asks for the same.
     held = state.allocations.get(key)
-    if held is not None and held.resize is not None:
-        # The container ended in the middle of a resize; the new request tells whether that was done.
-        held = held.settled(is_done=request.cpu_milli == held.resize.after.cpu_milli)
-        state = state.with_allocation(key, held)
     is_same = held is not None and held.cpu_milli == request.cpu_milli
     # Under other options it may come to another number of CPUs. A pod that was admitted as a whole keeps what it has.
     has = len(held.cpus) if held and is_same else 0
@@ -483,7 +496,7 @@ def _pod_count(node: Node, pod: PodRecord, total: ContainerRequest) -> int:
     """
     if node.options.cpu_manager_policy is not CPUManagerPolicy.STATIC:
         return 0
-    if pod.facts is not None:
+    if pod.facts is not None and is_of_its_size(pod):
         requests = (annotated(node.options, pod, request) for request in spec_requests(node.options, pod))
         return peak(pod.facts, [_filled_up(node, request) for request in requests])
     return _filled_up(node, replace(total, cpu_milli=(total.cpu_milli or 0) // 1000 * 1000))
@@ -674,13 +687,26 @@ def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
     return exclusive_count(node, request)
 
 
+def _must_be_own(node: Node, request: ContainerRequest, cpus: CPUSet) -> bool:
+    """Whether a container that asks for another number of CPUs cannot be in a shared pool: each has reserved CPUs.
+
+    It was resized, and that was refused (`nri_plugin.core.resize`).
+    """
+    options = node.options
+    is_static = options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    if not is_static or options.strict_cpu_reservation or gives_wholes(options):
+        return False
+    is_whole = request.qos is QOSClass.GUARANTEED and bool(request.cpu_milli) and not request.pod_level
+    return is_whole and bool(cpus and node.reserved) and cpus.isdisjoint(node.reserved)
+
+
 def adopted(
     node: Node, state: State, request: ContainerRequest, cpus: CPUSet, mems: NodeMask
 ) -> State | None:
     """The state in which a container that already exists keeps the `cpus` and `mems` it has.
 
-    None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last
-    of the shared pool. CPUs that are offline stay its own, as in an allocation of ours.
+    None when it should have exclusive CPUs and those it has are too few, too many, not free, or the last of the shared pool.
+    CPUs that are offline stay its own, as in an allocation of ours.
     """
     if request.key in state.allocations:
         return state
@@ -694,13 +720,17 @@ def adopted(
     memory = memory_request(node, request) if mems <= node.topology.nodes_with_memory else {}
     # How its memory is spread over the nodes is not known, so it counts for the group as a whole.
     blocks = tuple(MemoryBlock(mems, resource, size) for resource, size in memory.items() if mems)
-    if not count and not blocks:
+    is_resized = len(cpus) != count and _must_be_own(node, request, cpus)
+    if not count and not blocks and not is_resized:
         return state
     # With facts it may have those of the init containers before it.
     pod = state.pods.get(request.pod_uid)
     inits = donors(state, pod, request.name) if pod and pod.facts else ()
     taken = state.exclusive - reusable_cpus(state, inits)
-    if count and (len(cpus) != count or not cpus - node.topology.offline <= node.allocatable - taken):
+    if count and len(cpus) != count and not is_resized:
+        return None
+    count = len(cpus) if is_resized else count
+    if count and not cpus - node.topology.offline <= node.allocatable - taken:
         return None
     if count and not cpus.isdisjoint(taken | node.reserved):
         return None
@@ -712,7 +742,7 @@ def adopted(
         cpus=own,
         mems=mems if blocks else NO_NODES,
         memory=blocks,
-        cpu_milli=request.cpu_milli or 0,
+        cpu_milli=1000 * len(cpus) if is_resized else request.cpu_milli or 0,
         affinity=node.topology.nodes_of(own),
         preferred=False,
         is_init=is_plain_init(pod.facts if pod else None, request.name),

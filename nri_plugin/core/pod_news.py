@@ -20,6 +20,7 @@ from nri_plugin.core.pods import Unfit, admit_rest, admits_whole
 from nri_plugin.core.pool import pool_writes
 from nri_plugin.core.requests import (
     informed,
+    is_of_its_size,
     lacks_its_resources,
     pod_uid,
     remembered,
@@ -120,7 +121,7 @@ def facts_told(node: Node, before: State, event: PodFactsTold) -> Decision:
         state = with_facts(node, state, pod, pod.facts)
         pod = state.pods[pod.uid]
     lacks = lacks_its_resources(node.options, pod)
-    if pod.regime is Regime.WHOLE or lacks or not admits_whole(node, pod):
+    if pod.regime is Regime.WHOLE or lacks or not admits_whole(node, pod) or not is_of_its_size(pod):
         is_rebuilt = pod.regime is Regime.WHOLE and known.regime is Regime.FOUND
         how = ("pod-rebuilt",) if is_rebuilt else ()
         how = ("pod-not-rebuilt",) if lacks else how

@@ -54,6 +54,7 @@ from nri_plugin.core.placement import (
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
+    is_of_its_size,
     lacks_its_resources,
     owned_as_whole,
     peak,
@@ -188,7 +189,7 @@ def _by_its_rules(
     lacks = lacks_its_resources(node.options, pod)
     if lacks and _is_between_instances(state, pod.uid):
         return _admit_again(node, state, pod, request)
-    if admits_whole(node, pod) and not lacks:
+    if admits_whole(node, pod) and is_of_its_size(pod) and not lacks:
         placed = _admit_whole(node, state, pod, request, devices)
         is_other = isinstance(placed, Unfit) and placed.request.key != request.key
         # The rest of the pod does not fit. A container that was admitted without it goes on without it, and one that the

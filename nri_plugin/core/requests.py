@@ -318,9 +318,10 @@ def pod_request(options: Options, pod: PodRecord) -> ContainerRequest:
     """The whole pod's request in the form of a container's, for pod scope.
 
     With facts it is the peak of each resource over the pod's life; huge pages only of sizes that an app container asks
-    for. Without facts it is the total that the runtime told, which counts every container and fractions of CPUs.
+    for. Without facts, or with those of another size, it is the total that the runtime told, which counts every container
+    and fractions of CPUs.
     """
-    if pod.facts is None:
+    if pod.facts is None or not is_of_its_size(pod):
         return ContainerRequest(pod.uid, "", pod.qos, pod.cpu_milli, pod.memory_bytes or 0, pod.hugepages)
     requests = spec_requests(options, pod)
     # As in the kubelet, huge pages count by the sizes that app containers use.
@@ -367,6 +368,25 @@ def peak(facts: PodFacts, amounts: Sequence[int]) -> int:
     pairs = list(zip(facts.containers, amounts, strict=True))
     inits = [(amount, one.kind is Kind.SIDECAR) for one, amount in pairs if one.kind is not Kind.APP]
     return pod_total(inits, [amount for one, amount in pairs if one.kind is Kind.APP])
+
+
+def is_of_its_size(pod: PodRecord) -> bool:
+    """Whether the amounts in the pod's object are those with which the kubelet creates its containers.
+
+    A pod that is resized before the kubelet has begun with it has the new amounts in its object, and the kubelet creates
+    it with those that it has allocated. The total that the runtime reports is the kubelet's.
+    """
+    facts = pod.facts
+    if facts is None or has_own_resources(facts) or pod.qos is not QOSClass.GUARANTEED:
+        return True
+    amounts = [one.amounts for one in facts.containers]
+    return all(
+        told in (None, 0, peak(facts, known))
+        for told, known in (
+            (pod.cpu_milli, [one.cpu_request_milli for one in amounts]),
+            (pod.memory_bytes, [one.memory_limit_bytes for one in amounts]),
+        )
+    )
 
 
 def pod_total(inits: Iterable[tuple[int, bool]], apps: Iterable[int]) -> int:

@@ -36,6 +36,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     with_late_facts,
 )
+from nri_plugin.core.reuse import is_plain_init
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.frozen import changed
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
@@ -47,6 +48,7 @@ from nri_plugin.model.records import (
     Resize,
     Size,
     allocation_key,
+    owner_of,
 )
 from nri_plugin.model.refusals import AdmissionRefusal, Advice, Obstacle, RefusalKind
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -94,18 +96,109 @@ def resized(
     request, before = (_request(node, pod, container, what) for what in (asked, Resources()))
     if not held.cpus:
         request = with_late_facts(pod, request)
-    # A container without CPUs whose CPU request stays is not resized, even if it would get exclusive CPUs today: it may be
-    # unplaced.
-    stays_shared = not held.cpus and request.cpu_milli == before.cpu_milli
-    count = 0 if stays_shared else exclusive_count(node, request)
-    if not held.cpus and not count:
-        # A container of the shared pool: its CPU request changes nothing here, only bound memory is resized.
+    # A container whose CPU request stays keeps its CPUs, even if it would get others today: it may be unplaced.
+    stays = request.cpu_milli == before.cpu_milli
+    count = len(held.cpus) if stays else exclusive_count(node, request)
+    if stays or not (held.cpus or count):
+        # Nor does the CPU request of a container of the shared pool change anything here; only bound memory is resized.
         after = _with_memory(node, state, held, request)
         return _asked(state, record, held, after) if held.memory else state
+    return _asked(state, record, held, _size_after(node, state, held, request, count))
+
+
+def followed(node: Node, state: State, request: ContainerRequest) -> tuple[State, ContainerRequest, str]:
+    """Resize an allocation whose container has another size already: it was created again, or resized without an agent.
+
+    The rules are those of a resize in place. What they refuse is no reason against a container that was admitted: it keeps
+    its allocation, as if the resize had been refused in time.
+
+    Args:
+        node: the node.
+        state: before.
+        request: the container's, with its annotations applied.
+
+    Returns:
+        The state, the request that the allocation satisfies, and why that is not the given one; else an empty text.
+
+    Differs: the kubelet keeps the CPUs of a container that is started again whatever it asks for then; here: its
+        allocation is resized as in place, or kept with the container marked. Why: the size of an allocation follows the
+        container's, and a restart is never worse than no resize. Option: none.
+    """
+    held = state.allocations.get(request.key)
+    is_static = node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+    if held is None or held.claim or held.is_pod_shared or not is_static or request.cpu_milli is None:
+        return state, request, ""
+    is_done = held.resize is not None and request.cpu_milli == held.resize.after.cpu_milli
+    held = held.settled(is_done=is_done)
+    is_whole = _of_whole_pod(state, request.pod_uid) is not None
+    # An allocation of CPUs without a request is imported, and its container may have any size.
+    if is_whole or not (held.cpu_milli if held.cpus else held.memory):
+        return state, request, ""
+    if held != state.allocations[request.key]:
+        state = state.with_allocation(request.key, held)
+    memory = sum(block.size_bytes for block in held.memory if block.resource == MEMORY)
+    # Memory that another container of the pod took over is no resize (`nri_plugin.core.reuse`).
+    is_known = not _may_have_passed_on(state, request.key)
+    asked = request if is_known else replace(request, memory_bytes=memory)
+    try:
+        if request.cpu_milli == held.cpu_milli:
+            size = _with_memory(node, state, held, asked)
+        else:
+            size = _size_after(node, state, held, asked, exclusive_count(node, request))
+    except AdmissionError as error:
+        former = replace(
+            request,
+            cpu_milli=held.cpu_milli,
+            memory_bytes=memory if is_known and memory else request.memory_bytes,
+            wanted_exclusive=len(held.cpus) if request.wanted_exclusive else 0,
+        )
+        return state, former, str(error)
+    if size == size_of(held):
+        return state, request, ""
+    after = replace(held, cpus=size.cpus, grown=size.grown, cpu_milli=size.cpu_milli, memory=size.memory)
+    return state.with_allocation(request.key, after), request, ""
+
+
+def _may_have_passed_on(state: State, key: str) -> bool:
+    """Whether other containers of the pod may have taken over memory of this one."""
+    pod_uid, name = owner_of(key)
+    pod = state.pods.get(pod_uid)
+    if pod is not None and pod.facts is not None:
+        return is_plain_init(pod.facts, name)
+    return len(state.allocations_of(pod_uid)) > 1
+
+
+def shares_on(state: State, request: ContainerRequest) -> tuple[ContainerRequest, str]:
+    """The request of a container without an allocation that is started again, and why it goes on in the shared pool.
+
+    One that asked for a fraction of a CPU and was resized to whole ones stays in the shared pool, as if it had gone on.
+    """
+    if request.key in state.allocations or not request.exclusive_cpus or request.wanted_exclusive:
+        return request, ""
+    if not fraction_before(state, request.pod_uid, request.name):
+        return request, ""
+    return replace(request, pod_level=True), _stays_shared(request.exclusive_cpus)
+
+
+def fraction_before(state: State, uid: str, name: str) -> int:
+    """The request of an instance of the container that asked for a fraction of a CPU, in thousandths; 0 without one.
+
+    The limit of a Guaranteed container is its request.
+    """
+    limits = (one.limit_milli for one in state.containers_of(uid) if one.name == name)
+    return next((limit for limit in limits if limit % 1000), 0)
+
+
+def _size_after(node: Node, state: State, held: Allocation, request: ContainerRequest, count: int) -> Size:
+    """The size of the container once it has what it asks for.
+
+    Raises:
+        AdmissionError: that is not available, or the container would lose CPUs of its start.
+    """
     _refuse_other_kind(held, request, count)
     # 3. Memory first: it can be refused, and costs less than a search for CPUs.
     after = _with_memory(node, state, held, request)
-    if node.options.full_pcpus_only:
+    if count and node.options.full_pcpus_only:
         # Only the count is checked here: all CPUs count as available.
         rule = request.smt_odd_counts or node.options.smt_odd_counts
         every = CPUSet(tables_of(node).online)
@@ -115,7 +208,7 @@ def resized(
         after = _grown(narrowed(node, request.isolated), state, held, after, count - len(held.cpus))
     elif count < len(held.cpus):
         after = _shrunk(node, held, after, len(held.cpus) - count)
-    return _asked(state, record, held, changed(after, cpu_milli=request.cpu_milli or 0))
+    return changed(after, cpu_milli=request.cpu_milli or 0)
 
 
 def _of_whole_pod(state: State, pod_uid: str) -> Allocation | None:
@@ -283,10 +376,14 @@ def _refuse_other_kind(held: Allocation, request: ContainerRequest, count: int) 
             "container with exclusive CPUs keeps a whole number of them; ask for whole CPUs, or make the pod anew"
         )
     if count and not held.cpus:
-        raise AdmissionError(
-            f"resize in place of the container to {count} CPUs: this container runs in the shared pool and stays there; "
-            "make the pod anew for exclusive CPUs"
-        )
+        raise AdmissionError(_stays_shared(count))
+
+
+def _stays_shared(count: int) -> str:
+    return (
+        f"resize in place of the container to {count} CPUs: this container runs in the shared pool and stays there; "
+        "make the pod anew for exclusive CPUs"
+    )
 
 
 def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) -> Size:

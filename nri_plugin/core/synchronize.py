@@ -28,6 +28,7 @@ from nri_plugin.core.requests import (
     with_late_facts,
     without_admission,
 )
+from nri_plugin.core.resize import followed, fraction_before, shares_on
 from nri_plugin.core.reuse import handed_over, init_memory_released, lives
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
@@ -105,12 +106,14 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     adopted_steps = ["adopted"] * sum(
         records[one].phase is not Phase.STOPPED for one in shared
     ) + adopted_steps
-    # 4. Starts that were missed: ended init containers before a running container release their memory. Facts tell them.
+    # 4. Resizes that were missed.
+    after = _resized_meanwhile(node, state, after, listed)
+    # 5. Starts that were missed: ended init containers before a running container release their memory. Facts tell them.
     informed = {uid for uid, pod in pods.items() if pod.facts is not None}
     for record in records.values() if informed else ():
         if record.pod_uid in informed and record.phase is Phase.RUNNING:
             after = init_memory_released(after, record)
-    # 5. Every cgroup is compared: other writers may have been here while the agent was away. Those that a slice bounds
+    # 6. Every cgroup is compared: other writers may have been here while the agent was away. Those that a slice bounds
     #    are compared after the answer.
     after, updates = pending_updates(node, after, late=True)
     return Decision(
@@ -257,6 +260,34 @@ def _has_grown(node: Node, state: State, record: ContainerRecord, container: Con
         return False
     request = _request(node, state.pods[record.pod_uid], container)
     return request is not None and request.exclusive_cpus == len(record.stored_cpus)
+
+
+def _resized_meanwhile(node: Node, before: State, after: State, listed: Mapping[str, Container]) -> State:
+    """The state in which allocations have the sizes that their running containers have; those that cannot are marked."""
+    changed_records = {}
+    for record in after.containers.values():
+        held, former = after.allocations.get(record.key), before.containers.get(record.id)
+        # Only a limit tells that a container without an allocation was resized.
+        is_as_before = former is not None and former.limit_milli == record.limit_milli and not record.unplaced
+        if record.phase is Phase.STOPPED or (held is None and (former is None or is_as_before)):
+            continue
+        request = _request(node, after.pods[record.pod_uid], listed[record.id])
+        if request is None:
+            continue
+        is_marked = former is not None and former.unplaced and former.limit_milli == record.limit_milli
+        if is_marked and held is not None and request.cpu_milli != held.cpu_milli:
+            continue  # the agent was there; a restart of it changes nothing
+        after, _, kept = followed(node, after, request)
+        limit = record.limit_milli
+        if held is None:
+            _, kept = shares_on(before, request)
+            limit = fraction_before(before, record.pod_uid, record.name) if kept else limit
+            # It may be unplaced for another reason.
+            kept = kept or (record.unplaced if request.exclusive_cpus else "")
+        now = replace(record, unplaced=bounds.reason(kept), limit_milli=limit)
+        if now != record:
+            changed_records[record.id] = now
+    return after.with_containers(changed_records) if changed_records else after
 
 
 def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> State:

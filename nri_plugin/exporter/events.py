@@ -303,7 +303,9 @@ class Announcer:
         unplaced = {record.id: record for record in status.state.containers.values() if record.unplaced}
         for container_id in sorted(unplaced.keys() - self._unplaced):
             record = unplaced[container_id]
-            yield from _about(status.state, record, UNPLACED, f"runs in the shared pool: {record.unplaced}")
+            held = status.state.allocation_of(record)
+            where = f"keeps CPUs {held.cpus}" if held and held.cpus else "runs in the shared pool"
+            yield from _about(status.state, record, UNPLACED, f"{where}: {record.unplaced}")
         self._unplaced = frozenset(unplaced)
         for pod in status.incomplete:
             if pod.pod_uid not in self._incomplete:

@@ -327,8 +327,10 @@ class ContainerRecord:
         pod_uid: with `name`, the key of its allocation.
         stored_cpus: the cpuset the runtime has on record and re-applies at any update.
         stored_mems: the same for memory nodes.
-        limit_milli: its CPU limit, 0 for none; the runtime does not tell any more once its quota is lifted.
-        unplaced: why it runs in the shared pool although policy would place or refuse it.
+        limit_milli: its CPU limit, 0 for none; the runtime does not tell any more once its quota is lifted. Of a container
+            that shares although it was resized to whole CPUs, the limit before.
+        unplaced: why it does not have what policy would give it: it runs in the shared pool although it should be placed or
+            refused, or it keeps its CPUs although it was resized.
         affinity: the merged hint of a container without an allocation (else the allocation has it); empty for "any",
             None where no provider was asked.
         affinity_preferred: whether that hint was preferred.

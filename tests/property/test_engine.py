@@ -85,7 +85,9 @@ class Runtime(RuleBasedStateMachine):
         for other_pod, other in list(self.containers.values()):
             if other.pod_id == of.id and other.name in ends:
                 self.stop(other_pod, other)
-        new = container(of, name, cpu=cpu, number=self.number)
+        # The kubelet creates what the object says; another size would be a resize, which has laws of its own.
+        asked = ASKED.cpu_request_milli / 1000 if facts else cpu
+        new = container(of, name, cpu=asked, number=self.number)
         decision = self.apply(InformedCreate(nri.CreateContainer(of, new), facts=facts if heard else None))
         if decision.refusal is not None:
             return
@@ -193,7 +195,9 @@ class Runtime(RuleBasedStateMachine):
     def apply(self, event: nri.NRIEvent | InformedCreate) -> Decision:
         decision = decide(self.on, self.state, event)
         if decision.refusal is not None:
-            assert decision.state is self.state
+            after, before = decision.state, self.state
+            assert (after.allocations, after.containers) == (before.allocations, before.containers)
+            self.state = after  # the pod's refusal may be remembered
             assert not decision.writes
             return decision
         late = [

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import InsufficientCPUsError
-from nri_plugin.model.options import Options
+from nri_plugin.model.options import Options, TopologyManagerPolicy, TopologyManagerScope
+from nri_plugin.model.records import Phase
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
@@ -31,6 +32,16 @@ STEPS = st.lists(
 )
 SETTINGS = st.sampled_from(
     [{}, {"full_pcpus_only": True}, {"strict_uncore_cache": True}, {"distribute_cpus_across_numa": True}]
+)
+ANY_POLICY = st.builds(
+    lambda options, policy, scope: {
+        **options,
+        "topology_manager_policy": policy,
+        "topology_manager_scope": scope,
+    },
+    SETTINGS,
+    st.sampled_from(TopologyManagerPolicy),
+    st.sampled_from(TopologyManagerScope),
 )
 
 
@@ -114,10 +125,10 @@ class Life:
             self.end(mine, what)
             del self.what[number]
         elif how == "container again":
-            held = len(self.state.allocations[f"{mine.uid}/c"].in_force)
             self.tell(nri.StopContainer(mine, what))
             del self.what[number]
-            self.create(number, held)
+            self.create(number, cpu)
+            assert number in self.what, "a container that was admitted is not refused when it starts again"
             self.tell(
                 nri.RemoveContainer(mine, what)
             )  # a kubelet keeps the dead one until there is a new one
@@ -164,3 +175,72 @@ def test_whatever_is_asked_nobody_shares_and_the_first_promise_stays(
             assert first <= held[key].in_force, f"{key} lost CPUs of its start after {how}"
         sets = [held[key].cpus for key in sorted(held)]
         assert len(together(tuple(sets))) == sum(map(len, sets))
+
+
+def outcome(state: State) -> tuple[str, list[str], bool]:
+    """What the container has, how it grew, and whether it is marked."""
+    held = state.allocations["p0/c"]
+    live = (
+        one for one in state.containers.values() if one.pod_uid == "p0" and one.phase is not Phase.STOPPED
+    )
+    return str(held.in_force), [str(step) for step in held.grown], any(one.unplaced for one in live)
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.lists(SIZES, max_size=3), ANY_POLICY)
+def test_a_resize_ends_in_one_state_however_the_agent_learns_of_it(
+    size: int, asks: int, others: list[int], settings: dict[str, object]
+) -> None:
+    on, mine = node(**settings), PODS[0]
+    what = container(mine, cpu=size)
+    state = State()
+    for number, cpu in enumerate(others):
+        other = pod(f"other{number}")
+        state = decide(on, state, nri.CreateContainer(other, container(other, cpu=cpu))).state
+    for event in (nri.RunPodSandbox(mine), nri.CreateContainer(mine, what), nri.StartContainer(mine, what)):
+        state = decide(on, state, event).state
+    if "p0/c" not in state.allocations:
+        return
+    cpus = str(state.allocations["p0/c"].cpus)
+    stored = replace(what, resources=cpu_resources(size, cpus=cpus))
+    resized = replace(what, resources=cpu_resources(asks, cpus=cpus))
+    again = replace(container(mine, cpu=asks), id="again")
+
+    def after(*events: nri.NRIEvent, state: State = state) -> State:
+        for event in events:
+            decision = decide(on, state, event)
+            assert violations(on, decision.state) == []
+            state = decision.state
+        return state
+
+    def synchronized(now: Container, state: State = state) -> State:
+        pods = tuple(pod(uid) for uid in state.pods)
+        rest = (
+            container(pod(one.pod_uid), one.name) for one in state.containers.values() if one.pod_uid != "p0"
+        )
+        beside = tuple(
+            replace(
+                one,
+                resources=cpu_resources(others[number], cpus=str(state.allocations[f"other{number}/c"].cpus)),
+            )
+            for number, one in ((int(one.id.removeprefix("other").partition("-")[0]), one) for one in rest)
+            if f"other{number}/c" in state.allocations
+        )
+        return after(nri.Synchronize(pods, (now, *beside)), state=state)
+
+    in_time = decide(on, state, nri.UpdateContainer(mine, stored, cpu_resources(asks)))
+    if in_time.refusal is None:
+        expected = outcome(after(nri.PostUpdateContainer(mine, resized), state=in_time.state))
+        assert not expected[2]
+    else:
+        expected = (*outcome(state)[:2], True)
+    ended = after(nri.StopContainer(mine, stored))
+    ways = {
+        "started again": after(nri.CreateContainer(mine, again), state=ended),
+        "while away": synchronized(resized),
+        "started again while away": synchronized(replace(again, resources=resized.resources)),
+        "twice while away": synchronized(resized, synchronized(resized)),
+        "away, then started again": after(
+            nri.StopContainer(mine, resized), nri.CreateContainer(mine, again), state=synchronized(resized)
+        ),
+    }
+    assert {how: outcome(state) for how, state in ways.items()} == dict.fromkeys(ways, expected)

@@ -36,6 +36,7 @@ class AgentEvidence:
         own_version: of this program.
         checkpoint: its errors; None when there is no checkpoint.
         containers: in it.
+        unplaced: those of them that do not have what policy would give them: name and reason.
         in_memory: whether the state directory is gone after a reboot; None when it is not there.
         free_bytes: left where it is.
         exporter: empty when its socket accepts connections, else why not; None when no exporter was set up.
@@ -62,6 +63,7 @@ class AgentEvidence:
     own_version: str = ""
     checkpoint: Sequence[str] | Hidden | None = None
     containers: int = 0
+    unplaced: Sequence[tuple[str, str]] = ()
     in_memory: bool | None = None
     free_bytes: int | None = None
     exporter: str | Hidden | None = None
@@ -246,6 +248,18 @@ def _exporter(seen: AgentEvidence) -> Finding | None:
     return fine("takes connections")
 
 
+def _unplaced(seen: AgentEvidence) -> Finding | None:
+    if not seen.unplaced:
+        return None
+    name, why = seen.unplaced[0]
+    more = f" (and {len(seen.unplaced) - 1} more)" if len(seen.unplaced) > 1 else ""
+    return to_do(
+        f"{name}{more} does not have what it asks for: {why}",
+        "delete such a pod once there is room, so that it is placed anew; state verify names all of them",
+        "nri-pin state verify",
+    )
+
+
 def _rivals(seen: AgentEvidence) -> Finding:
     found = seen.rivals
     if isinstance(found, Hidden):
@@ -322,6 +336,7 @@ CHECKS: Mapping[str, Callable[[AgentEvidence], Finding | None]] = {
     "state-directory": _directory,
     "free-space": _space,
     "checkpoint": _checkpoint,
+    "unplaced": _unplaced,
     "exporter": _exporter,
     "rivals": _rivals,
     "failed-creations": _failed_creations,

@@ -22,6 +22,7 @@ from nri_plugin.cli.doctor.reach import ReachEvidence
 from nri_plugin.cli.doctor.runtime import OURS, RuntimeEvidence, version_of
 from nri_plugin.cli.doctor.runtime_files import CONTAINERD, UNITS, BrokenFile, Distribution, NRISettings
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
+from nri_plugin.cli.state.verify import unplaced
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import Config
@@ -373,6 +374,7 @@ class _Collector:
             own_version=__version__,
             checkpoint=_judged(checkpoint),
             containers=len(checkpoint.state.containers) if isinstance(checkpoint, Checkpoint) else 0,
+            unplaced=unplaced(checkpoint.state) if isinstance(checkpoint, Checkpoint) else (),
             in_memory=is_in_memory(str(place)) if there else None,
             free_bytes=machine_files.free_bytes(str(place)) if there else None,
             exporter=self._exporter(),

@@ -173,6 +173,15 @@ def contradictions(
     return found
 
 
+def unplaced(state: State) -> list[tuple[str, str]]:
+    """Each living container that does not have what policy would give it, by name, and why."""
+    return [
+        (named(state.pods, record.key), record.unplaced)
+        for record in state.containers.values()
+        if record.unplaced and record.phase is not Phase.STOPPED
+    ]
+
+
 def live_findings(state: State, node: Node, root: str, *, is_own_tree: bool = False) -> tuple[str, list[str]]:
     """The number of cgroups that were read, and the differences, also of containers that the checkpoint does not know.
 
@@ -428,6 +437,7 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
                     "cgroups": cgroups,
                     "imported": awaiting_agent(checkpoint.state),
                     "findings": found,
+                    "unplaced": dict(unplaced(checkpoint.state)),
                 },
                 indent=2,
             )
@@ -436,6 +446,8 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
     state = checkpoint.state
     for line in found:
         echo(line)
+    for name, why in unplaced(state):
+        echo(f"note: {name} does not have what it asks for: {why}")
     if count := awaiting_agent(state):
         echo(_imported(count))
     verdict = f"{len(found)} finding{'s' * (len(found) != 1)}" if found else "sound"

@@ -383,7 +383,8 @@ def test_whoever_counts_is_told_what_came_of_every_event():
     bench = Bench(node(pool_floor=False), observe=told.append)
     before = bench.handler.state
     bench.ask(create_exclusive(bench))
-    bench.ask(create_exclusive(bench, count=64, number=1))
+    large = pod("large", cpu=64)
+    bench.ask(nri.CreateContainer(large, container(large, cpu=64)))
     bench.checkpoint.failures = 1
     other = pod("other", cpu=2)
     bench.ask(nri.CreateContainer(other, container(other, cpu=2)))

@@ -253,7 +253,7 @@ def test_a_pod_without_resources_of_its_own_returns_what_was_taken_for_its_pool(
 
 def test_it_is_returned_also_where_the_rest_of_the_pod_does_not_fit() -> None:
     life = PodLife(pod_scope(**MEMORY_NONE), *SHARING, part("more", 20), resources=None)
-    life.of = replace(life.of, resources=pod(cpu=6).resources)
+    life.of = replace(life.of, resources=pod(cpu=25).resources)
     started(life, HAS)
     decision = facts_come(life)
     assert (decision.steps[0], life.held) == ("rest-does-not-fit", {"app": "2-5"})

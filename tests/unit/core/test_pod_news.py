@@ -334,3 +334,51 @@ def test_without_policies_that_allocate_facts_place_nothing() -> None:
     life.run("a")
     life.facts_come()
     assert life.held == {}
+
+
+# ----------------------------------------------------------------------------------------------------
+# The pod was resized before its containers were created, or while the agent was away.
+
+
+@pytest.mark.parametrize("options", [{"full_pcpus_only": True}, ONE_NODE])
+def test_a_pod_that_is_resized_before_its_birth_is_judged_by_what_the_kubelet_creates(
+    options: dict[str, object],
+) -> None:
+    on = node(**options)
+    life = Life(on, one("a", 2), one("b", 2), one("c", 2), of=pod(cpu=6))
+    # The object has the new size, which this node refuses; the runtime's total is that of the containers.
+    for asks in (12, 1):
+        rows = (one("a", 2), one("b", 2), one("c", asks))
+        life.run("a", "b", facts=replace(life.facts, containers=rows))
+        assert not life.is_admitted
+    life.run("c", facts=replace(life.facts, containers=rows))
+    assert life.held == {"a": "2-3", "b": "4-5", "c": "6-7"}
+    # The kubelet's own size is published late; then the pod counts as a whole.
+    assert life.facts_come().steps[-1] == "whole-pod"
+
+
+def test_a_size_that_the_kubelet_has_not_allocated_places_none_of_the_rest() -> None:
+    life = Life(node(), one("a", 2), one("b", 2), of=pod(cpu=4))
+    life.run("a")
+    asked = life.facts
+    life.facts = replace(asked, containers=(one("a", 2), one("b", 6)))
+    assert life.facts_come().steps == ("facts",)
+    assert life.held == {"a": "2-3"}
+    life.facts = asked
+    life.facts_come()
+    assert life.held == {"a": "2-3", "b": "4-5"}
+
+
+@pytest.mark.parametrize(
+    ("b", "has", "mark"), [(2, {"a": "2-3", "b": "4-5"}, ""), (20, {"a": "2-3"}, "requested=20")]
+)
+def test_a_container_that_was_resized_while_no_agent_ran_owns_its_cpus_once_facts_come(
+    b: int, has: dict[str, str], mark: str
+) -> None:
+    # The total of the sandbox is that of before the resize, so one container looks like one without limits.
+    life = Life(node(), one("a", 2), one("b", b), of=pod(cpu=3))
+    life.tell(nri.Synchronize((life.of,), (life.message("a"), life.message("b"))))
+    assert life.held == {"a": "2-3"}
+    life.facts_come()
+    assert life.held == has
+    assert mark in life.state.containers[life.message("b").id].unplaced

@@ -1,6 +1,8 @@
 """Resize in place, event by event."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeAlias
 
 import pytest
 
@@ -15,9 +17,10 @@ from nri_plugin.model.options import (
     ReservedMemory,
     SMTOddCounts,
     TopologyManagerPolicy,
+    TopologyManagerScope,
     UncoreCacheFit,
 )
-from nri_plugin.model.records import Allocation
+from nri_plugin.model.records import Allocation, Phase
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
@@ -26,6 +29,7 @@ from tests.builders import GIB, container, cpu_resources, machine, node, pod
 
 POD = pod()
 KEY = "p1/c"
+Happens: TypeAlias = Callable[..., Decision]
 
 
 def running(on: Node, cpu: float = 2, memory: int = 0, state: State | None = None) -> tuple[State, Container]:
@@ -186,7 +190,7 @@ def test_synchronize_tells_how_a_resize_ended(stored: str, expected: str) -> Non
     on = node()
     state, what = running(on)
     state = resize(on, state, what, 4).state
-    listed = replace(what, resources=cpu_resources(2, cpus=stored))
+    listed = replace(what, resources=cpu_resources(len(CPUSet.parse(stored)), cpus=stored))
     after = decide(on, state, nri.Synchronize((POD,), (listed,))).state
     assert (str(held(after).cpus), held(after).resize) == (expected, None)
 
@@ -365,3 +369,148 @@ def test_the_total_of_a_pod_without_exclusive_cpus_is_taken_as_it_is() -> None:
     state = decide(on, State(), nri.RunPodSandbox(whole)).state
     after = decide(on, state, nri.UpdatePodSandbox(whole, resources=cpu_resources(90))).state
     assert after.pods["s"].cpu_milli == 90_000
+
+
+# ----------------------------------------------------------------------------------------------------
+# The container has the new size already: it was started again, or no agent was there.
+
+
+ONE_NODE = {
+    "topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE,
+    "topology_manager_scope": TopologyManagerScope.POD,
+}
+
+
+def limited(cpu: float, memory: int = 0, *, cpus: str = "", mems: str = "") -> Resources:
+    """The amounts of a Guaranteed container, whose limit is its request."""
+    asked = cpu_resources(cpu, memory, cpus=cpus, mems=mems)
+    return replace(asked, cpu_quota_us=round(cpu * 100_000), cpu_period_us=100_000)
+
+
+def started(on: Node, cpu: float, memory: int = 0) -> tuple[State, Container]:
+    """As `running`, with quotas and memory nodes as the runtime stores them."""
+    what = replace(container(POD), resources=limited(cpu, memory))
+    state = State()
+    for event in (nri.RunPodSandbox(POD), nri.CreateContainer(POD, what), nri.StartContainer(POD, what)):
+        state = decide(on, state, event).state
+    mems = str(state.allocations[KEY].mems) if KEY in state.allocations else ""
+    cpus = str(state.desired_cpus(on, state.containers[what.id]))
+    return state, replace(what, resources=limited(cpu, memory, cpus=cpus, mems=mems))
+
+
+def again(on: Node, state: State, what: Container, cpu: float, memory: int = 0) -> Decision:
+    """It ends and is created again with another size."""
+    state = decide(on, state, nri.StopContainer(POD, what)).state
+    fresh = replace(what, id=f"{what.id}-again", resources=limited(cpu, memory))
+    return decide(on, state, nri.CreateContainer(POD, fresh))
+
+
+def found(on: Node, state: State, what: Container, cpu: float, memory: int = 0) -> Decision:
+    """It was resized while no agent was there."""
+    had = what.resources
+    now = replace(what, resources=limited(cpu, memory, cpus=had.cpus, mems=had.mems))
+    return decide(on, state, nri.Synchronize((POD,), (now,)))
+
+
+def marks(state: State) -> list[str]:
+    live = (one for one in state.containers.values() if one.phase is not Phase.STOPPED)
+    return [one.unplaced for one in live if one.unplaced]
+
+
+MISSED = pytest.mark.parametrize("happens", [again, found])
+
+
+@MISSED
+@pytest.mark.parametrize(
+    ("options", "cpu", "asks", "has"),
+    [
+        ({}, 2, 4, "2-5"),
+        (ONE_NODE, 4, 6, "2-7"),
+        ({"full_pcpus_only": True}, 2, 4, "2-5"),
+        ({}, 1.5, 0.5, ""),
+    ],
+)
+def test_a_resize_that_was_missed_is_made_up_for(
+    happens: Happens, options: dict[str, object], cpu: float, asks: float, has: str
+) -> None:
+    on = node(**options)
+    state, what = started(on, cpu)
+    decision = happens(on, state, what, asks)
+    after = decision.state
+    assert decision.refusal is None
+    assert str(after.exclusive) == (has or "")
+    assert marks(after) == []
+    assert new_violations(on, state, nri.StartContainer(POD, what), decision) == []
+
+
+@MISSED
+@pytest.mark.parametrize(
+    ("options", "cpu", "asks", "has", "why"),
+    [
+        (ONE_NODE, 4, 8, "2-5", "to grow beside 2-5 on NUMA nodes 0"),
+        ({"full_pcpus_only": True}, 2, 3, "2-3", "not a multiple of the 2 cpus per core"),
+        ({"strict_uncore_cache": True}, 2, 8, "2-3", "in its uncore cache"),
+        ({}, 4, 2, "2-5", "the 4 it was allocated at its start (2-5) stay"),
+        ({}, 2, 2.5, "2-3", "keeps a whole number of them"),
+        ({}, 2, 20, "2-3", "requested=18, available=12"),
+        ({}, 1.5, 2, "", "runs in the shared pool and stays there"),
+        ({"smt_odd_counts": SMTOddCounts.REJECT}, 2, 3, "2-3", "not a multiple"),
+    ],
+)
+def test_a_missed_resize_that_is_refused_leaves_the_allocation_and_marks_the_container(
+    happens: Happens, options: dict[str, object], cpu: float, asks: float, has: str, why: str
+) -> None:
+    on = node(**options)
+    state, what = started(on, cpu)
+    decision = happens(on, state, what, asks)
+    after = decision.state
+    assert decision.refusal is None, "it was admitted once"
+    assert str(after.exclusive) == has
+    (mark,) = marks(after)
+    assert why in mark
+    twice = happens(
+        on, after, replace(what, id=next(one.id for one in after.containers.values() if one.unplaced)), asks
+    )
+    assert (str(twice.state.exclusive), len(marks(twice.state))) == (has, 1)
+    # An update that asks for nothing changes nothing.
+    same = replace(
+        what, id=what.id if happens is found else f"{what.id}-again", resources=limited(asks, cpus=has)
+    )
+    quiet = decide(on, after, nri.UpdateContainer(POD, same, Resources()))
+    assert (quiet.refusal, str(quiet.state.exclusive)) == (None, has)
+    # The size that it had ends the mark, by a resize as by another start.
+    (record,) = [one for one in after.containers.values() if one.unplaced]
+    now = replace(what, id=record.id, resources=limited(asks, cpus=str(record.stored_cpus)))
+    back = decide(on, after, nri.UpdateContainer(POD, now, limited(cpu)))
+    assert (back.refusal, marks(back.state), str(back.state.exclusive)) == (None, [], has)
+    assert marks(happens(on, after, now, cpu).state) == []
+
+
+@MISSED
+@pytest.mark.parametrize("asks", [2, 3])
+def test_memory_that_is_not_there_is_no_reason_against_a_container_that_was_admitted(
+    happens: Happens, asks: int
+) -> None:
+    on = node(machine(memory=4 * GIB), **ONE_NODE, memory_manager_policy=MemoryManagerPolicy.STATIC)
+    state, what = started(on, 2, 2 * GIB)
+    decision = happens(on, state, what, asks, 6 * GIB)
+    assert decision.refusal is None
+    assert (str(held(decision.state).cpus), held(decision.state).memory) == ("2-3", held(state).memory)
+    assert len(marks(decision.state)) == 1
+
+
+def test_a_request_that_the_runtime_cannot_tell_is_no_other_size() -> None:
+    on = node()
+    state, what = started(on, 2)
+    untold = replace(what, resources=Resources(cpu_shares=262144, cpus="2-3"))
+    after = decide(on, state, nri.Synchronize((POD,), (untold,))).state
+    assert (str(held(after).cpus), marks(after)) == ("2-3", [])
+
+
+def test_a_container_with_an_annotation_that_is_refused_is_left_alone() -> None:
+    on = node(annotation_namespaces=frozenset({"default"}))
+    state, what = started(on, 2)
+    odd = replace(POD, annotations={"nri-pin/exclusive-cpus.container.c": "2"})
+    now = replace(what, resources=limited(4, cpus="2-3"))
+    after = decide(on, state, nri.Synchronize((odd,), (now,))).state
+    assert str(held(after).cpus) == "2-3"

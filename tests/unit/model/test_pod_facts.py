@@ -253,7 +253,7 @@ def test_the_whole_pod_is_placed_by_facts_where_the_runtime_tells_no_total() -> 
 
 def test_the_total_counts_init_containers_sidecars_and_whole_cpus_as_the_kubelet_does() -> None:
     told = pod(cpu=9.5)
-    rows = one("mesh", 2, SIDECAR), one("setup", 4, INIT), one("one", 2), one("two", 1.5)
+    rows = one("mesh", 2, SIDECAR), one("setup", 4, INIT), one("one", 2), one("two", 5.5)
     assert Play(in_pod_scope(), *rows, of=told, informed=False).create("mesh").refusal is not None
     play = Play(in_pod_scope(), *rows, of=told)
     for row in rows:
