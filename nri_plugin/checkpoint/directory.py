@@ -1,7 +1,6 @@
 """The state directory: who may write to it, whether it can be written at all, and its making; how root replaces a file."""
 
 import os
-import secrets
 import stat
 from contextlib import suppress
 from pathlib import Path
@@ -83,7 +82,7 @@ def replace_file(
     require_own_place(path)
     folder, name = os.path.split(os.path.abspath(path))
     # A runtime passes over names that begin with a dot, also one that a crash leaves.
-    new = os.path.join(folder, f".{name}.{secrets.token_hex(8)}")
+    new = os.path.join(folder, f".{name}.{os.urandom(8).hex()}")
     group = -1
     with suppress(FileNotFoundError):
         if like:

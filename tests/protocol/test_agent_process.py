@@ -52,7 +52,8 @@ REPORT_WRITERS = """
 import os, sys
 report = os.open(sys.argv.pop(), os.O_WRONLY | os.O_CREAT)
 def hear(event, arguments):
-    if event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+    is_named = event == "open" and isinstance(arguments[0], str)  # not a descriptor that was opened by name
+    if is_named and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
         os.write(report, f"{arguments[0]}\\n".encode())
 sys.addaudithook(hear)
 from nri_plugin.__main__ import main
