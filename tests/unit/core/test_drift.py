@@ -224,3 +224,24 @@ def test_the_first_pod_brings_the_slices() -> None:
 def test_where_cgroups_are_not_written_nothing_comes() -> None:
     elsewhere = node_of(effect=Effect.UPDATE)
     assert new_targets(elsewhere, State(), STATE) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("parent", "effective", "desired"),
+    [
+        ("podx", "0-7", "0-3,6-7"),
+        ("podx", "4-7", "6-7"),
+        ("podx", "4-5", "0-3,6-7"),  # it has no CPU of the pool
+        ("podx", "0-3", ""),
+        ("podg", "4-5", ""),  # the next instance of the container that holds them
+        ("podg", "3-5", "3"),
+    ],
+)
+def test_a_container_that_is_not_known_keeps_off_exclusive_cpus_of_others(
+    parent: str, effective: str, desired: str
+) -> None:
+    target = Target(CgroupRef(f"/kubepods/{parent}", f"/kubepods/{parent}/new"), "new")
+    found = drifts(NODE, STATE, [Observed(target, None, CPUSet.parse(effective))])
+    assert [(str(one.desired), one.cause) for one in found] == (
+        [(desired, Cause.NEVER_TOLD)] if desired else []
+    )

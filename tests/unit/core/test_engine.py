@@ -359,6 +359,25 @@ def test_where_nothing_is_reserved_the_last_cpus_are_refused_with_that_reason() 
     assert "the last CPUs of the shared pool, and none are reserved" in str(decision.refusal)
 
 
+@pytest.mark.parametrize(
+    ("offline", "unreachable", "why"),
+    [
+        ("0-1", "", "reserved CPUs 0-1 are offline"),
+        ("0-1", "0-1", "the cgroup above the pods does not have the reserved CPUs 0-1"),
+    ],
+)
+def test_the_last_reachable_cpus_are_refused_with_what_the_reserved_ones_are(
+    offline: str, unreachable: str, why: str
+) -> None:
+    small = machine(nodes=1, cores=2)
+    left = small.online - CPUSet.parse(offline)
+    on = node(
+        replace(small, online=left, offline=CPUSet.parse(offline), unreachable=CPUSet.parse(unreachable))
+    )
+    decision = create(on, EMPTY, pod("b"), container(pod("b"), cpu=2))
+    assert f"the last CPUs of the shared pool, and {why}" in str(decision.refusal)
+
+
 def test_closer_numa_nodes_are_chosen_when_told_to() -> None:
     rows = [(cpu, cpu, 0, cpu // 2, 0) for cpu in range(8)]
     near = {0: [10, 30, 30, 30], 1: [30, 10, 30, 30], 2: [30, 30, 10, 11], 3: [30, 30, 11, 10]}

@@ -567,3 +567,11 @@ def test_a_container_that_runs_keeps_its_cpus_against_a_pod_of_which_nothing_run
     assert decision.state.allocations["p2/c"].cpus == cpus("4-5")
     assert life.held == {"app": "2-3"}
     assert life.state.pods["p1"].is_admitted, "app has what it had"
+
+
+def test_the_refusal_of_a_later_container_leaves_the_rules_of_a_found_pod_open() -> None:
+    life = PodLife(pod_scope(**MEMORY_NONE), *SHARING, part("more", 20), resources=None)
+    life.of = replace(life.of, resources=pod(cpu=25).resources)
+    started(life, HAS)
+    assert life.create("more").refusal is not None
+    assert (life.state.pods["p1"].regime, life.held["app"]) == (Regime.FOUND, "2-5")
