@@ -19,6 +19,7 @@ from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.core.drift import Target
 from nri_plugin.core.pool import pins
+from nri_plugin.core.reuse import live_keys
 from nri_plugin.host.cgroup import ContainerCgroup, container_at, is_kubelet_folder, is_told
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.process.logs import say
@@ -34,10 +35,11 @@ FOLDERS = 16
 AGAIN_S, LONGEST_AGAIN_S = 0.002, 0.1
 """Seconds until the next look at cgroups that are new; doubled each time."""
 
-SANDBOX_S = 0.8
-"""Seconds in which the only cgroup of an unknown pod is taken for a sandbox: the runtime reports one after its start."""
+SANDBOX_S = 10.0
+"""Seconds in which the only cgroup of a pod is taken for a sandbox, its first or a new one. The runtime reports it after its
+start, on a slow node seconds later, and the process in it only waits."""
 
-FRESH_S = 1.5
+FRESH_S = 12.0
 """Seconds for which a cgroup is new. One without a process until then is left to the sweep."""
 
 
@@ -153,7 +155,7 @@ class UntoldContainers:
         cpusets = self._handler.cpusets
         if not cpusets.has_processes(one):
             return False
-        if age_s >= SANDBOX_S or one.pod_uid in self._handler.state.pods:
+        if age_s >= SANDBOX_S or live_keys(self._handler.state, one.pod_uid):
             return True
         return len(cpusets.containers_in(os.path.dirname(one.path))) > 1
 
