@@ -19,8 +19,13 @@ _DRIFT = (
 _SYSTEMD_S = re.compile(
     r" WARNING cpuset drifted and was repaired name=kubepods\S* .*cause=(files-gone|never-set)"
 )
+_UNREACHABLE = "the cgroup above the pods does not have all online CPUs"
 _DIFFERS = "effective cpuset differs from the desired one"
-_BROUGHT_BY = {"online": (*_MACHINE, _DIFFERS), "drift": _DRIFT, "foreign": (_DIFFERS,)}
+_BROUGHT_BY = {
+    "online": (*_MACHINE, _DIFFERS),
+    "drift": _DRIFT,
+    "foreign": (*_MACHINE, _UNREACHABLE, _DIFFERS),
+}
 
 
 def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused: Iterable[str]) -> list[str]:
