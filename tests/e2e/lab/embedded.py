@@ -6,6 +6,7 @@ from typing import Any
 
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.options import SMTOddCounts
+from nri_plugin.simulator.scenario.faults import settled_writes
 from nri_plugin.simulator.scenario.player import Player
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
@@ -54,6 +55,8 @@ def play_embedded(scenario: Scenario, text: str) -> Played:
                 if not isinstance(step, Say):
                     outcome = player.play(step)
                     problems += [f"{scenario.file}:{step.line}: {text}" for text in outcome.problems]
+                if _changes(step):
+                    settled_writes(node)  # the agent writes some files after its answer
                 pictures.append(_picture(node, player))
             problems += _complaints(scenario, node, pictures)
     except NriPinError as error:
@@ -69,6 +72,11 @@ def _complaints(scenario: Scenario, node: ScenarioNode, pictures: list[Json]) ->
     refused = {key for picture in pictures for key in picture["refused"]}
     said = complaints(node.places.log.read_text("utf-8", "replace").splitlines(), steps, refused)
     return [f"{scenario.file}: the agent complained: {line}" for line in said]
+
+
+def _changes(step: Step) -> bool:
+    """Whether cpusets may be others after it."""
+    return not isinstance(step, Expect | Logged | Measure | Say | Spin)
 
 
 def _asks_a_kernel(step: Step) -> bool:
