@@ -3,7 +3,6 @@
 from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
-from sys import intern
 
 import pytest
 
@@ -138,7 +137,7 @@ def test_ninety_pods_of_the_largest_environment_are_listed_in_little(tmp_path: P
 def test_the_facts_of_a_pod_with_many_containers_are_kept_in_their_bounds(tmp_path: Path) -> None:
     count = bounds.FACTS_CONTAINERS
     of = pod("8a1b5f5e-7c5b-4a53-9a59-4f8f0d6f7a11", "Guaranteed")
-    names = [intern(f"{number:04}{'c' * 59}") for number in range(count)]  # as the reader of facts does
+    names = [bounds.name(f"{number:04}{'c' * 59}") for number in range(count)]  # as the reader of facts does
     amounts = [
         Amounts(number + 1, number + 1, number + 1000, number + 1000, (("hugepages-2Mi", number + 1000),))
         for number in range(count)

@@ -11,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nri_plugin.host.cgroup import TOP
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
@@ -197,6 +198,8 @@ class Life(RuleBasedStateMachine):
             stored[key] == str(state.allocation_of(state.containers[key]).cpus)
             for key in exclusive
             if key not in older.containers
+            # The checkpoint may be older than a loss of it, after which the container was placed elsewhere.
+            or older.allocation_of(older.containers[key]) != state.allocation_of(state.containers[key])
         )
         self.last_saved = None
         if not told:
@@ -229,13 +232,13 @@ class Life(RuleBasedStateMachine):
         """To a container, its pod or a slice above.
 
         On v1 only to containers: a parent is as wide as its children, and where it is narrower than what is to
-        come there, the kernel lets no runtime create that.
+        come there, the kernel lets no runtime create that. What is written above the slices is an administrator's limit.
         """
         online = self.machine.topology.online
         wanted = CPUSet.from_ids(cpus) & online or online
         containers = [record.names.path for record in self.runtime.records() if record.has_cgroup]
         is_v1 = self.node.tree.version == 1
-        paths = containers if is_v1 else [path for path in self.node.tree if path]
+        paths = containers if is_v1 else [path for path in self.node.tree if path and not TOP.fullmatch(path)]
         self.node.agent.sweep()  # as before a restart: a cgroup above may miss CPUs that were released since
         before = self.running()
         with suppress(CgroupWriteError):

@@ -42,6 +42,7 @@ pods:
     containers: {{main: {{cpu: 2, memory: 1Gi}}}}
   - {{pod: e/large, cpu: 11, memory: 1Gi}}
   - {{pod: e/huge, count: 3, cpu: 7, memory: 9Gi}}
+  - {{pod: e/too-large, cpu: 90, memory: 1Gi}}
 """
 LIFE = """\
   - run: late/one

@@ -42,8 +42,12 @@ class Played:
     limitation: str = ""
 
 
-def play_embedded(scenario: Scenario, text: str) -> Played:
-    """Play on the machine described by `text`, which is the one a guest would be given."""
+def play_embedded(scenario: Scenario, text: str, *, is_compared: bool = False) -> Played:
+    """Play on the machine described by `text`, which is the one a guest would be given.
+
+    Where the pictures are compared with those of a guest, each is taken when the agent has written all: it writes some
+    files after its answer.
+    """
     began = time.monotonic()
     pictures: list[Json] = []
     problems: list[str] = []
@@ -55,8 +59,8 @@ def play_embedded(scenario: Scenario, text: str) -> Played:
                 if not isinstance(step, Say):
                     outcome = player.play(step)
                     problems += [f"{scenario.file}:{step.line}: {text}" for text in outcome.problems]
-                if _changes(step):
-                    settled_writes(node)  # the agent writes some files after its answer
+                if is_compared and _changes(step):
+                    settled_writes(node)
                 pictures.append(_picture(node, player))
             problems += _complaints(scenario, node, pictures)
     except NriPinError as error:

@@ -115,7 +115,8 @@ def perform_embedded(asked: Session) -> tuple[list[Cell], GuestMachine, list[dic
 
 def _embedded(asked: Session, word: str, scenario: Scenario, guest: GuestMachine) -> Played:
     driver = Driver.SYSTEMD if asked.column.systemd else Driver.CGROUPFS
-    played = play_embedded(replace(scenario, runtime=asked.column.embedded, driver=driver), guest.text)
+    chosen = replace(scenario, runtime=asked.column.embedded, driver=driver)
+    played = play_embedded(chosen, guest.text, is_compared=True)
     say(f"  {word}: embedded {played.seconds:.1f} s, {len(played.problems)} problems")
     for problem in played.problems:
         say(f"    {problem}")
