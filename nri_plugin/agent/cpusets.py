@@ -367,7 +367,7 @@ class PartitionWriter:
     Args:
         cgroups: the tree.
         partitions: those that the agent has made on this node.
-        is_v1: whether the kernel takes CPUs that go offline out of every cgroup for good.
+        is_v1: whether the kernel takes CPUs that go offline out of every cgroup until they are written again.
     """
 
     def __init__(self, cgroups: WritableCgroups, partitions: Partitions, *, is_v1: bool = False) -> None:

@@ -50,7 +50,7 @@ def require_own_place(path: str) -> None:
     """Refuse to let root write where another user can put a link, or another directory, in the way.
 
     Raises:
-        HostError: somebody else can change a directory above the file.
+        HostError: another user can change a directory above the file.
     """
     folder = Path(os.path.abspath(path)).parent
     for place in (folder, *folder.parents, folder.resolve(), *folder.resolve().parents):

@@ -3,7 +3,7 @@
 A pod is set to Failed only while every app container of it waits; init containers may have run. Three programs have to agree:
 
 1. The agent, which knows what runs. The exporter asks it to reject the pod; from then on it admits no container of the pod, also
-   where the exporter is late or the agent starts anew. A pod of which a container lives is not rejected.
+   where the exporter is late or the agent is restarted. A pod of which a container lives is not rejected.
 2. The API server. One patch of `pods/status` sets phase, reason and message. It names the version that was read, so a pod that
    changes meanwhile is read again.
 3. The kubelet. It takes a changed status alone for its own old news, starts no sync, and its status manager writes its own status

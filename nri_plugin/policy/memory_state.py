@@ -5,7 +5,7 @@ memory that the ended init containers of a pod leave to its later containers.
 
 Differs: the kubelet keeps a NUMA node in the group of the last block on it, also where that block is of a pod that
     was refused or has ended, as long as another block is there; here: the groups follow from the blocks of the
-    pods that run. Why: nobody holds such a group, and requests that fit would be bound elsewhere or refused.
+    pods that run. Why: no pod holds such a group, and requests that fit would be bound elsewhere or refused.
     Option: none.
 
 Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (updatePodReusableMemory,

@@ -119,7 +119,7 @@ def _setting(view: NodeView, unit: str) -> tuple[CPUSet, FileLine]:
         for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
             if found := _AFFINITY.match(line):
                 cpus = _parsed(",".join(_RANGES.findall(found[1]))) or NO_CPUS
-                # Several lines add up, and an empty one begins anew.
+                # Several lines add up, and an empty one begins again.
                 mask = mask | cpus if found[1].strip() else NO_CPUS
                 place = FileLine(path, number) if mask else NOWHERE
     return mask, place
