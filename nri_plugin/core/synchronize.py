@@ -9,6 +9,7 @@ container that runs on exclusive CPUs was given them later, so it keeps them, an
 which no container runs has ended.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -265,15 +266,22 @@ def _has_grown(node: Node, state: State, record: ContainerRecord, container: Con
 def _resized_meanwhile(node: Node, before: State, after: State, listed: Mapping[str, Container]) -> State:
     """The state in which allocations have the sizes that their running containers have; those that cannot are marked."""
     changed_records = {}
+    instances = Counter(one.key for one in after.containers.values() if one.phase is not Phase.STOPPED)
     for record in after.containers.values():
         held, former = after.allocations.get(record.key), before.containers.get(record.id)
         # Only a limit tells that a container without an allocation was resized.
         is_as_before = former is not None and former.limit_milli == record.limit_milli and not record.unplaced
         if record.phase is Phase.STOPPED or (held is None and (former is None or is_as_before)):
             continue
+        if instances[record.key] > 1:
+            continue  # a runtime that crashed gave the name twice, and the allocation is that of one of them
+        if held is not None and record.stored_cpus and record.stored_cpus != held.cpus:
+            continue  # a runtime that restarted may have forgotten the last update, its size as well as its CPUs
         request = _request(node, after.pods[record.pod_uid], listed[record.id])
         if request is None:
             continue
+        if held is not None and held.grown and (request.cpu_milli or 0) < held.cpu_milli:
+            continue  # the same: it keeps its CPUs until the kubelet asks again for fewer
         is_marked = former is not None and former.unplaced and former.limit_milli == record.limit_milli
         if is_marked and held is not None and request.cpu_milli != held.cpu_milli:
             continue  # the agent was there; a restart of it changes nothing

@@ -514,3 +514,29 @@ def test_a_container_with_an_annotation_that_is_refused_is_left_alone() -> None:
     now = replace(what, resources=limited(4, cpus="2-3"))
     after = decide(on, state, nri.Synchronize((odd,), (now,))).state
     assert str(held(after).cpus) == "2-3"
+
+
+def test_a_size_that_the_runtime_has_forgotten_moves_nothing() -> None:
+    on = node()
+    state, what = running(on)
+    state, _ = done(on, resize(on, state, what, 6), what, 6)
+    # CRI-O lost the update at its restart: shares and cpuset are those of the creation, at each restart of the agent.
+    for _ in range(2):
+        state = decide(on, state, nri.Synchronize((POD,), (what,))).state
+        assert (str(held(state).cpus), marks(state)) == ("2-7", [])
+    # Its cpuset was written again since, and its shares were not.
+    state = decide(
+        on, state, nri.Synchronize((POD,), (replace(what, resources=cpu_resources(2, cpus="2-7")),))
+    ).state
+    assert (str(held(state).cpus), marks(state)) == ("2-7", [])
+
+
+@pytest.mark.parametrize("asks", [1, 6])
+def test_a_second_instance_of_a_name_does_not_resize_the_first(asks: int) -> None:
+    on = node()
+    state, what = running(on)
+    state, what = done(on, resize(on, state, what, 4), what, 4)
+    # A runtime that crashed lost the container, which still runs, and gave its name again.
+    second = replace(what, id="second", resources=cpu_resources(asks))
+    after = decide(on, state, nri.Synchronize((POD,), (what, second))).state
+    assert str(held(after).cpus) == "2-5"
