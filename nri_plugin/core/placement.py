@@ -690,13 +690,13 @@ def _count_found(node: Node, request: ContainerRequest, has: int) -> int:
 def _must_be_own(node: Node, request: ContainerRequest, cpus: CPUSet) -> bool:
     """Whether a container that asks for another number of CPUs cannot be in a shared pool: each has reserved CPUs.
 
-    It was resized, and that was refused (`nri_plugin.core.resize`).
+    It was resized, and that was refused (`nri_plugin.core.resize`), or facts that came later say that it shares.
     """
     options = node.options
     is_static = options.cpu_manager_policy is CPUManagerPolicy.STATIC
     if not is_static or options.strict_cpu_reservation or gives_wholes(options):
         return False
-    is_whole = request.qos is QOSClass.GUARANTEED and bool(request.cpu_milli) and not request.pod_level
+    is_whole = request.qos is QOSClass.GUARANTEED and bool(request.cpu_milli)
     return is_whole and bool(cpus and node.reserved) and cpus.isdisjoint(node.reserved)
 
 
