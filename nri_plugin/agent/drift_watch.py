@@ -283,7 +283,7 @@ class DriftWatch:
     def look_at_untold(self) -> None:
         """Check the containers of `include` now: CPUs of the shared pool may have become exclusive."""
         for target in self._untold:
-            self._pacing.forget(target)  # nobody has undone the former repair
+            self._pacing.forget(target)  # no other writer has undone the former repair
             self._waiting.pop(target, None)
         self._enqueue(self._untold, "sweep")
 

@@ -66,7 +66,7 @@ def replace_file(
 ) -> None:
     """Make `data` the content of a file, as a whole: after a crash it has the old content or the new.
 
-    A link of that name is replaced, not followed, and nobody else gets the file.
+    A link of that name is replaced, not followed, and the file keeps belonging to this user.
 
     Args:
         path: of the file.

@@ -268,7 +268,7 @@ def _admitted(
     if not kept:
         request, kept = shares_on(state, request)
     placed = admit(node, state, pod, request, dict(devices))
-    return replace(placed, unresized=kept or placed.unresized) if isinstance(placed, Placement) else placed
+    return replace(placed, unresized=kept) if kept and isinstance(placed, Placement) else placed
 
 
 def has_uncounted_devices(known: InformedCreate) -> bool:

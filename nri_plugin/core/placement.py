@@ -362,7 +362,7 @@ def _proven_inits(question: Question) -> tuple[str, ...] | None:
     """Ended containers of a pod without facts that are init containers for sure; None where that cannot be told.
 
     Beside them, this container and those that live would ask for more than their pod does. So they have ended before these
-    start, and their pod needs nothing of them any more. What nobody takes over would be missing to other pods: the
+    start, and their pod needs nothing of them any more. What no container takes over would be missing to other pods: the
     scheduler counts the larger of init containers and others, not both.
     """
     state, pod, request = question.state, question.pod, question.request

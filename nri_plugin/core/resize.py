@@ -36,7 +36,7 @@ from nri_plugin.core.requests import (
     stored_cpus,
     with_late_facts,
 )
-from nri_plugin.core.reuse import is_plain_init
+from nri_plugin.core.reuse import is_plain_init, live_keys
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.frozen import changed
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
@@ -110,7 +110,8 @@ def followed(node: Node, state: State, request: ContainerRequest) -> tuple[State
     """Resize an allocation whose container has another size already: it was created again, or resized without an agent.
 
     The rules are those of a resize in place. What they refuse is no reason against a container that was admitted: it keeps
-    its allocation, as if the resize had been refused in time.
+    its allocation, as if the resize had been refused in time. While an instance of it lives, it gives no CPUs back: the
+    runtime may have forgotten that it had grown, or given its name twice. The kubelet asks again for fewer.
 
     Args:
         node: the node.
@@ -140,21 +141,23 @@ def followed(node: Node, state: State, request: ContainerRequest) -> tuple[State
     # Memory that another container of the pod took over is no resize (`nri_plugin.core.reuse`).
     is_known = not _may_have_passed_on(state, request.key)
     asked = request if is_known else replace(request, memory_bytes=memory)
+    former = replace(
+        request,
+        cpu_milli=held.cpu_milli,
+        memory_bytes=memory if is_known and memory else request.memory_bytes,
+        wanted_exclusive=len(held.cpus) if request.wanted_exclusive else 0,
+    )
     try:
         if request.cpu_milli == held.cpu_milli:
             size = _with_memory(node, state, held, asked)
         else:
             size = _size_after(node, state, held, asked, exclusive_count(node, request))
     except AdmissionError as error:
-        former = replace(
-            request,
-            cpu_milli=held.cpu_milli,
-            memory_bytes=memory if is_known and memory else request.memory_bytes,
-            wanted_exclusive=len(held.cpus) if request.wanted_exclusive else 0,
-        )
         return state, former, str(error)
     if size == size_of(held):
         return state, request, ""
+    if not held.cpus <= size.cpus and request.key in live_keys(state, request.pod_uid):
+        return state, former, ""
     after = replace(held, cpus=size.cpus, grown=size.grown, cpu_milli=size.cpu_milli, memory=size.memory)
     return state.with_allocation(request.key, after), request, ""
 

@@ -280,8 +280,6 @@ def _resized_meanwhile(node: Node, before: State, after: State, listed: Mapping[
         request = _request(node, after.pods[record.pod_uid], listed[record.id])
         if request is None:
             continue
-        if held is not None and held.grown and (request.cpu_milli or 0) < held.cpu_milli:
-            continue  # the same: it keeps its CPUs until the kubelet asks again for fewer
         is_marked = former is not None and former.unplaced and former.limit_milli == record.limit_milli
         if is_marked and held is not None and request.cpu_milli != held.cpu_milli:
             continue  # the agent was there; a restart of it changes nothing

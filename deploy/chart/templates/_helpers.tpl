@@ -65,7 +65,7 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 {{- end -}}
 
-{{/* The agent writes into the folder of its state, so it is nobody else's folder */}}
+{{/* The agent writes into the folder of its state, so no other program may use that folder */}}
 {{- define "nri-pin.checkPaths" -}}
 {{- $paths := dict "agent.hostPaths.stateDir" .Values.agent.hostPaths.stateDir "agent.hostPaths.nriSocketDir" .Values.agent.hostPaths.nriSocketDir -}}
 {{- $system := "^/((etc|usr|bin|sbin|lib|lib32|lib64|boot|dev|proc|sys|root|home)(/.*)?|[^/]+|var/[^/]+|(var/)?run/(systemd|containerd|crio|docker|user|dbus|udev)(/.*)?|var/lib/(kubelet|containerd|containers|docker|etcd|cni)(/.*)?)/?$" -}}

@@ -255,7 +255,7 @@ def _unplaced(seen: AgentEvidence) -> Finding | None:
     more = f" (and {len(seen.unplaced) - 1} more)" if len(seen.unplaced) > 1 else ""
     return to_do(
         f"{name}{more} does not have what it asks for: {why}",
-        "delete such a pod once there is room, so that it is placed anew; state verify names all of them",
+        "delete such a pod once there is room, so that it is placed again; state verify names all of them",
         "nri-pin state verify",
     )
 

@@ -28,7 +28,7 @@ class Distribution:
     Attributes:
         name: as people say.
         folder: holds everything of it.
-        config: containerd's main file, which is written anew at each start.
+        config: containerd's main file, which is written again at each start.
         templates: by format version: the file that people edit; version 0 is any.
         base: the first line of a new template; empty where there always is one.
         runtime_units: of systemd, one of which runs containerd.
@@ -147,7 +147,7 @@ class NRISettings:
         systemd_cgroup: the driver of pods' cgroups; None where nothing is written.
         format_version: of containerd's file; 0 where there is none.
         is_disabled_as_plugin: containerd's `disabled_plugins` names NRI.
-        distribution: writes the main file anew at each start; None where people write it.
+        distribution: writes the main file again at each start; None where people write it.
         distribution_unit: the unit of the distribution that runs the runtime.
         template: the file to edit in its place; empty without a distribution.
         has_template: it is there, and places of settings are in it.

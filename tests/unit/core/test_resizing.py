@@ -531,7 +531,7 @@ def test_a_size_that_the_runtime_has_forgotten_moves_nothing() -> None:
     assert (str(held(state).cpus), marks(state)) == ("2-7", [])
 
 
-@pytest.mark.parametrize("asks", [1, 6])
+@pytest.mark.parametrize("asks", [1, 2, 6])
 def test_a_second_instance_of_a_name_does_not_resize_the_first(asks: int) -> None:
     on = node()
     state, what = running(on)
@@ -540,3 +540,7 @@ def test_a_second_instance_of_a_name_does_not_resize_the_first(asks: int) -> Non
     second = replace(what, id="second", resources=cpu_resources(asks))
     after = decide(on, state, nri.Synchronize((POD,), (what, second))).state
     assert str(held(after).cpus) == "2-5"
+    created = decide(
+        on, state, nri.CreateContainer(POD, replace(second, resources=cpu_resources(asks)))
+    ).state
+    assert CPUSet.parse("2-5") <= held(created).cpus
