@@ -35,11 +35,11 @@ FOLDERS = 16
 AGAIN_S, LONGEST_AGAIN_S = 0.002, 0.1
 """Seconds until the next look at cgroups that are new; doubled each time."""
 
-SANDBOX_S = 10.0
+SANDBOX_S = 60.0
 """Seconds in which the only cgroup of a pod is taken for a sandbox, its first or a new one. The runtime reports it after its
-start, on a slow node seconds later, and the process in it only waits."""
+start, on a node whose disk stalls more than ten seconds later, and the process in it only waits."""
 
-FRESH_S = 12.0
+FRESH_S = 62.0
 """Seconds for which a cgroup is new. One without a process until then is left to the sweep."""
 
 
