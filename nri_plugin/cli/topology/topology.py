@@ -24,7 +24,6 @@ from nri_plugin.simulator.machine.machine import shipped
 from nri_plugin.simulator.machine.source import (
     MachineKind,
     SourcedMachine,
-    converted,
     live_machine,
     read_machine,
 )
@@ -55,8 +54,7 @@ synthetic string of hwloc, and fields for what the string cannot say:
     - {resource: nvidia.com/gpu, count: 4, nodes: 0}
   links:
     - {resource: nvidia.com/gpu, weight: nvlink, groups: [[0, 3], [1, 2]]}
-Levels nest in the order written, from the outside in. --convert writes
-descriptions of earlier releases ("2 sockets, 4 cores each") in this form.
+Levels nest in the order written, from the outside in.
 """
 LIVE = "/"
 
@@ -71,7 +69,6 @@ LIVE = "/"
     "--state", metavar="FILE", help="A checkpoint, or its directory; by default the agent's own on this node."
 )
 @click.option("--list", "wants_list", is_flag=True, help="List the machines that come with nri-pin.")
-@click.option("--convert", "wants_conversion", is_flag=True, help="Print an old description in today's form.")
 @format_option("text", "json", "svg")
 def command(
     name: str | None,
@@ -79,7 +76,6 @@ def command(
     root: str | None,
     state: str | None,
     wants_list: bool,
-    wants_conversion: bool,
     output_format: str,
 ) -> None:
     """Show sockets, NUMA nodes, caches, cores and CPUs, and the containers that own them.
@@ -94,11 +90,6 @@ def command(
         if output_format == "svg" or state is not None:
             raise click.UsageError("--list prints names, as text or json, and takes no --state")
         _print(_list(output_format, shutil.get_terminal_size().columns))
-        return
-    if wants_conversion:
-        if root is not None or state is not None or sum(sources) == 0:
-            raise click.UsageError("--convert takes a description, and neither --root nor --state")
-        echo(converted(name or machine or "").removesuffix("\n"))
         return
     view = _view(name if machine is None else machine, root, state)
     if output_format == "json":

@@ -32,7 +32,6 @@ from nri_plugin.config import yaml_tree
 from nri_plugin.config.values import one_of, unknown
 from nri_plugin.config.yaml_tree import Place, Scalar, Section, Value
 from nri_plugin.model import bits
-from nri_plugin.simulator.machine import old_language
 from nri_plugin.simulator.machine.devices import (
     DeviceLink,
     PlacedDevice,
@@ -133,7 +132,7 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
     """Read the description of a machine.
 
     Args:
-        text: see the head of this module; or a description in the language of earlier releases.
+        text: see the head of this module.
         name: the machine's name.
         source: the file named in errors; `name` if empty.
 
@@ -141,9 +140,6 @@ def parse(text: str, name: str = "machine", source: str = "") -> Description:
         ConfigError: names file, line and column, what is expected and what was found.
     """
     source = source or name
-    if old_language.is_old(text):
-        old_language.note(source)
-        text = old_language.convert(text, source)
     first = text.lstrip().partition("\n")[0]
     section = _top(text, source)
     given = section.entries

@@ -280,20 +280,6 @@ def read_machine(word: str) -> SourcedMachine:
     return machine_from(_read(word), name, _stem(word))
 
 
-def converted(word: str) -> str:
-    """The description in a file of an earlier release, in today's form.
-
-    Raises:
-        ConfigError: the file cannot be read, or its description is not in the old language.
-    """
-    from nri_plugin.simulator.machine import old_language
-
-    text = _unpacked(_read(word), word).decode("utf-8", "replace")
-    if not old_language.is_old(text):
-        raise ConfigError(word, "is not in the language of earlier releases; there is nothing to convert")
-    return old_language.convert(text, word)
-
-
 def live_machine(root: str = "/") -> SourcedMachine:
     """The machine whose `sys` and `proc` are below a directory.
 

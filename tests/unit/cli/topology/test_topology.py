@@ -244,13 +244,3 @@ def test_of_very_many_in_the_shared_pool_the_first_are_named(tmp_path: Path) -> 
         )
         == 30
     )
-
-
-def test_an_old_description_is_converted(tmp_path: Path) -> None:
-    file = tmp_path / "old.txt"
-    file.write_text("# Mine\n2 sockets, 4 cores each\noffline 3\n")
-    new = "# Mine\ntopology: pack:2 numa:1 l3:1 core:4 pu:1\noffline: 3\n"
-    assert run(str(file), "--convert").stdout == new
-    file.write_text(new)
-    assert "is not in the language of earlier releases" in str(run(str(file), "--convert").exception)
-    assert run("--convert").exit_code == 2

@@ -100,7 +100,7 @@ def test_a_dash_reads_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_mark_of_byte_order_is_passed_over() -> None:
-    assert len(machine_from(b"\xef\xbb\xbf1 core", "f", "f").topology.online) == 1
+    assert len(machine_from(b"\xef\xbb\xbfpack:1 core:1 pu:1", "f", "f").topology.online) == 1
 
 
 @pytest.mark.parametrize(
