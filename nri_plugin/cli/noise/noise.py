@@ -5,19 +5,15 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import click
 
-from nri_plugin.cli.doctor.view import is_in_pod
-from nri_plugin.cli.noise import probe as probing
 from nri_plugin.cli.noise.meter import NoiseMeter, NoiseReading, measured, noise_between
 from nri_plugin.cli.noise.text import MeasuredContainer, facts, overview, report
 from nri_plugin.cli.output import NARROW, columns, cut, echo, format_option, waiting, wants_colour
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import (
-    FailedError,
     WrongUsageError,
     cgroup_root_here,
     cgroup_root_option,
@@ -26,7 +22,6 @@ from nri_plugin.cli.state.source import (
 from nri_plugin.cli.top.model import Sample, TopFeed
 from nri_plugin.cli.top.screen import CUT, Screen, Text
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.sets import CPUSet
 
 EXAMPLES = """\b
 Examples:
@@ -34,8 +29,6 @@ Examples:
   nri-pin noise shop/web-0/app --for 30s   sources, causes, what would end them
   nri-pin noise web-0/app --live
   nri-pin noise -o json | jq '.containers[] | {container, totals}'
-  nri-pin noise --probe-manifest --cpus 2 > probe.yaml
-  kubectl logs nri-pin-probe | nri-pin noise --probe-result -
 
 \b
 DEVICE     interrupts of devices
@@ -85,34 +78,6 @@ class Duration(click.ParamType[float]):
     help="The directory that holds the node's proc.  [default: each file from /host if it is there, else from /]",
 )
 @cgroup_root_option
-@click.option(
-    "--probe", is_flag=True, help="In a pod: measure gaps on its own CPUs by a busy reader of the clock."
-)
-@click.option("--probe-manifest", is_flag=True, help="Print the manifest of a pod that does that.")
-@click.option("--probe-result", metavar="FILE", help="Show the log of such a pod; - is standard input.")
-@click.option(
-    "--cpus",
-    "cpu_count",
-    type=click.IntRange(1, 4096),
-    metavar="COUNT",
-    help="With --probe: refuse unless the container has just so many CPUs; with --probe-manifest: request so many.  "
-    "[default: 1]",
-)
-@click.option(
-    "--threshold-us",
-    type=click.IntRange(1, 1_000_000),
-    default=5,
-    show_default=True,
-    metavar="COUNT",
-    help="Microseconds; shorter gaps between two reads of the clock are not counted.",
-)
-@click.option(
-    "--image",
-    default=probing.DEFAULT_IMAGE,
-    show_default=True,
-    metavar="IMAGE",
-    help="The agent's image in your registry, for --probe-manifest.",
-)
 @format_option("text", "wide", "json")
 def command(
     container: str,
@@ -122,44 +87,25 @@ def command(
     state_dir: str,
     root: str | None,
     cgroup_root: str | None,
-    probe: bool,
-    probe_manifest: bool,
-    probe_result: str | None,
-    cpu_count: int | None,
-    threshold_us: int,
-    image: str,
     output_format: str,
 ) -> None:
     """Show what disturbs the exclusive CPUs of containers: interrupts, timers, strangers, waits, throttling, memory.
 
     CONTAINER is the path namespace/pod/container, the end of it, or an id; without it each container with exclusive
-    CPUs has a row. Two readings of the kernel's counters are compared; nothing is changed, and only --probe runs
-    anything on these CPUs. The agent tells which containers there are; its checkpoint while it does not answer.
+    CPUs has a row. Two readings of the kernel's counters are compared; nothing is changed, and nothing runs on
+    these CPUs. The agent tells which containers there are; its checkpoint while it does not answer.
 
-    Exit code: 0; 1 when no container has such a name or exclusive CPUs; 2 when the options are wrong, there is
-    neither agent nor checkpoint, or --probe may not run here.
+    Exit code: 0; 1 when no container has such a name or exclusive CPUs; 2 when the options are wrong, or
+    there is neither agent nor checkpoint.
     """
-    if sum((live, probe, probe_manifest, probe_result is not None)) > 1:
-        raise WrongUsageError(
-            "--live, --probe, --probe-manifest and --probe-result exclude each other; give one"
-        )
-    if (probe or probe_manifest or probe_result is not None) and container:
-        raise WrongUsageError(f"{container}: a probe measures the CPUs of its own pod; leave the name out")
-    if probe_manifest:
-        echo(probing.manifest(image, cpu_count or 1, seconds, threshold_us).rstrip())
-    elif probe:
-        _probe(seconds, threshold_us, cpu_count, output_format)
-    elif probe_result is not None:
-        _show_result(probe_result, state_dir, output_format)
-    else:
-        feed = TopFeed(state_dir)
-        meter = NoiseMeter(root, cgroup_root or cgroup_root_here())
-        try:
-            _measure(feed, meter, container, seconds, output_format, live=live)
-        except HostError as error:
-            raise WrongUsageError(str(error)) from error
-        finally:
-            feed.close()
+    feed = TopFeed(state_dir)
+    meter = NoiseMeter(root, cgroup_root or cgroup_root_here())
+    try:
+        _measure(feed, meter, container, seconds, output_format, live=live)
+    except HostError as error:
+        raise WrongUsageError(str(error)) from error
+    finally:
+        feed.close()
 
 
 def _measure(
@@ -249,56 +195,3 @@ def _step(key: str, height: int) -> int:
     far = 10**9
     steps = {"up": -1, "down": 1, "page up": -height // 2, "page down": height // 2, "home": -far, "end": far}
     return steps.get(key, 0)
-
-
-def _probe(seconds: float, threshold_us: int, cpu_count: int | None, output_format: str) -> None:
-    cpus = probing.checked_cpus(cpu_count, in_pod=is_in_pod())
-    with waiting("measuring"):
-        found = probing.probe(cpus, seconds, threshold_us)
-    if output_format == "json":
-        echo(json.dumps(probing.result_facts(found, threshold_us)))
-    else:
-        echo("\n".join(probing.histogram(found, threshold_us)))
-
-
-LONGEST_RESULT = 16 << 20
-"""Characters; a probe prints some kilobytes for each CPU."""
-
-
-def _show_result(path: str, state_dir: str, output_format: str) -> None:
-    """Show the result of a probe, and whose CPUs it measured, as far as a state of this node tells."""
-    try:
-        with (
-            nullcontext(sys.stdin) if path == "-" else open(path, encoding="utf-8", errors="replace") as file
-        ):
-            text = file.read(LONGEST_RESULT)
-    except OSError as error:
-        raise WrongUsageError(f"{path}: cannot be read: {error.strerror}; name the log of the pod") from None
-    found, threshold_us = probing.read_result(text, "standard input" if path == "-" else path)
-    owner = _owner(found, state_dir)
-    if output_format == "json":
-        echo(json.dumps(probing.result_facts(found, threshold_us) | {"exclusive_of": owner}))
-        return
-    echo("\n".join(probing.histogram(found, threshold_us)))
-    if owner is not None:
-        cpus = CPUSet.from_ids(found)
-        echo(f"CPUs {cpus} are exclusive CPUs of {owner}" if owner else NOT_OWN.format(cpus=cpus))
-
-
-NOT_OWN = (
-    "CPUs {cpus} are exclusive CPUs of no container of this node now: the pod is gone, or ran on another node"
-)
-
-
-def _owner(cpus: Mapping[int, probing.Gaps], state_dir: str) -> str | None:
-    """The container that owns just these CPUs; empty for none, None where no state is here."""
-    feed = TopFeed(state_dir)
-    try:
-        rows = rows_of(feed.first().seen)
-    except (HostError, FailedError):
-        return None
-    finally:
-        feed.close()
-    return probing.exclusive_owner(
-        cpus, [(row.name, row.allocation.in_force) for row in rows if row.is_exclusive]
-    )

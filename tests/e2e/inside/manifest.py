@@ -87,29 +87,8 @@ def _with_the_nodes_programs(spec: dict[str, Any]) -> dict[str, Any]:
     return spec
 
 
-def probe_pod(text: str) -> PodSpec:
-    """Return the pod of a manifest that `nri-pin noise --probe-manifest` printed, as the kubelet would start it."""
-    path = _CONFIG_DIRECTORY.with_name("probe.yaml")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    (document,) = _documents(str(path))
-    (container,) = document["spec"]["containers"]
-    amounts = container["resources"]["limits"]
-    spec = ContainerSpec(
-        container["name"],
-        cpu_milli=1000 * int(amounts["cpu"]),
-        memory_mib=int(amounts["memory"].removesuffix("Mi")),
-        command=("/opt/nri-pin/bin/nri-pin", *container["args"]),
-        mounts=dict(_IMAGE),
-        read_only=frozenset(_IMAGE),
-        security=_security(container["securityContext"]),
-        environment=("KUBERNETES_SERVICE_HOST=10.96.0.1",),
-    )
-    return PodSpec(document["metadata"]["name"], "guaranteed", (spec,))
-
-
-def _documents(path: str = _MANIFEST) -> list[dict[str, Any]]:
-    done = subprocess.run([PYTHON, "-c", _AS_JSON, path], capture_output=True, text=True, check=True)
+def _documents() -> list[dict[str, Any]]:
+    done = subprocess.run([PYTHON, "-c", _AS_JSON, _MANIFEST], capture_output=True, text=True, check=True)
     found: list[dict[str, Any]] = json.loads(done.stdout)
     return found
 

@@ -35,7 +35,7 @@ from .scenarios_quiet_others import (
     noise_is_seen_where_cpus_are_not_quiet,
     packets_are_steered_elsewhere,
 )
-from .scenarios_quiet_pods import the_agent_s_pod_needs_its_mounts, the_probe_s_pod_measures_its_cpus
+from .scenarios_quiet_pods import the_agent_s_pod_needs_its_mounts
 
 CONFIG = {
     "reservedSystemCPUs": "0",
@@ -68,7 +68,6 @@ _STORY = (
     a_container_gets_cpus_that_share_no_queue,
     noise_is_seen_where_cpus_are_not_quiet,
     noise_is_gone_where_cpus_are_quiet,
-    the_probe_s_pod_measures_its_cpus,
     the_agent_s_pod_needs_its_mounts,
     a_cpu_that_goes_offline_throws_its_interrupts_nowhere_quiet,
     the_agent_had_nothing_to_complain_of,

@@ -2,15 +2,13 @@
 
 import json
 import re
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from . import interrupts
-from .agent import PYTHON
 from .irqbalance import DIRECTORY, IRQBalance
-from .manifest import AGENT_POD, agent_pod, probe_pod
+from .manifest import AGENT_POD, agent_pod
 from .node import Node
 from .observe import capabilities
 from .pods import guaranteed
@@ -98,36 +96,3 @@ def _with(
     node.remove(agent)
     said = log.read_text().splitlines()[logged:]
     node.figure(f"{what}: what its log holds", [line[-300:] for line in said if '"level":"info"' not in line])
-
-
-def the_probe_s_pod_measures_its_cpus(node: Node) -> None:
-    """The pod that `nri-pin noise --probe-manifest` prints, on exclusive CPUs."""
-    cpus = 2
-    words = ["noise", "--probe-manifest", "--cpus", str(cpus), "--for", "5s", "--threshold-us", "50"]
-    printed = subprocess.run(
-        [PYTHON, "-m", "nri_plugin", *words], check=True, capture_output=True, text=True
-    ).stdout
-    pod = node.run(probe_pod(printed))
-    own = node.observe(pod.id).allowed_cpus
-    node.equal("it has as many CPUs as it asked for", len(own), cpus)
-    log = Path(f"/out/pods/{pod.spec.name}/probe.log")
-    wait_for(
-        lambda: log.exists() and '"threshold_us"' in log.read_text(),
-        5 * SOON_S,  # Python starts on an emulated CPU, then keeps two of them busy
-        "the probe has a result",
-    )
-    # As `kubectl logs` shows it: without the time and the stream's name before each line.
-    shown = "\n".join(line.split(" ", 3)[-1] for line in log.read_text().splitlines())
-    result = json.loads(shown.splitlines()[-1])
-    node.equal("it has measured its own CPUs", set(map(int, result["cpus"])), own)
-    for cpu, gaps in result["cpus"].items():
-        node.expect(f"CPU {cpu} was read all the time", gaps["reads"] > 1000 and gaps["seconds"] >= 5, gaps)
-        node.equal(f"the buckets of CPU {cpu} hold every gap", sum(gaps["buckets"].values()), gaps["count"])
-    table = subprocess.run(
-        [PYTHON, "-m", "nri_plugin", "noise", "--probe-result", "-"],
-        input=shown, check=True, capture_output=True, text=True,
-    ).stdout  # fmt: skip
-    node.figure("the result", table.splitlines())
-    node.expect("the table names each CPU", all(f"CPU{cpu}" in table for cpu in own), table)
-    node.expect("and whose CPUs they are", f"{pod.spec.namespace}/{pod.spec.name}/probe" in table, table)
-    node.remove(pod)

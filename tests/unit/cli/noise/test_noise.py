@@ -234,8 +234,6 @@ def test_wide_shows_every_cpu_however_narrow_the_terminal(
         (["--for", "fast"], 2, "expected a time between 0.1s and 24h"),
         (["--for", "0s"], 2, "expected a time between 0.1s and 24h"),
         (["--live"], 2, "there is no terminal to draw on"),
-        (["--probe", "--live"], 2, "exclude each other"),
-        (["--probe", "web"], 2, "a probe measures the CPUs of its own pod"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(fake: FakeNode, words: list[str], code: int, text: str) -> None:
