@@ -1,7 +1,8 @@
 """`nri-pin install --systemd`: units that start agent and exporter, and the way back.
 
-The agent is uid 0 without any capability, with a read-only root; its configuration decides the few rights that it gets
-beside: files of interrupts and of the kernel's work for quiet CPUs, SYS_ADMIN for partitions, a network for its ports.
+The units are the files in `units`. Below each, `install` writes what this node needs beside, as `systemctl edit` would: the
+program, and the few rights that the configuration decides: files of interrupts and of the kernel's work for quiet CPUs,
+SYS_ADMIN for partitions, a network for its ports.
 
 Invariant: a stopped unit leaves everything as it is. The state directory outlives the service, so an agent that starts
 again has the same allocations. Only `uninstall` gives CPUs back.
@@ -12,7 +13,8 @@ Source: systemd.exec(5), systemd.service(5); tried with systemd 257.
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from importlib import resources
 from pathlib import Path
 
 import nri_plugin
@@ -45,38 +47,6 @@ HIDDEN = ("/home/", "/root/", "/run/user/", "/tmp/", "/var/tmp/")  # noqa: S108 
 """What ProtectHome= and PrivateTmp= hide from the units."""
 
 CGROUPS = "/sys/fs/cgroup"
-IRQ_FILES = ("/proc/irq", "/sys/devices/system/cpu")
-WORKQUEUE_FILES = ("/sys/devices/virtual/workqueue",)
-DEVICE_FILES = ("/sys/devices",)
-"""Where the links of /sys/class/net lead."""
-
-HARDENED = """\
-NoNewPrivileges=yes
-ProtectSystem=strict
-ReadOnlyPaths=/run
-ProtectHome=yes
-PrivateTmp=yes
-PrivateDevices=yes
-PrivateMounts=yes
-ProtectKernelTunables=yes
-ProtectKernelModules=yes
-ProtectKernelLogs=yes
-ProtectClock=yes
-ProtectHostname=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictSUIDSGID=yes
-LockPersonality=yes
-MemoryDenyWriteExecute=yes
-KeyringMode=private
-SystemCallArchitectures=native
-SystemCallFilter=@system-service
-SystemCallFilter=~@privileged @resources
-SystemCallErrorNumber=EPERM
-UMask=0077
-"""
-"""What agent and exporter have in common. With ProtectSystem=strict alone, systemd 257 leaves /run writable. /proc stays
-whole: the agent reads the memory size, locks and cgroups of processes."""
 
 
 def _path(text: str) -> str:
@@ -91,105 +61,69 @@ def _word(text: str) -> str:
     return _path(text).replace("$", "$$")
 
 
+def _unit(name: str, lines: Iterable[str]) -> str:
+    """A unit: the shipped file, then what this node needs beside. Where a key may be there once, its last value counts."""
+    shipped = resources.files("nri_plugin.cli") / "units" / name
+    return "\n".join([MARK, shipped.read_text("utf-8").rstrip(), "", "# On this node:", *lines, ""])
+
+
+def _program(interpreter: str, words: Iterable[str]) -> Iterator[str]:
+    """The lines that replace the program."""
+    yield "ExecStart="
+    yield f"ExecStart={_path(interpreter)} -I -m nri_plugin {' '.join(map(_word, words))}"
+
+
 def _directory(path: str) -> Iterator[str]:
-    """Lines that let a unit write a directory; one below /run is made at each start and kept at each stop."""
+    """Lines that let a unit write this directory in place of its own; systemd makes one below /run at each start."""
+    yield "RuntimeDirectory="
     if path.startswith(RUN):
         # A colon would separate the name of a link. Source: systemd.exec(5), RuntimeDirectory=.
         name = _path(path.removeprefix(RUN)).replace(":", "\\:")
         yield f"RuntimeDirectory={name}"
-        yield "RuntimeDirectoryMode=0700"
-        yield "RuntimeDirectoryPreserve=yes"
     else:
         yield f"ReadWritePaths={_path(path)}"
 
 
-def _network(*, ports: bool, netlink: bool = False, devices: bool = False) -> Iterator[str]:
-    """Lines about the network. Without a port the agent has none; netlink and sysfs show the devices of its own network."""
-    families = ["AF_UNIX", *(("AF_INET", "AF_INET6") if ports else ()), *(("AF_NETLINK",) if netlink else ())]
-    if not (ports or netlink or devices):
-        yield "PrivateNetwork=yes"
-    if not ports:
-        yield "IPAddressDeny=any"
-    yield f"RestrictAddressFamilies={' '.join(families)}"
+def _agent_lines(config: Config, interpreter: str) -> Iterator[str]:
+    """The agent's program, and the rights that its configuration needs beside those of the shipped unit."""
+    options = config.options
+    steers = options.receive_steering is not ReceiveSteering.NONE
+    ports = bool(config.metrics_bind_address or config.health_probe_bind_address)
+    netlink = config.nic_locality == "netlink"
+    yield from _program(interpreter, ["run", "--config", DEFAULT_PATH])
+    if config.cgroup_root != CGROUPS:
+        yield "ReadWritePaths="
+        yield f"ReadWritePaths={_path(config.cgroup_root)}"
+    yield from _directory(config.state_dir)
+    if options.isolation is not Isolation.NONE:
+        yield "CapabilityBoundingSet=CAP_SYS_ADMIN"
+    if options.irqs is not IRQs.NONE:
+        yield "ReadWritePaths=/proc/irq /sys/devices/system/cpu"
+    if options.workqueues is not Workqueues.NONE:
+        yield "ReadWritePaths=/sys/devices/virtual/workqueue"
+    if steers:
+        yield "CapabilityBoundingSet=CAP_NET_ADMIN"
+        # The links of /sys/class/net lead there.
+        yield "ReadWritePaths=/sys/devices"
+    if ports:
+        yield "IPAddressDeny="
+        yield "RestrictAddressFamilies=AF_INET AF_INET6"
+    if netlink:
+        yield "RestrictAddressFamilies=AF_NETLINK"
+    if ports or netlink or steers:
+        # Netlink and sysfs show the devices of the process's own network.
+        yield "PrivateNetwork=no"
 
 
 def agent_unit(config: Config, interpreter: str) -> str:
     """The text of nri-pin.service."""
-    options = config.options
-    steers = options.receive_steering is not ReceiveSteering.NONE
-    capabilities = [
-        *(["CAP_SYS_ADMIN"] if options.isolation is not Isolation.NONE else []),
-        *(["CAP_NET_ADMIN"] if steers else []),
-    ]
-    written = [
-        config.cgroup_root or CGROUPS,
-        *(IRQ_FILES if options.irqs is not IRQs.NONE else ()),
-        *(WORKQUEUE_FILES if options.workqueues is not Workqueues.NONE else ()),
-        *(DEVICE_FILES if steers else ()),
-    ]
-    ports = bool(config.metrics_bind_address or config.health_probe_bind_address)
-    return "\n".join(
-        [
-            MARK,
-            "[Unit]",
-            "Description=nri-pin, NUMA-aligned CPUs and memory nodes for containers",
-            "# The agent waits for its runtime. Pods that the kubelet starts find it there.",
-            "After=containerd.service crio.service",
-            "Before=kubelet.service",
-            "StartLimitIntervalSec=0",
-            "",
-            "[Service]",
-            "Type=exec",
-            f"ExecStart={_path(interpreter)} -I -m nri_plugin run --config {DEFAULT_PATH}",
-            "ExecReload=/bin/kill -HUP $MAINPID",
-            "Restart=always",
-            "RestartSec=1",
-            "# 2: the configuration is wrong, and would be at the next start.",
-            "RestartPreventExitStatus=2",
-            "# As a pod of the class system-node-critical.",
-            "OOMScoreAdjust=-997",
-            *_directory(config.state_dir),
-            *(f"ReadWritePaths={_path(path)}" for path in written),
-            f"CapabilityBoundingSet={' '.join(capabilities)}",
-            "AmbientCapabilities=",
-            *_network(ports=ports, netlink=config.nic_locality == "netlink", devices=steers),
-            HARDENED,
-            "[Install]",
-            "WantedBy=multi-user.target",
-            "",
-        ]
-    )
+    return _unit(AGENT, _agent_lines(config, interpreter))
 
 
 def exporter_unit(config: Config, interpreter: str, kubeconfig: Path) -> str:
-    """The text of nri-pin-exporter.service: it reads the agent's socket and writes only the folder of its own."""
+    """The text of nri-pin-exporter.service."""
     words = ["export", "--kubeconfig", str(kubeconfig), "--state-dir", config.state_dir]
-    return "\n".join(
-        [
-            MARK,
-            "[Unit]",
-            "Description=nri-pin exporter, capacity of this node for the cluster",
-            f"After={AGENT} network-online.target",
-            "Wants=network-online.target",
-            "StartLimitIntervalSec=0",
-            "",
-            "[Service]",
-            "Type=exec",
-            f"ExecStart={_path(interpreter)} -I -m nri_plugin {' '.join(map(_word, words))}",
-            "Restart=always",
-            "RestartSec=5",
-            *_directory(f"{config.state_dir}/exporter"),
-            "CapabilityBoundingSet=",
-            "AmbientCapabilities=",
-            "ProtectControlGroups=yes",
-            "ProtectProc=invisible",
-            *_network(ports=True),
-            HARDENED,
-            "[Install]",
-            "WantedBy=multi-user.target",
-            "",
-        ]
-    )
+    return _unit(EXPORTER, [*_program(interpreter, words), *_directory(f"{config.state_dir}/exporter")])
 
 
 def install(prefix: Path, chosen: Path | None, kubeconfig: Path | None) -> Changes:

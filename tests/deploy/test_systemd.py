@@ -12,19 +12,24 @@ from nri_plugin.config.loading import load_text
 pytestmark = pytest.mark.skipif(
     not shutil.which("systemd-analyze"), reason="needs systemd-analyze: apt-get install systemd"
 )
-CONFIG = load_text('reservedSystemCPUs: "0"\n', "here")
-UNITS = {
-    systemd.AGENT: systemd.agent_unit(CONFIG, "/bin/sh"),
-    systemd.EXPORTER: systemd.exporter_unit(CONFIG, "/bin/sh", Path("/etc/kubeconfig")),
-}
+PORTS = load_text('reservedSystemCPUs: "0"\nmetricsBindAddress: ":9465"\nisolation: partition\n', "here")
+SHIPPED = Path(__file__).parents[2] / "deploy/systemd"
 
 
-@pytest.mark.parametrize(("name", "most"), [(systemd.AGENT, 1.1), (systemd.EXPORTER, 1.6)])
+@pytest.mark.parametrize(
+    ("name", "text", "most"),
+    [
+        (systemd.AGENT, (SHIPPED / systemd.AGENT).read_text(), 1.1),
+        (systemd.AGENT, systemd.agent_unit(load_text('reservedSystemCPUs: "0"\n', "here"), "/bin/sh"), 1.1),
+        (systemd.AGENT, systemd.agent_unit(PORTS, "/bin/sh"), 2.2),
+        (systemd.EXPORTER, systemd.exporter_unit(PORTS, "/bin/sh", Path("/etc/kubeconfig")), 1.6),
+    ],
+)
 def test_systemd_takes_each_unit_and_rates_its_exposure_as_the_guide_says(
-    tmp_path: Path, name: str, most: float
+    tmp_path: Path, name: str, text: str, most: float
 ) -> None:
     path = tmp_path / name
-    path.write_text(UNITS[name])
+    path.write_text(text.replace("/opt/nri-pin/bin/python3", "/bin/sh"))
     checked = subprocess.run(
         ["systemd-analyze", "verify", str(path)], capture_output=True, text=True, check=False
     )
