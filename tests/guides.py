@@ -20,6 +20,7 @@ from unittest import mock
 import click
 
 from nri_plugin import __main__ as entry
+from nri_plugin import __version__
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.doctor.support import support_table
 from nri_plugin.cli.kubectl import plugin
@@ -168,6 +169,22 @@ def command_reference() -> str:
         for words in of_kubectl
     ]
     return "".join(parts) + "\n"
+
+
+def write_manual_pages(folder: Path) -> None:
+    """The help of every command as a page of its own. Pages have no date, so equal code makes equal bytes."""
+    for words in [(), *_commands(cli.group)]:
+        name = "-".join(("nri-pin", *words))
+        text = _printed((*words, "--help"))
+        summary = " ".join(text.split("\n\n")[1].split()).partition(". ")[0].rstrip(".")
+        head = f'.TH "{name}" 1 "" "nri-pin {__version__}"\n.SH NAME\n{_roff(name)} \\- {_roff(summary)}\n'
+        body = f".SH DESCRIPTION\n.in 0\n.nf\n{_roff(text)}\n.fi\n"
+        (folder / f"{name}.1").write_text(head + body, encoding="utf-8")
+
+
+def _roff(text: str) -> str:
+    """Lines that roff prints as they are. Source: groff_man(7)."""
+    return re.sub(r"^(?=[.'])", r"\\&", text.replace("\\", "\\e").replace("-", "\\-"), flags=re.MULTILINE)
 
 
 def _described(heading: str, text: str) -> str:
@@ -339,7 +356,10 @@ def outdated() -> dict[Path, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Write the made parts, or with --check only tell what would change."""
+    """Write the made parts, or with --check only tell what would change; with --man DIR write the manual pages."""
+    if arguments[:1] == ["--man"]:
+        write_manual_pages(Path(arguments[1]))
+        return 0
     changed = outdated()
     for path, wanted in changed.items():
         if arguments:

@@ -207,7 +207,6 @@ COMMANDS: Mapping[str, CommandEntry] = {
     "completion": CommandEntry(
         "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
-    "man": CommandEntry("nri_plugin.cli.man:command", "Print or write the manual pages."),
     "version": CommandEntry("nri_plugin.cli.main:version", "Print the version."),
     "help": CommandEntry("nri_plugin.cli.main:help_command", "Show the help of a command."),
 }

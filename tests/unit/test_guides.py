@@ -197,3 +197,15 @@ def test_the_metrics_of_the_guide_are_those_of_the_code() -> None:
     told = set(re.findall(METRIC, (guides.GUIDE / "metrics.md").read_text("utf-8")))
     assert exporter
     assert told == quoted | exporter
+
+
+def test_every_command_has_a_manual_page_with_its_help(tmp_path: Path) -> None:
+    guides.write_manual_pages(tmp_path)
+    pages = {path.stem: path.read_text() for path in tmp_path.iterdir()}
+    assert {"nri-pin", "nri-pin-run", "nri-pin-state-show"} <= pages.keys()
+    reference = guides.COMMANDS.read_text()
+    for name, text in pages.items():
+        body = text.partition("\n.nf\n")[2].removesuffix("\n.fi\n")
+        assert not re.search(r"^[.']", body, re.MULTILINE)  # roff would take the line for a request
+        shown = body.replace("\\&", "").replace("\\-", "-").replace("\\e", "\\")
+        assert name == "nri-pin" or shown in reference

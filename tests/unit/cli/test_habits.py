@@ -29,7 +29,6 @@ NO_JSON = {
     "run": "its log is JSON with --log-format json",
     "completion": "prints a script",
     "help": "prints the help of another command",
-    "man": "prints a page",
     "extender": "serves",
     "state convert": "writes files",
 }
