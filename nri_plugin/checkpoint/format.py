@@ -251,13 +251,8 @@ _decoder = msgspec.json.Decoder(Document)
 _record_decoder = msgspec.json.Decoder(JournalRecord)
 
 
-def decode(data: bytes, *, skips_damage: bool = False) -> Checkpoint:
+def decode(data: bytes) -> Checkpoint:
     """Decode a checkpoint.
-
-    Args:
-        data: its text.
-        skips_damage: leave out damaged records of the journal, instead of raising an error. The result is no state that
-            there ever was.
 
     Raises:
         DamagedJournalError: a record of the journal is damaged.
@@ -286,13 +281,12 @@ def decode(data: bytes, *, skips_damage: bool = False) -> Checkpoint:
         if tail is None and not line.endswith(b"\n"):
             break  # a record that was being written
         record = _record(line, checksum)
-        if record is not None:
-            record.apply(tables)
-            generation = record.generation
-        elif not skips_damage:
+        if tail is None or record is None:
             sound = Checkpoint(State(**tables), generation, document.writer, facts, version)
             raise DamagedJournalError(number, at, sound)
-        checksum = int(tail[1], 16) if tail else checksum
+        record.apply(tables)
+        generation = record.generation
+        checksum = int(tail[1], 16)
         at = stop
     return Checkpoint(State(**tables), generation, document.writer, facts, version, is_cut=at < len(data))
 

@@ -92,12 +92,6 @@ def new_violations(node: Node, before: State, after: State) -> list[Violation]:
     return [one for one in found if one not in known]
 
 
-def may_share(state: State, one: str, other: str) -> bool:
-    """Whether two allocations may have the same CPUs: a pod and a container of it, or two of its containers."""
-    is_pod_and_part = pod_of(one) == pod_of(other) and (is_whole_pod(one) or is_whole_pod(other))
-    return is_pod_and_part or _may_share(state, one, other, _live_keys(state, pod_of(one)))
-
-
 def _has_init(state: State, pod_uid: str) -> bool:
     return any(one.is_init for one in state.allocations_of(pod_uid).values())
 

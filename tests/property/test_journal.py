@@ -21,7 +21,6 @@ from nri_plugin.checkpoint.format import (
     decode,
     last_checksum,
 )
-from nri_plugin.checkpoint.repair import salvage
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
@@ -96,24 +95,6 @@ def test_a_flipped_bit_anywhere_is_noticed_and_what_is_before_it_is_sound(
 
 RECORD_END = b',"checksum":"crc32:00000000"}\n'
 """The record after one whose own end is damaged cannot be told from a damaged one."""
-
-
-@given(st.lists(states, min_size=2, max_size=4), st.data())
-def test_a_repair_takes_the_records_behind_a_damaged_one(sequence: list[State], data: st.DataObject) -> None:
-    """All of them set what they name, so the last record of a key counts, unless the damaged one had it."""
-    whole, ends = journal(*sequence)
-    hurt = data.draw(st.integers(1, len(sequence) - 1))
-    if ends[hurt] == ends[hurt - 1]:
-        return  # nothing has changed
-    damaged = bytearray(whole)
-    damaged[data.draw(st.integers(ends[hurt - 1], ends[hurt] - len(RECORD_END) - 1))] ^= 1
-    found = salvage(bytes(damaged)).sound
-    assert found is not None
-    lost = {one.key for one in sequence[hurt].changes_from(sequence[hurt - 1]).allocations}
-    last = sequence[-1].allocations
-    if b"\n" not in damaged[ends[hurt - 1] : ends[hurt] - 1]:
-        for key in {*last, *found.state.allocations} - lost:
-            assert found.state.allocations.get(key) == last.get(key)
 
 
 @given(states, st.lists(st.binary(max_size=40), max_size=3))

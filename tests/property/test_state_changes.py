@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from nri_plugin.cli.state.diff import changes
+from nri_plugin.cli.state.changes import changes
 from nri_plugin.model.state import State
 from tests.property.checkpoint_states import states as any_states
 

@@ -1,7 +1,6 @@
 """`nri-pin state` beside a real agent."""
 
 import json
-import shutil
 import signal
 import subprocess
 import sys
@@ -43,37 +42,18 @@ def state(site: Site, verb: str, *words: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_a_copy_is_compared_with_what_the_agent_has_promised_now(
-    site: Site, agent: tuple[Process, Peer]
-) -> None:
-    copy = shutil.copy(site.folder / "state/state.json", site.folder / "before.json")
-    assert state(site, "diff", str(copy)).stdout == ""
-    agent[1].ask(CREATE_WEB)
-    done = state(site, "diff", str(copy))
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "+++ the agent at " in done.stdout
-    assert done.stdout.splitlines()[-1] == "gained   shop/web-0/web: CPUs 4-5"
-
-
-def test_no_checkpoint_is_repaired_under_a_running_agent(site: Site, agent: tuple[Process, Peer]) -> None:
-    saved = site.checkpoint()
-    done = state(site, "repair", "--yes")
-    assert done.returncode == 1
-    assert f"the agent with process id {agent[0].pid} works on it; stop it first" in done.stderr
-    assert site.checkpoint() == saved
-
-
-def test_an_agent_starts_on_a_repaired_checkpoint_and_keeps_its_promises(
+def test_an_agent_starts_on_a_damaged_checkpoint_as_verify_says(
     site: Site, agent: tuple[Process, Peer]
 ) -> None:
     process, peer = agent
     peer.ask(CREATE_WEB)
-    process.signal(signal.SIGTERM)
+    process.signal(signal.SIGKILL)
     process.wait()
     file = site.folder / "state/state.json"
-    file.write_bytes(file.read_bytes()[:-30])
-    (site.folder / "state/state.json.previous").unlink()
-    assert state(site, "repair", "--yes", "--root", str(site.folder / "host")).returncode == 0
+    file.write_bytes(file.read_bytes().replace(b"4-5", b"4-6"))
+    verified = state(site, "verify")
+    assert verified.returncode == 1
+    assert "at its next start the agent keeps it as state.json.damaged-N and goes on" in verified.stderr
     site.start()
     peer = site.accept()
     peer.listed = (
@@ -83,6 +63,7 @@ def test_an_agent_starts_on_a_repaired_checkpoint_and_keeps_its_promises(
     peer.synchronize()
     shown = json.loads(state(site, "show", "-o", "json").stdout)
     assert {row["container"]: row["cpus"] for row in shown["containers"]} == {"db": "2-3", "web": "4-5"}
+    assert (site.folder / "state/state.json.damaged-1").exists()
 
 
 def test_the_history_of_an_agent_tells_whom_it_placed_and_refused(

@@ -18,7 +18,7 @@ import click
 
 from nri_plugin.cli.output import echo, format_option, table, told
 from nri_plugin.cli.replay.other_life import Met, OtherLife
-from nri_plugin.cli.state.diff import node_changes
+from nri_plugin.cli.state.changes import node_changes
 from nri_plugin.cli.state.source import usage_errors
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import load, load_hint_providers

@@ -22,7 +22,7 @@ import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
-from nri_plugin.cli.state.diff import StateChange, changes, node_changes
+from nri_plugin.cli.state.changes import StateChange, changes, node_changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved

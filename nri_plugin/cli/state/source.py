@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,13 +11,12 @@ import click
 
 from nri_plugin.checkpoint.file import (
     DEFAULT_DIR,
-    FILE_NAME,
     LOCK_FILE,
     OBSERVED_FILE_NAME,
     latest_path,
     read_checkpoint,
 )
-from nri_plugin.checkpoint.format import Checkpoint, OtherVersionError
+from nri_plugin.checkpoint.format import Checkpoint, DamagedJournalError, OtherVersionError
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError, NriPinError
 from nri_plugin.model.options import Node, Options
@@ -139,7 +138,7 @@ def load_checkpoint(path: str) -> Checkpoint:
         raise kind(f"{error}; {what_to_do(error, path)}") from error
     if checkpoint is None and os.path.exists(f"{path}.previous"):
         raise WrongUsageError(
-            f"{path}: there is no checkpoint, only the generation before it; `nri-pin state repair` takes that"
+            f"{path}: there is no checkpoint, only the generation before it; {next_start(path)}"
         )
     if checkpoint is None:
         raise WrongUsageError(
@@ -162,23 +161,37 @@ def is_observed(source: str) -> bool:
 
 
 def what_to_do(error: CheckpointError, path: str) -> str:
-    """The next step for a checkpoint that cannot be read; an agent repairs only the one in its own directory."""
+    """The next step for a checkpoint that cannot be read."""
     if isinstance(error.__cause__, PermissionError):
         return "run as root"
     if isinstance(error.__cause__, OtherVersionError):
         return "show it with the nri-pin that wrote it"
     if isinstance(error.__cause__, OSError):
         return "name the agent's --state-dir, or a checkpoint with --state"
-    folder = os.path.dirname(os.path.abspath(path))
-    if os.path.basename(path) != FILE_NAME:
-        return f"`nri-pin state repair --state-dir` shows what can be saved of it in a directory of its own, as {FILE_NAME}"
-    if folder != DEFAULT_DIR:
-        return f"`nri-pin state repair --state-dir {folder}` shows what can be saved of it"
     return (
-        "nothing has to be deleted: the agent writes a new one at its next change, and at its next start "
-        "sets this one aside and rebuilds from the one before it or from the runtime; "
-        "`nri-pin state repair` shows what can be saved of it"
+        f"nothing has to be deleted: a running agent writes a new one at its next change; {next_start(path)}"
     )
+
+
+def next_start(path: str) -> str:
+    """What the agent does with the checkpoint at `path` when it starts, as `CheckpointFile.load` does it."""
+    kept = f"at its next start the agent keeps it as {os.path.basename(path)}.damaged-N and"
+    try:
+        found = read_checkpoint(path)
+    except CheckpointError as error:
+        if isinstance(error.__cause__, DamagedJournalError):
+            sound = error.__cause__.sound
+            return f"{kept} goes on with the records before the damage, up to generation {sound.generation}"
+    else:
+        if found is not None:
+            unfinished = ", without the unfinished record at its end" if found.is_cut else ""
+            return f"at its next start the agent reads it{unfinished}"
+        kept = "at its next start the agent"
+    with suppress(CheckpointError):
+        former = read_checkpoint(f"{path}.previous")
+        if former is not None:
+            return f"{kept} takes the generation before it, {former.generation}, and what the running containers have"
+    return f"{kept} rebuilds the state from the running containers"
 
 
 def recorded_node(state_dir: str) -> Node | None:

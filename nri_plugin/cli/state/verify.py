@@ -1,6 +1,6 @@
 """`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them.
 
-The findings are also those of `repair`, `diff` and the demo. Nothing is written.
+The findings are also those of the demo. Nothing is written.
 """
 
 import json
@@ -27,6 +27,7 @@ from nri_plugin.cli.state.source import (
     machine_option,
     named_topology,
     need_same_machine,
+    next_start,
     node_on,
     path_of,
     root_option,
@@ -355,6 +356,8 @@ def command(
     Allocations are judged by the machine as the checkpoint knows it, or by the one of --root or --machine; the options
     of --config and --as-kubelet on that machine, else on this one.
 
+    It says what the agent does with the file at its next start.
+
     Exit code: 0 sound; 1 something was found, or the checkpoint is damaged; 2 there is no checkpoint, or the
     machine or the cgroups cannot be read.
     """
@@ -435,6 +438,7 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
                     "file": source,
                     "generation": checkpoint.generation,
                     "cgroups": cgroups,
+                    "next_start": next_start(source),
                     "imported": awaiting_agent(checkpoint.state),
                     "findings": found,
                     "unplaced": dict(unplaced(checkpoint.state)),
@@ -455,6 +459,7 @@ def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str,
         f"{source}: {verdict}; generation {checkpoint.generation}, {len(state.pods)} pods, "
         f"{len(state.containers)} containers, {len(state.allocations)} allocations"
     )
+    echo(next_start(source))
     echo(f"cgroups: {cgroups}")
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusalRow, RuntimeRow, decode
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.state.diff import change_facts, change_line, changes
+from nri_plugin.cli.state.changes import change_facts, change_line, changes
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import ANSWER_S, NO_RUNTIME, SOCKET, Seen, seen
 from nri_plugin.model.errors import CheckpointError, HostError

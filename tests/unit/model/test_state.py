@@ -23,7 +23,7 @@ from nri_plugin.model.records import (
 )
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State, _forget_changes
-from nri_plugin.model.violations import may_share, violations
+from nri_plugin.model.violations import violations
 from tests.builders import cpus, machine, node, nodes
 
 ON = node()
@@ -162,18 +162,6 @@ def test_each_cpu_is_owned_once() -> None:
         "plain/app": "8-9",
         "plain/bound": "",
     }
-
-
-def test_containers_of_one_pod_may_share_what_its_pod_owns() -> None:
-    held = {
-        "u/": Allocation(CPUSet.parse("2-7")),
-        "u/db": Allocation(CPUSet.parse("2-5")),
-        "u/web": Allocation(CPUSet.parse("2-5")),
-        "v/db": Allocation(CPUSet.parse("2-5")),
-    }
-    state = State(allocations=held)
-    pairs = [("u/", "u/db"), ("u/db", "u/web"), ("u/db", "v/db"), ("u/", "v/db")]
-    assert [may_share(state, *pair) for pair in pairs] == [True, False, False, False]
 
 
 BURSTABLE, BEST_EFFORT = "kubepods-burstable", "kubepods-besteffort"

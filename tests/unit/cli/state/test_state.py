@@ -1,5 +1,6 @@
 import json
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
-from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
 from nri_plugin.cli.state.state import command
 from nri_plugin.model.options import MemoryManagerPolicy, Node
@@ -368,7 +369,7 @@ def test_where_only_the_generation_before_is_left_that_is_said(directory: Path) 
     for verb in ("show", "verify"):
         result = run(verb, directory)
         assert result.exit_code == 2
-        assert "only the generation before it; `nri-pin state repair` takes that" in result.output
+        assert "only the generation before it; at its next start the agent takes" in result.output
 
 
 def test_show_of_an_empty_checkpoint_is_a_table_without_rows(tmp_path: Path) -> None:
@@ -410,9 +411,10 @@ def test_wrong_usage_exits_2(directory: Path, args: list[str]) -> None:
 def test_verify_of_sound_promises_exits_0_with_the_counts(directory: Path) -> None:
     result = run("verify", directory)
     assert result.exit_code == 0
-    unplaced, verdict, cgroups = result.output.splitlines()
+    unplaced, verdict, next_start, cgroups = result.output.splitlines()
     assert unplaced == "note: shop/web-0/web does not have what it asks for: no 4 CPUs on a NUMA node"
     assert verdict.endswith("state.json: sound; generation 1, 2 pods, 2 containers, 2 allocations")
+    assert next_start == "at its next start the agent reads it"
     assert cgroups.startswith("cgroups: not visible, so not compared: ")
 
 
@@ -579,7 +581,7 @@ def cgroup_tree(root: Path, **effective: str) -> Path:
 def test_verify_compares_with_the_cgroups_when_asked(directory: Path, tmp_path: Path) -> None:
     tree = cgroup_tree(tmp_path / "cgroup", podu1_db="2-3", podu2_web="0-1,4-7,9-15")
     result = run("verify", directory, "--cgroup-root", str(tree))
-    assert (result.exit_code, result.output.count("\n")) == (0, 3)
+    assert (result.exit_code, result.output.count("\n")) == (0, 4)
     assert f"cgroups: 2 of running containers compared below {tree}" in result.output
 
 
@@ -695,7 +697,7 @@ def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
     assert run("verify", tmp_path / "state", "--cgroup-root", str(tree)).exit_code == 0
 
 
-def test_what_cannot_be_read_ends_in_what_to_do(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
     file = directory / "state.json"
     whole = file.read_text()
     file.write_text(whole.replace('"version":3', '"version":99', 1))
@@ -703,20 +705,70 @@ def test_what_cannot_be_read_ends_in_what_to_do(directory: Path, monkeypatch: py
     assert "version 99" in other
     assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
     file.write_text(whole[:-20])
-    damaged = run("verify", directory).output
-    assert damaged.rstrip().endswith(
-        f"; `nri-pin state repair --state-dir {directory}` shows what can be saved of it"
-    )
-    (directory / "copy.json").write_text(whole[:-20])
-    copied = CliRunner().invoke(command, ["show", "--state", str(directory / "copy.json")]).output
-    assert copied.rstrip().endswith("shows what can be saved of it in a directory of its own, as state.json")
-    assert "the agent writes" not in damaged
-    with monkeypatch.context() as patched:
-        patched.setattr("nri_plugin.cli.state.source.DEFAULT_DIR", str(directory))
-        assert "nothing has to be deleted: the agent writes a new one" in run("verify", directory).output
+    assert "nothing has to be deleted: a running agent writes a new one" in run("verify", directory).output
     file.unlink()
     file.symlink_to("elsewhere")
     assert "name the agent's --state-dir" in run("verify", directory).output
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def damage_record(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"cpus":"8-9"', b'"cpus":"8-7"'))
+
+
+def damage_document(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"db-0", b"db-1"))
+
+
+def without_former(path: Path) -> None:
+    damage_document(path)
+    path.with_name("state.json.previous").unlink()
+
+
+NEXT_STARTS: dict[str, tuple[Callable[[Path], object], str, Origin]] = {
+    "whole": (lambda path: path, "reads it", Origin.CURRENT),
+    "cut": (cut, "reads it, without the unfinished record at its end", Origin.CURRENT),
+    "a damaged record": (
+        damage_record,
+        "keeps it as state.json.damaged-N and goes on with the records before the damage, up to generation 3",
+        Origin.BEGINNING,
+    ),
+    "a damaged document": (
+        damage_document,
+        "keeps it as state.json.damaged-N and takes the generation before it, 1, and what the running containers have",
+        Origin.PREVIOUS,
+    ),
+    "gone": (
+        Path.unlink,
+        "takes the generation before it, 1, and what the running containers have",
+        Origin.PREVIOUS,
+    ),
+    "a damaged document, and nothing before it": (
+        without_former,
+        "keeps it as state.json.damaged-N and rebuilds the state from the running containers",
+        Origin.NONE,
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "text", "origin"), NEXT_STARTS.values(), ids=NEXT_STARTS)
+def test_verify_says_what_the_agent_does_at_its_next_start(
+    directory: Path, damage: Callable[[Path], object], text: str, origin: Origin
+) -> None:
+    file = CheckpointFile(str(directory), a_node(), durable=False)
+    file.load()
+    file.append(STATE.without_allocation("u1/next"))
+    file.append(STATE)
+    file.append(STATE.with_allocation("u1/next", Allocation(CPUSet.of(8, 9))))
+    damage(directory / "state.json")
+    (line,) = [
+        one for one in run("verify", directory, "--no-live").output.splitlines() if "next start" in one
+    ]
+    assert line.endswith(f"at its next start the agent {text}")
+    assert CheckpointFile(str(directory)).load().origin is origin
 
 
 def test_wide_lists_are_folded_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,31 +1,12 @@
-"""`nri-pin state diff`: which containers gained, lost or moved CPUs between two states.
+"""The containers that gained, lost or moved CPUs from one state to another, and all else that differs.
 
-`changes` compares two states and is empty exactly where they are equal; `top` and `history` use it as well. With --live
-the second side is the cgroups.
+`changes` is empty exactly where two states are equal.
 """
 
-import json
-import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
-import click
-
-from nri_plugin.checkpoint.file import FILE_NAME
-from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option
-from nri_plugin.cli.state.source import (
-    Seen,
-    WrongUsageError,
-    cgroup_root_here,
-    cgroup_root_option,
-    load_checkpoint,
-    path_of,
-    state_dir_option,
-)
-from nri_plugin.cli.state.verify import ObservedCpuset, judging_node, look, need_visible
-from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.records import (
@@ -57,12 +38,12 @@ class FieldChange:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """The change of one container, one pod or the machine.
+    """The change of one container or one pod.
 
     Attributes:
         what: `gained`, `lost`, `grew`, `shrank` or `moved` of exclusive CPUs, else `new`, `gone` or `changed`.
-        name: `namespace/pod/container`, `namespace/pod`, or `machine`.
-        key: `UID/CONTAINER`, the pod's uid, or `machine`.
+        name: `namespace/pod/container` or `namespace/pod`.
+        key: `UID/CONTAINER` or the pod's uid.
         before: exclusive CPUs before.
         after: exclusive CPUs after.
         others: everything else.
@@ -99,13 +80,6 @@ def changes(before: State, after: State) -> list[StateChange]:
     return sorted(found, key=lambda change: (change.name, change.key))
 
 
-def machine_changes(before: NodeFacts | None, after: NodeFacts | None) -> list[StateChange]:
-    """The differences of the machine; empty where one side does not know it."""
-    if before is None or after is None or before == after:
-        return []
-    return [StateChange("changed", "machine", "machine", others=_field_changes(before, after))]
-
-
 def node_changes(before: Node, after: Node) -> Iterator[str]:
     """The options that differ, by their names in the configuration, and the reserved CPUs; a line each."""
     for one in REGISTRY.values():
@@ -124,22 +98,6 @@ def _option_words(value: object) -> str:
     if isinstance(value, frozenset | tuple):
         return ",".join(sorted(map(str, value))) or "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def live_changes(looked: Sequence[ObservedCpuset]) -> list[StateChange]:
-    """The changes from the allocations to the cgroups."""
-    found = []
-    for one in looked:
-        name, key = one.row.name, one.row.record.key
-        if one.cpus is None:
-            problem = FieldChange("cgroup", "expected", one.problem)
-            found.append(StateChange("gone", name, key, one.wanted_cpus, NO_CPUS, (problem,)))
-        elif one.has_other_cpus or one.has_other_mems:
-            mems = FieldChange("mems", str(one.wanted_mems) or "-", str(one.mems or "") or "-")
-            what = _what(one.wanted_cpus, one.cpus) or "changed"
-            others = (mems,) if one.has_other_mems else ()
-            found.append(StateChange(what, name, key, one.wanted_cpus, one.cpus, others))
-    return sorted(found, key=lambda change: (change.name, change.key))
 
 
 ContainerSide = tuple[Allocation | None, list[ContainerRecord]]
@@ -271,127 +229,6 @@ def _by_key(state: State, keys: Collection[str]) -> dict[str, list[ContainerReco
     return by_key
 
 
-EXIT_DIFFERENT = 1
-INDENT = 9
-
-EXAMPLES = """\b
-Examples:
-  nri-pin state diff /run/nri-pin/state.json.previous /run/nri-pin/state.json
-  nri-pin state diff ./state-before-the-upgrade.json
-  nri-pin state diff --live
-  nri-pin state diff before.json after.json -o json | jq -r '.changes[].name'
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """One of the two that are compared."""
-
-    name: str
-    state: State
-    facts: NodeFacts | None
-
-
-@click.command(name="diff", epilog=EXAMPLES)
-@click.argument("files", metavar="[A [B]]", nargs=-1)
-@click.option(
-    "--live", is_flag=True, help="Compare the allocations (of A, else of the agent) with the cgroups."
-)
-@cgroup_root_option
-@state_dir_option
-@format_option()
-@click.pass_context
-def command(
-    context: click.Context,
-    files: tuple[str, ...],
-    *,
-    live: bool,
-    cgroup_root: str | None,
-    state_dir: str,
-    output_format: str,
-) -> None:
-    """List containers that gained, lost or moved exclusive CPUs from A to B, and all other differences.
-
-    A and B are checkpoints or state directories. Without B, A is compared with the present state: of the
-    agent's status socket, else of its checkpoint. Generations and writers are not compared.
-
-    Exit code: 0 no difference, 1 differences, 2 the states cannot be compared.
-    """
-    _check(files, live=live, cgroup_root=cgroup_root)
-    try:
-        if live:
-            before, after, found = _live(files, state_dir, cgroup_root)
-        else:
-            before, after, found = _recorded(files, state_dir)
-    except click.ClickException as error:
-        raise WrongUsageError(error.message) from error
-    except NriPinError as error:
-        raise WrongUsageError(str(error)) from error
-    if output_format == "json":
-        echo(_json(before, after, found))
-    elif found:
-        echo(_text(before, after, found))
-    context.exit(EXIT_DIFFERENT if found else 0)
-
-
-def _check(files: Sequence[str], *, live: bool, cgroup_root: str | None) -> None:
-    if live and len(files) > 1:
-        raise click.UsageError("--live compares one state with the cgroups; give at most one file")
-    if not live and cgroup_root is not None:
-        raise click.UsageError("--cgroup-root goes with --live")
-    if not live and not files:
-        raise click.UsageError("name two checkpoints, or one to compare with the agent, or give --live")
-    if len(files) > 2:
-        raise click.UsageError(f"{len(files)} files are named; give two")
-
-
-def _recorded(files: Sequence[str], state_dir: str) -> tuple[str, str, list[StateChange]]:
-    before = _side(files[0])
-    after = _side(files[1]) if len(files) == 2 else now(state_dir)
-    found = machine_changes(before.facts, after.facts) + changes(before.state, after.state)
-    return before.name, after.name, found
-
-
-def _live(files: Sequence[str], state_dir: str, root: str | None) -> tuple[str, str, list[StateChange]]:
-    source = _path(files[0]) if files else path_of(state_dir, None)
-    checkpoint = load_checkpoint(source)
-    root = root or cgroup_root_here()
-    looked = look(Seen(checkpoint.state, judging_node(checkpoint)), root)
-    need_visible(looked, root)
-    return f"{source}, generation {checkpoint.generation}", f"cgroups below {root}", live_changes(looked)
-
-
-def now(state_dir: str) -> Side:
-    """The present state of the agent; that of its checkpoint where it does not answer."""
-    from nri_plugin.agent.status_client import read_status
-    from nri_plugin.agent.status_socket import FILE_NAME as SOCKET_NAME
-
-    path = os.path.join(state_dir, SOCKET_NAME)
-    try:
-        status = read_status(path)
-    except HostError:
-        side = _side(path_of(state_dir, None))
-        return Side(f"{side.name} (no agent answers at {path})", side.state, side.facts)
-    return Side(f"the agent at {path}", status.state, NodeFacts.of(status.node))
-
-
-def _side(word: str) -> Side:
-    path = _path(word)
-    checkpoint = load_checkpoint(path)
-    return Side(f"{path}, generation {checkpoint.generation}", checkpoint.state, checkpoint.facts)
-
-
-def _path(word: str) -> str:
-    return os.path.join(word, FILE_NAME) if os.path.isdir(word) else word
-
-
-def _text(before: str, after: str, found: Sequence[StateChange]) -> str:
-    width = columns() or NARROW
-    lines = [f"--- {before}", f"+++ {after}"]
-    lines += [line for change in found for line in folded(change_line(change), width, INDENT)]
-    return "\n".join(lines)
-
-
 def change_line(change: StateChange) -> str:
     """One change in one line."""
     parts = [_cpus_words(change)] if change.before != change.after or change.what == "gone" else []
@@ -415,18 +252,6 @@ def _cpus_words(change: StateChange) -> str:
     more, less = after - before, before - after
     signs = ", ".join(f"{sign}{cpus}" for sign, cpus in (("+", more), ("-", less)) if cpus)
     return f"CPUs {before} -> {after} ({signs})"
-
-
-def _json(before: str, after: str, found: Sequence[StateChange]) -> str:
-    return json.dumps(
-        {
-            "before": before,
-            "after": after,
-            "equal": not found,
-            "changes": [change_facts(one) for one in found],
-        },
-        indent=2,
-    )
 
 
 def change_facts(change: StateChange) -> dict[str, Any]:
