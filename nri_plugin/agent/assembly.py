@@ -82,8 +82,7 @@ class Assembly:
         config, metrics = self._config, self._metrics
         if metrics is None and config.health_probe_bind_address is None:
             return
-        from nri_plugin.process.http_messages import Routes
-        from nri_plugin.process.http_server import ListenAddress, Server
+        from nri_plugin.process.http_server import ListenAddress, Routes, Server
 
         probes = probe_pages(self._loop, self._link)
         if config.health_probe_bind_address is not None:

@@ -48,7 +48,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import is_in_one_cache
 from nri_plugin.policy.pod_level import memory_claim
-from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time
+from nri_plugin.process.http_server import PROMETHEUS_TEXT, Page, one_at_a_time
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import CreateContainer
 

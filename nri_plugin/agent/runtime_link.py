@@ -44,7 +44,7 @@ from nri_plugin.wire.nri.events import (
 from nri_plugin.wire.nri.session import PluginSession
 
 if TYPE_CHECKING:
-    from nri_plugin.process.http_messages import Page
+    from nri_plugin.process.http_server import Page
 
 
 EXIT_STOPPED = 0
@@ -359,7 +359,7 @@ takes a second."""
 
 def probe_pages(loop: Loop, link: RuntimeLink) -> "Mapping[str, Callable[[], Page]]":
     """Return the pages `/healthz` and `/readyz`; their module is loaded only where the configuration has an address."""
-    from nri_plugin.process.http_messages import probe
+    from nri_plugin.process.http_server import probe
 
     return {
         "/healthz": probe("alive", lambda: lifeless(loop, link)),

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from nri_plugin.exporter.events import KNOWN_REASONS, OTHER
 from nri_plugin.exporter.exporter import Exporter
 from nri_plugin.exporter.refused_pods import RESULTS
-from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, one_at_a_time, probe
+from nri_plugin.process.http_server import PROMETHEUS_TEXT, Page, one_at_a_time, probe
 
 STUCK_S = 300.0
 """Longest time without a round of the main loop, which runs every 30 s. Slow answers of the API server delay it by the

@@ -140,8 +140,7 @@ def serve_http(
     if options.metrics_bind_address is None and options.health_probe_bind_address is None:
         return ()
     from nri_plugin.exporter import monitoring
-    from nri_plugin.process.http_messages import Routes
-    from nri_plugin.process.http_server import ListenAddress, Server
+    from nri_plugin.process.http_server import ListenAddress, Routes, Server
 
     probes = monitoring.probe_pages(exporter, clock)
     servers = []

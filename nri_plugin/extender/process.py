@@ -41,9 +41,16 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
-from nri_plugin.process.http_connections import Certificates, Limits
-from nri_plugin.process.http_messages import PROMETHEUS_TEXT, Page, Post, Routes
-from nri_plugin.process.http_server import ListenAddress, Server
+from nri_plugin.process.http_server import (
+    PROMETHEUS_TEXT,
+    Certificates,
+    Limits,
+    ListenAddress,
+    Page,
+    Post,
+    Routes,
+    Server,
+)
 from nri_plugin.process.logs import LOGGER_NAME, Repeats, say, say_trace
 from nri_plugin.process.loop import start_thread
 
@@ -268,10 +275,8 @@ BINDING_BODY_BYTES = 4 << 10
 BODIES = 4
 """Longest requests in memory at once. A scheduler filters and scores one pod at a time, and binds others meanwhile."""
 
-STRANGERS = 32
-"""Connections of unknown clients. kube-scheduler keeps one or two, and opens more to bind pods at the same time."""
-
-STRANGERS_OF_ONE = 16
+CONNECTIONS = 32
+"""Connections at a time. kube-scheduler keeps one or two, and opens more to bind pods at the same time."""
 
 IDLE_S = 120.0
 """Longer than kube-scheduler keeps an idle connection (90 s), so that it never writes into a closed one."""
@@ -310,7 +315,7 @@ class ExtenderOptions:
     def limits(self) -> Limits:
         """Limits of all clients together; at most two requests with whole Node objects at once."""
         bodies = 2 if self.takes_node_objects else BODIES
-        return Limits(STRANGERS, STRANGERS_OF_ONE, IDLE_S, max(bodies * self.longest_body, 1 << 20))
+        return Limits(CONNECTIONS, IDLE_S, max(bodies * self.longest_body, 1 << 20))
 
 
 MOST_REJECTED = 32

@@ -15,7 +15,6 @@ from nri_plugin.exporter.refused_pods import REFUSED
 from nri_plugin.exporter.startup_taint import TAINT_KEY
 from nri_plugin.extender.process import ExtenderOptions
 from nri_plugin.model.quantity import parse_quantity
-from nri_plugin.process.http_connections import HOST_IP
 from tests.deploy.conftest import DEPLOY
 from tests.kube_api_server import KubeAPI
 
@@ -183,15 +182,6 @@ def test_metrics_and_probes_have_ports_of_their_own_and_each_can_be_left_out(ren
 def test_without_metrics_nothing_is_scraped(render: Render):
     objects = render(metrics={"enabled": False, "podMonitor": {"enabled": True}})
     assert not [item for item in objects if item["kind"] == "PodMonitor"]
-
-
-def test_every_container_that_is_probed_knows_the_node_it_is_probed_from(render: Render):
-    objects = render(**CLUSTER)
-    agent, exporter = pod_of(named(objects, "DaemonSet", "pin"))["containers"]
-    extender = pod_of(named(objects, "Deployment", "pin-extender"))["containers"][0]
-    for container in (agent, exporter, extender):
-        fields = {one["name"]: one["valueFrom"]["fieldRef"]["fieldPath"] for one in container["env"]}
-        assert fields[HOST_IP] == "status.hostIP"
 
 
 def test_monitoring_selects_the_agents_and_keeps_dashboards_as_they_are(render: Render):

@@ -43,14 +43,6 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ toYaml $config }}
 {{- end -}}
 
-{{/* The node's address: connections from it, as of the kubelet's probes, never give way to those of pods */}}
-{{- define "nri-pin.hostIP" -}}
-- name: HOST_IP
-  valueFrom:
-    fieldRef:
-      fieldPath: status.hostIP
-{{- end -}}
-
 {{/* No two ports of the agent's pod are the same */}}
 {{- define "nri-pin.checkPorts" -}}
 {{- $ports := dict -}}

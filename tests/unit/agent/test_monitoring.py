@@ -11,8 +11,7 @@ from nri_plugin.agent.runtime_link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.state import State
-from nri_plugin.process.http_messages import Routes
-from nri_plugin.process.http_server import ListenAddress, Server
+from nri_plugin.process.http_server import ListenAddress, Routes, Server
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Bench, FakeCheckpoint
 from tests.builders import cpus, node

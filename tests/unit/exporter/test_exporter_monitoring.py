@@ -124,11 +124,11 @@ def test_slow_clients_of_the_metrics_do_not_reach_the_probes(exporter: Exporter)
     anywhere = ("127.0.0.1", 0)
     probes, metrics = served(exporter, metrics_bind_address=anywhere, health_probe_bind_address=anywhere)
     slow = []
-    for _ in range(4 * metrics.connections.limits.threads):
+    for _ in range(4 * metrics.connections.limits.connections):
         slow.append(socket.create_connection(("127.0.0.1", metrics.port), timeout=60))
         slow[-1].sendall(b"G")
     assert status_of(probes, "/healthz") == status_of(metrics, "/metrics") == 200
-    assert len(metrics.connections) <= metrics.connections.limits.strangers
+    assert len(metrics.connections) <= metrics.connections.limits.connections
     for closable in (*slow, probes, metrics):
         closable.close()
 

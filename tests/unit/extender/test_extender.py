@@ -13,9 +13,9 @@ import pytest
 
 from nri_plugin.extender.process import (
     BODIES,
+    CONNECTIONS,
     NAMES_BODY_BYTES,
     NODES,
-    STRANGERS,
     ClusterFeed,
     ExtenderOptions,
     ExtenderProcess,
@@ -307,7 +307,7 @@ def test_probes_have_a_port_that_slow_clients_of_the_other_do_not_reach(api, tmp
     one = Informed(api, tmp_path, healthz_address=("127.0.0.1", 0))
     slow = []
     try:
-        for _ in range(2 * one.process.server.connections.limits.threads):
+        for _ in range(2 * one.process.server.connections.limits.connections):
             slow.append(socket.create_connection(("127.0.0.1", one.process.server.port), timeout=60))
             slow[-1].sendall(b"P")
         with closing(http.client.HTTPConnection("127.0.0.1", one.process.probes.port, timeout=60)) as probe:
@@ -317,7 +317,7 @@ def test_probes_have_a_port_that_slow_clients_of_the_other_do_not_reach(api, tmp
                     assert answer.status == status
                 probe.close()
         assert one.passes("a") == ["a"]
-        assert len(one.process.server.connections) <= STRANGERS
+        assert len(one.process.server.connections) <= CONNECTIONS
     finally:
         one.close()
         for client in slow:
