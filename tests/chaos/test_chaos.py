@@ -6,6 +6,7 @@ import pytest
 
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
+from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.watches import LostRemovals
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core import drift, engine, pool, synchronize
@@ -109,6 +110,15 @@ def test_records_that_stay_are_found_out(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(LostRemovals, "__call__", lambda _self, _now: False)
     _, broken = churn(1, 3_000)
     assert broken
+
+
+def test_memory_that_grows_with_the_events_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str] = []
+    account = Handler.account
+    monkeypatch.setattr(engine, "seen", seen, raising=False)
+    monkeypatch.setattr(Handler, "account", lambda self: seen.append(f"event {len(seen)}") or account(self))
+    lines, broken = churn(1, 3_000)
+    assert broken, "\n".join(lines)
 
 
 def test_the_report_has_a_row_for_each_fault() -> None:
