@@ -162,8 +162,9 @@ def _is_calm(latest: Round, now: float) -> bool:
 SWEEP_PAUSE_S = 5.0
 """Seconds between two sweeps. A sweep reads two small files of each container, 40 us."""
 
-FIRST_SWEEP_S = 1.0
-"""Seconds from the start to the first sweep. A running runtime has sent Synchronize by then, and its writes are done."""
+FIRST_SWEEP_S = 10.0
+"""Seconds from the start to the first sweep where no Synchronize comes. What the machine has changed while no agent was there
+is written with the answer to Synchronize and is no drift; a slow runtime sends that after seconds."""
 
 SLICE = 8
 """Cgroups that are read without a break: half a millisecond."""
