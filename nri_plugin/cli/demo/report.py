@@ -23,8 +23,8 @@ from nri_plugin.model.records import allocation_key, is_whole_pod, named, pod_of
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import PlacedDevice
-from nri_plugin.simulator.runtime.cgroup_tree import ROOT
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement
+from nri_plugin.simulator.scenario.faults import reachable
 from nri_plugin.simulator.scenario.player import Player, StepOutcome
 from nri_plugin.simulator.scenario.scenario import Scenario
 from nri_plugin.simulator.scenario.stage import ScenarioNode
@@ -32,6 +32,7 @@ from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Expect,
     Foreign,
+    Kubepods,
     Logged,
     Online,
     Part,
@@ -52,7 +53,7 @@ PRODUCTION = "agent, protocol, decisions, checkpoint"
 STAND_INS = "container runtime, hardware, cgroup tree"
 NOT_WATCHED = "written after its code, never compared with the real one"
 LEGEND = "marks: + created  ~ given another cpuset  - ended  x refused  = looked at again"
-_MOVING = (DriftStep, Release, Foreign)
+_MOVING = (DriftStep, Release, Foreign, Kubepods)
 """After these steps the report counts containers whose CPUs changed."""
 CHECKED = (
     "every container began where it stayed",
@@ -219,6 +220,8 @@ def _befallen(step: Step, *, there_is_an_agent: bool) -> str | None:
         case Foreign():
             what = f"has {step.cpus} as {step.kind} partition" if step.cpus else "gave up its partition"
             return f"another program {what}"
+        case Kubepods():
+            return f"another program gave the cgroup above all pods CPUs {step.cpus}"
         case Logged():
             where = f"only a real {step.only} has it logged" if step.only else "the agent's log says"
             return f"{where}: {step.text}"
@@ -383,7 +386,7 @@ def _owners(node: ScenarioNode, player: Player) -> list[CPUOwner]:
     for key, cpus in kept_by_ended(state).items():
         owners.append(CPUOwner(named(state.pods, key), cpus, note="ended, kept until its pod ends"))
     taken = CPUSet(reduce(or_, (owner.cpus.mask for owner in owners), 0))
-    usable = node.runtime.cgroups.mirror.tree.effective_cpus(ROOT)
+    usable = reachable(node)
     owners.append(CPUOwner("shared pool", usable - taken, "shared"))
     if not node.reserved.isdisjoint(usable):
         owners.append(CPUOwner("reserved, in the pool", node.reserved & usable, "reserved"))

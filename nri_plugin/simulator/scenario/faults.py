@@ -90,6 +90,31 @@ def foreign_partition(stage: ScenarioNode, kind: PartitionKind, cpus: CPUSet) ->
     _calm(stage)
 
 
+def reachable(stage: ScenarioNode) -> CPUSet:
+    """The CPUs that the kernel gives to pods."""
+    return stage.runtime.cgroups.mirror.tree.effective_cpus(_kubepods(stage))
+
+
+def give_kubepods(stage: ScenarioNode, cpus: CPUSet) -> None:
+    """Give the cgroup above all pods exactly these CPUs.
+
+    Raises:
+        CgroupWriteError: on v1, a cgroup below has others.
+    """
+    mirror, top = stage.runtime.cgroups.mirror, _kubepods(stage)
+    logged = stage.places.log.stat().st_size if stage.agent_pid else 0
+    is_news = reachable(stage) != cpus
+    mirror.tree.write(top, CpusetFile.CPUS, str(cpus))
+    mirror.flush()
+    if stage.agent_pid and is_news:
+        has_logged(stage, _FOLLOWED, logged)
+    _calm(stage)
+
+
+def _kubepods(stage: ScenarioNode) -> str:
+    return next(path for path in stage.runtime.cgroups.mirror.tree if path.startswith("kubepods"))
+
+
 def has_logged(stage: ScenarioNode, text: str, since: int) -> int:
     """Wait for `text` in the agent's log after the byte `since`; returns the byte after it, 0 if it does not come."""
     log = stage.places.log

@@ -12,14 +12,16 @@ from nri_plugin.model.options import SMTOddCounts
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.cpu_policy import whole_core_count
-from nri_plugin.simulator.runtime.cgroup_tree import ROOT, CgroupWriteError
+from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError
 from nri_plugin.simulator.runtime.device_manager import Given, NotAdmittedError, delivered
 from nri_plugin.simulator.runtime.pods import PERIOD_US, ContainerSpec, PodSpec
 from nri_plugin.simulator.runtime.runtime import ContainerPlacement, PluginRefusedError
 from nri_plugin.simulator.scenario.faults import (
     foreign_partition,
     foreign_write,
+    give_kubepods,
     has_logged,
+    reachable,
     release_node,
     second_agent,
     settled_writes,
@@ -32,6 +34,7 @@ from nri_plugin.simulator.scenario.steps import (
     Expect,
     Foreign,
     Held,
+    Kubepods,
     Logged,
     Online,
     Part,
@@ -220,7 +223,7 @@ class Player:
                 self._update(step, notes)
             case Restart():
                 self._restart(step, notes)
-            case DriftStep() | Second() | Release() | Online() | Foreign():
+            case DriftStep() | Second() | Release() | Online() | Foreign() | Kubepods():
                 self._fault(step, notes)
             case Expect():
                 self._expect(step, notes)
@@ -349,7 +352,7 @@ class Player:
         if step.writes is not None and len(written) > step.writes:
             notes.problems.append(f"{len(written)} cpuset files were written, at most {step.writes} expected")
 
-    def _fault(self, step: DriftStep | Second | Release | Online | Foreign, notes: Notes) -> None:
+    def _fault(self, step: DriftStep | Second | Release | Online | Foreign | Kubepods, notes: Notes) -> None:
         if isinstance(step, Release | Foreign) or (isinstance(step, DriftStep) and not self.stage.agent_pid):
             self._disturbed |= set(self._running())
         match step:
@@ -363,6 +366,8 @@ class Player:
                 switch_cpus(self.stage, step.cpus)
             case Foreign():
                 foreign_partition(self.stage, step.kind, step.cpus)
+            case Kubepods():
+                give_kubepods(self.stage, step.cpus)
 
     def _logged(self, step: Logged, notes: Notes) -> None:
         end = has_logged(self.stage, step.text, self._heard)
@@ -455,7 +460,7 @@ class Player:
 
     def _left(self, key: str) -> CPUSet:
         """The CPUs of its own that a container can run on now; all CPUs for one that has run nowhere yet."""
-        usable = self.stage.runtime.cgroups.mirror.tree.effective_cpus(ROOT)
+        usable = reachable(self.stage)
         return self.exclusive.get(key, usable) & usable
 
 

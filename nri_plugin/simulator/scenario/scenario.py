@@ -51,6 +51,7 @@ from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Expect,
     Foreign,
+    Kubepods,
     Logged,
     Measure,
     Online,
@@ -106,6 +107,7 @@ class StepReader:
             "release": (self._of_agent, ()),
             "online": (self._online, ()),
             "partition": (self._foreign, ("cpus",)),
+            "kubepods": (self._kubepods, ()),
             "logged": (self._logged, ("only",)),
             "spin": (self._spin, ("on",)),
             "measure": (self._measure, ("load",)),
@@ -184,6 +186,9 @@ class StepReader:
         if not cpus and partition is not PartitionKind.MEMBER:
             raise section.place.error("cpus is missing: whose it becomes")
         return Foreign(_line(section), partition, cpus)
+
+    def _kubepods(self, section: source.Section, kind: str) -> Step:
+        return Kubepods(_line(section), cpu_list(section.entries[kind]))
 
     def _logged(self, section: source.Section, kind: str) -> Step:
         given = section.entries

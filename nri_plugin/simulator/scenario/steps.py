@@ -283,6 +283,14 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Kubepods:
+    """Another program gives the cgroup above all pods exactly these CPUs."""
+
+    line: int
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """The agent has logged this since the last such step, or logs it soon.
 
@@ -419,6 +427,7 @@ Step: TypeAlias = (
     | Release
     | Online
     | Foreign
+    | Kubepods
     | Logged
     | Spin
     | Measure

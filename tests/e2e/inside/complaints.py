@@ -25,16 +25,23 @@ _BROUGHT_BY = {
     "online": (*_MACHINE, _DIFFERS),
     "drift": _DRIFT,
     "foreign": (*_MACHINE, _UNREACHABLE, _DIFFERS),
+    "kubepods": (*_MACHINE, _UNREACHABLE, _DIFFERS),
 }
 
 
-def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused: Iterable[str]) -> list[str]:
+def complaints(
+    lines: Iterable[str],
+    steps: Iterable[Mapping[str, Any]],
+    refused: Iterable[str],
+    sandboxes: Iterable[str] = (),
+) -> list[str]:
     """Lines above the level of information that nothing in the scenario explains.
 
     Args:
         lines: of the log.
         steps: as played, `do` says which.
         refused: keys of containers that were refused at some time, NAMESPACE/POD/CONTAINER.
+        sandboxes: ids; a slow runtime reports one later than the agent waits for, which then takes it for a container.
     """
     steps = list(steps)
     expected = {text for step in steps for text in _BROUGHT_BY.get(step["do"], ())}
@@ -45,11 +52,15 @@ def complaints(lines: Iterable[str], steps: Iterable[Mapping[str, Any]], refused
     if any(step["do"] == "update" and "cpuset_cpus" in step["resources"] for step in steps):
         expected |= set(_DRIFT)  # a kubelet that pins writes as a stranger does
     drifted = tuple(f" observed={step['cpus']}" for step in steps if step["do"] == "drift")
+    unreported = tuple(f" container={one} " for one in sandboxes)
     pods = {f" pod={key.rpartition('/')[0]} container={key.rpartition('/')[2]} " for key in refused}
     return [
         line
         for line in lines
-        if " INFO " not in line and not _is_drift(line, drifted) and not _is_expected(line, expected, pods)
+        if " INFO " not in line
+        and not any(one in line for one in unreported)
+        and not _is_drift(line, drifted)
+        and not _is_expected(line, expected, pods)
     ]
 
 

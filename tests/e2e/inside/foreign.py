@@ -47,6 +47,16 @@ def somebody_s_partition() -> str:
     return file.read_text().strip() if file.exists() else "member"
 
 
+def give_kubepods(node: Node, cpus: str) -> Path:
+    """Give the cgroup above all pods exactly these CPUs, as a property of its slice where systemd runs; returns it."""
+    top = CGROUPS / ("kubepods.slice" if node.runtime.systemd else "kubepods")
+    if node.runtime.systemd:
+        _systemctl("set-property", "--runtime", top.name, f"AllowedCPUs={cpus}")
+    else:
+        write(top / "cpuset.cpus", cpus)
+    return top
+
+
 def write_as(who: str, container: str, node: Node, cpus: str) -> None:
     """Put a container on `cpus` in somebody's way; without systemd the write that it would make is made."""
     if who == "write" or not node.runtime.systemd:

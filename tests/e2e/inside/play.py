@@ -50,7 +50,7 @@ def play(node: Node, plan: dict[str, Any], number: int) -> None:
             agent.stop()
             if facts is not None:
                 facts.close()
-    said = complaints(agent.lines(), plan["steps"], player.ever_refused)
+    said = complaints(agent.lines(), plan["steps"], player.ever_refused, player.sandboxes)
     node.equal("the agent complained of nothing that the steps do not explain", said, [])
 
 

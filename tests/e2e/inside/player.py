@@ -10,13 +10,13 @@ from typing import Any
 from .cri import CRIError
 from .expecting import expect
 from .facts_server import FactsServer
-from .foreign import frozen, hold_apart, is_out_of_reach, somebody_s_partition, write_as
+from .foreign import frozen, give_kubepods, hold_apart, is_out_of_reach, somebody_s_partition, write_as
 from .kernel_side import expect_nothing_apart, judge, limit_pod, spin
 from .looking import anonymous_nodes, memory_bytes
 from .machine_devices import DeviceFinder
 from .node import Node, Pod
 from .noise_side import measure
-from .observe import CGROUPS, format_list, parse_list, parse_mask
+from .observe import CGROUPS, format_list, machine_cpus, parse_list, parse_mask
 from .pods import ContainerSpec, PodSpec
 from .report import tell
 from .waiting import wait_for
@@ -49,6 +49,7 @@ class Player:
 
     def __post_init__(self) -> None:
         self.ever_refused: set[str] = set()
+        self.sandboxes: set[str] = set()
         self.finder = DeviceFinder(self.plan["devices"])
 
     # ------------------------------------------------------------------ a step
@@ -72,6 +73,8 @@ class Player:
         """Remove every pod, whatever state it is in, also what an earlier scenario could not be rid of."""
         with contextlib.suppress(OSError):
             hold_apart("member", "")
+        if any(step["do"] == "kubepods" for step in self.plan["steps"]):
+            give_kubepods(self.node, (_CPUS / "online").read_text().strip())
         if (_CPUS / "offline").read_text().strip():
             _set_online(parse_list((_CPUS / "present").read_text()))
         self.pods.clear()
@@ -115,6 +118,7 @@ class Player:
         if self.facts is not None and "facts" in step:
             self.facts.tell(key, spec.uid, step["facts"])
         pod = self.pods[key] = self.node.sandbox(spec)
+        self.sandboxes.add(pod.sandbox)
         limit_pod(self.node, pod)
         init = {each["name"] for each in given["init"]}
         ends = init - {*given["sidecars"]}
@@ -249,6 +253,21 @@ class Player:
         self.node.equal(f"{where} is made", somebody_s_partition(), step["kind"])
         others = parse_list((CGROUPS / "cpuset.cpus.effective").read_text())
         self.node.equal(f"{where} has its CPUs", others & parse_list(step["cpus"]), set())
+
+    def _do_kubepods(self, step: Json) -> None:
+        """The kernel takes it, and doctor names the cgroup as long as it has fewer CPUs than the machine."""
+        top, cpus = give_kubepods(self.node, step["cpus"]), parse_list(step["cpus"])
+        where = f"line {step['line']}: {top.name}"
+        self.node.equal(
+            f"{where} has these CPUs", parse_list((top / "cpuset.cpus.effective").read_text()), cpus
+        )
+        said = self.node.agent.doctor()[1]
+        named = f"{top.name} reaches only CPUs {format_list(cpus)}: {format_list(machine_cpus() - cpus)} cannot be used"
+        self.node.expect(
+            f"{where} is named by doctor where it is narrow",
+            (named in said) == (cpus < machine_cpus()) == (f"{top.name} reaches only" in said),
+            said,
+        )
 
     def _do_logged(self, step: Json) -> None:
         with contextlib.suppress(TimeoutError):

@@ -52,6 +52,9 @@ def test_a_complaint_is_explained_by_its_step_only() -> None:
     ended = "x WARNING connection to the container runtime ended"
     assert complaints([ended], [{"do": "restart", "part": "runtime"}], []) == []
     assert complaints([ended], [{"do": "restart", "part": "agent"}], []) == [ended]
+    late = "x WARNING the runtime did not report a container that runs container=5a9b pod=uid"
+    assert complaints([late], [], [], ["5a9b"]) == []
+    assert complaints([late], [], [], ["77"]) == [late]
 
 
 def test_an_agent_that_looks_late_at_what_it_wrote_may_find_what_was_written_since() -> None:

@@ -5,6 +5,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Foreign,
+    Kubepods,
     Logged,
     Measure,
     Online,
@@ -41,6 +42,7 @@ def test_a_restart_says_what_ended_and_what_came_back(step: Restart, told: str) 
         (Online(1, SOME), "online now: 2-3"),
         (Foreign(1, PartitionKind.ISOLATED, SOME), "another program has 2-3 as isolated partition"),
         (Foreign(1, PartitionKind.MEMBER, CPUSet()), "another program gave up its partition"),
+        (Kubepods(1, SOME), "another program gave the cgroup above all pods CPUs 2-3"),
         (Logged(1, "ready"), "the agent's log says: ready"),
         (Logged(1, "ready", "kernel"), "only a real kernel has it logged: ready"),
         (Spin(1, "a/b/c", "all"), None),

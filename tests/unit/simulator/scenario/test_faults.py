@@ -115,6 +115,12 @@ def test_a_partition_that_is_not_isolated_is_only_out_of_reach() -> None:
     assert problems("  - partition: root\n    cpus: 3\n  - expect: a/shared/c\n    cpus: 0\n") == []
 
 
+def test_containers_follow_the_cgroup_above_all_pods_and_keep_their_cpus() -> None:
+    narrow = "  - kubepods: 0-1\n  - expect: a/own/c\n    cpus: 1\n  - expect: a/shared/c\n    cpus: 0\n"
+    wide = "  - kubepods: 0-3\n  - expect: a/own/c\n    cpus: 1-2\n  - expect: a/shared/c\n    cpus: 0,3\n"
+    assert problems(narrow + AGAIN + "  - expect: a/again/c\n    refused: cpus\n" + wide) == []
+
+
 def test_what_the_agent_logged_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert problems("  - logged: ready cpus=0-3\n  - restart: agent\n  - logged: ready cpus=0-3\n") == []
     monkeypatch.setattr(faults, "LIMIT_S", 0.1)

@@ -11,6 +11,7 @@ from nri_plugin.simulator.scenario.steps import (
     DriftStep,
     Expect,
     Foreign,
+    Kubepods,
     Logged,
     Online,
     Part,
@@ -275,6 +276,7 @@ def test_what_only_a_kernel_can_tell_can_be_said() -> None:
   - partition: isolated
     cpus: 4-5
   - partition: member
+  - kubepods: 0-5
   - restart: agent
     config: {isolation: none}
   - logged: partition made
@@ -287,9 +289,10 @@ def test_what_only_a_kernel_can_tell_can_be_said() -> None:
         DriftStep(8, "prod/db/db", CPUSet.parse("0-3"), meanwhile=said),
         Foreign(11, PartitionKind.ISOLATED, CPUSet.parse("4-5")),
         Foreign(13, PartitionKind.MEMBER, CPUSet()),
-        Restart(14, Part.AGENT, config={"isolation": "none"}),
-        Logged(16, "partition made"),
-        Logged(17, "not permitted", only="kernel"),
+        Kubepods(14, CPUSet.parse("0-5")),
+        Restart(15, Part.AGENT, config={"isolation": "none"}),
+        Logged(17, "partition made"),
+        Logged(18, "not permitted", only="kernel"),
     )
 
 
