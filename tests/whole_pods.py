@@ -61,9 +61,11 @@ class PodLife:
 
     Attributes:
         is_informed: the exporter is there.
+        number: of the instances of its containers.
     """
 
     is_informed = True
+    number = 0
 
     def __init__(
         self,
@@ -100,7 +102,8 @@ class PodLife:
         cpu_limit = amounts.cpu_limit_milli or whole.cpu_limit_milli
         memory_limit = amounts.memory_limit_bytes or whole.memory_limit_bytes
         return replace(
-            container(self.of, name), resources=said(amounts.cpu_request_milli or cpu_limit, memory_limit)
+            container(self.of, name, number=self.number),
+            resources=said(amounts.cpu_request_milli or cpu_limit, memory_limit),
         )
 
     def create(self, name: str) -> Decision:

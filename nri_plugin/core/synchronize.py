@@ -26,6 +26,7 @@ from nri_plugin.core.requests import (
     pod_record,
     pod_uid,
     regime_of,
+    stored_cpus,
     with_late_facts,
     without_admission,
 )
@@ -71,6 +72,7 @@ class _Unseen:
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     """Fold the runtime's list into the stored state."""
     # 1. The pods and containers that exist, with what is stored about them.
+    before, state = state, _without_former_pods(node, state, event)
     pods = _pods(node, state, event)
     pods = {**_unlisted(node, state, event, pods), **pods}
     uid_by_sandbox = {pod.sandbox_id: uid for uid, pod in pods.items()}
@@ -101,7 +103,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     ]
     after = _without_outdated(node, after, unseen) if unseen else after
     after, pools = with_pools(node, after, [(one.record, one.request) for one in unseen])
-    steps = [f"kept={len(after.allocations)}", f"released={len(state.allocations) - len(after.allocations)}"]
+    steps = [f"kept={len(after.allocations)}", f"released={len(before.allocations) - len(after.allocations)}"]
     after, adopted_steps = _adopt_all(node, after, unseen)
     shared = [c.id for c in strange if records[c.id].pod_uid not in may_hold]
     adopted_steps = ["adopted"] * sum(
@@ -120,7 +122,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
     return Decision(
         after,
         SynchronizeResponse(updates),
-        writes=all_writes(node, after, before=state, waits=True),
+        writes=all_writes(node, after, before=before, waits=True),
         steps=(*steps, *adopted_steps, *(("pod-pool-kept",) * pools)),
     )
 
@@ -176,6 +178,30 @@ def _pods(node: Node, state: State, event: Synchronize) -> dict[str, PodRecord]:
     return {
         uid: pod_record(pod, node.options, state.pods.get(uid), run_seen=False) for uid, pod in chosen.items()
     }
+
+
+def _without_former_pods(node: Node, state: State, event: Synchronize) -> State:
+    """The state without pods divided as wholes in a sandbox that is gone, of which a container was placed anew since.
+
+    The allocations of a pod end with its sandbox, and an outdated checkpoint still has them. The agent gave a container of
+    the new sandbox other CPUs than its part, perhaps without facts that it had before. Such a pod is found as one that no
+    checkpoint tells of. A sandbox that was made while no agent was there has no such container: it keeps what its pod had.
+    """
+    uid_by_sandbox = {pod.id: pod_uid(pod) for pod in event.pods}
+    going_on, anew = set[str](), set[str]()
+    for one in event.containers:
+        uid = uid_by_sandbox.get(one.pod_id, "")
+        pod, whole = state.pods.get(uid), allocation_key(uid, "")
+        if pod is None or one.state is ContainerState.STOPPED or whole not in state.allocations:
+            continue
+        part, cpus = state.allocations.get(allocation_key(uid, one.name)), stored_cpus(one.resources)
+        if one.id in state.containers or one.pod_id == pod.sandbox_id:
+            going_on.add(uid)
+        elif part is not None and cpus and cpus != part.cpus - node.topology.offline:
+            anew.add(uid)
+    for uid in anew - going_on:
+        state = state.without_pod(uid)
+    return state
 
 
 def _unlisted(
@@ -322,7 +348,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
         if claim is None:
             continue
         # 3. The allocations in its way. The claim wins only where it is livelier than all of them.
-        clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
+        clashing = [key for key, held in state.allocations.items() if _clashes(one, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
             # The claim may still be refused beside the other allocations; then nothing is freed.
             freed = _freed(state, record, claim, clashing)
@@ -336,11 +362,15 @@ def _liveliness(record: ContainerRecord) -> int:
     return {Phase.STOPPED: 0, Phase.RUNNING: 2}.get(record.phase, 1)
 
 
-def _clashes(claimant: str, claim: Allocation, key: str, held: Allocation) -> bool:
-    if key != claimant:
+def _clashes(claimant: _Unseen, claim: Allocation, key: str, held: Allocation) -> bool:
+    if key != claimant.record.key:
         # The CPUs of a pod as a whole include those of its containers.
-        return not claim.cpus.isdisjoint(held.cpus) and key != allocation_key(pod_of(claimant), "")
-    return claim.cpus != held.cpus or (bool(claim.mems) and claim.mems != held.mems)
+        return not claim.cpus.isdisjoint(held.cpus) and key != allocation_key(claimant.record.pod_uid, "")
+    if bool(claim.mems) and claim.mems != held.mems:
+        return True
+    # The runtime was not told of the CPUs that were offline, or out of the pods' reach, when the container was created.
+    is_part = claimant.request is not None and claim.cpu_milli < held.cpu_milli == claimant.request.cpu_milli
+    return claim.cpus != held.cpus and not (is_part and claim.cpus <= held.cpus)
 
 
 def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: Sequence[str]) -> State:

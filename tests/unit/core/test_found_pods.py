@@ -482,6 +482,36 @@ def test_the_state_before_the_pod_was_created_is_as_good_as_none() -> None:
     assert life.held == {"": "2-7", **HAS}
 
 
+@pytest.mark.parametrize("is_informed", [True, False])
+def test_the_state_before_a_new_sandbox_of_the_pod_moves_no_container(is_informed: bool) -> None:
+    life = admitted()
+    older, other = life.state, pod("p2")
+    life.tell(nri.StopPodSandbox(life.of))
+    beside = container(other, "c", cpu=2, memory=GIB)
+    life.tell(nri.CreateContainer(other, beside))
+    life.of, life.is_informed = replace(life.of, id="sb-new"), is_informed
+    life.tell(nri.RunPodSandbox(life.of))
+    life.number = 1
+    life.run("app")
+    has = life.runs_on("app")
+    assert has == "8-11"
+    life.state = older
+    running = replace(life.message("app"), resources=replace(life.message("app").resources, cpus=has))
+    held = replace(beside, resources=replace(beside.resources, cpus="2-3"))
+    life.tell(nri.Synchronize((life.of, other), (running, held)))
+    assert life.runs_on("app") == has
+    assert life.state.allocations["p2/c"].cpus == cpus("2-3")
+
+
+def test_a_new_sandbox_whose_containers_were_given_no_cpus_has_those_of_its_pod() -> None:
+    life = admitted()
+    life.of = replace(life.of, id="sb-new")
+    life.number = 1
+    life.tell(nri.Synchronize((life.of,), tuple(listed(life, dict.fromkeys(HAS, "")))))
+    assert life.held == {"": "2-7", **HAS}
+    assert life.runs_on("app") == HAS["app"]
+
+
 def test_a_second_start_before_the_facts_come_changes_nothing() -> None:
     life = admitted()
     started(life, HAS)

@@ -379,3 +379,28 @@ def test_a_container_that_has_grown_since_the_checkpoint_keeps_its_cpus(
     assert older.allocations["p1/c"].cpus == cpus("2-3")
     grown = container(pod(), cpu=asks, cpus=runs_on)
     assert listed(on, older, (pod(), grown)).state.allocations["p1/c"].cpus == cpus(has)
+
+
+@pytest.mark.parametrize(
+    ("out_of_reach", "asks", "another_runs_on", "has"),
+    [
+        ("3", 2, "", "2-3"),
+        ("", 2, "", "2-3"),  # the CPU came back while the agent was away
+        ("", 1, "", "2"),  # the record of its resize is lost
+        ("", 2, "3", "2,4"),  # it shrank, another container was given the CPU, and it asks for two again
+    ],
+)
+def test_a_container_created_while_a_cpu_was_out_of_reach_keeps_that_cpu(
+    out_of_reach: str, asks: int, another_runs_on: str, has: str
+) -> None:
+    topology = machine()
+    on = node(topology.within(topology.online - cpus(out_of_reach)))
+    older = listed(node(), EMPTY, (pod("a"), container(pod("a"), cpu=2, cpus="2-3"))).state
+    again = pod("a"), container(pod("a"), cpu=asks, cpus="2", number=1)
+    others = [(pod("b"), container(pod("b"), cpu=1, cpus=another_runs_on))] if another_runs_on else []
+    after = listed(on, older, again, *others).state
+    assert after.allocations["a/c"].cpus == cpus(has)
+    assert [one.cpus for key, one in after.allocations.items() if key != "a/c"] == [
+        cpus(another_runs_on) for _ in others
+    ]
+    assert violations(on, after) == []
