@@ -13,6 +13,7 @@ from random import Random
 from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, SWEEP_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import Originals
 from nri_plugin.core.quiet import QuietWanted, wanted
+from nri_plugin.host.interrupts import RefusedError
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.options import IRQs, Node, ReceiveSteering, Workqueues
 from nri_plugin.model.sets import CPUSet
@@ -31,10 +32,15 @@ STEERED = "rps/eth0/queues/rx-0"
 
 
 class MortalKernel(PlayedKernel):
-    """Kills the agent before or after a write."""
+    """Kills the agent before or after a write.
+
+    Attributes:
+        denied: settings whose write in this pass was answered by ENOENT.
+    """
 
     dies_in = -1
     takes_the_last = False
+    denied: frozenset[str] = frozenset()
 
     def write(self, name: str, value: str) -> None:
         if self.dies_in == 0:
@@ -43,7 +49,12 @@ class MortalKernel(PlayedKernel):
                 super().write(name, value)
             raise Killed
         self.dies_in -= self.dies_in > 0
-        super().write(name, value)
+        try:
+            super().write(name, value)
+        except RefusedError as error:
+            if error.number == errno.ENOENT:
+                self.denied |= {name}
+            raise
 
 
 class PlayedStore:
@@ -152,6 +163,7 @@ class PlayedInterrupts:
             self._pass()  # as inotify would have it
 
     def _pass(self) -> None:
+        self.kernel.denied = frozenset()
         try:
             self.agent.apply(self.wish)
         except Killed:
@@ -164,7 +176,8 @@ class PlayedInterrupts:
         housekeeping = kernel.online - self.wish.quiet
         if kernel.refuse or self.store.is_full or report.trouble or not housekeeping:
             return
-        excused = {*report.rivals, *self.agent._failed_by}
+        # A setting of which the kernel says that it is not there has not failed: the next pass finds it again, or not.
+        excused = {*report.rivals, *self.agent._failed_by, *kernel.denied}
         if STEERED not in excused and CPUSet.parse(kernel.values[STEERED]) & self.wish.no_steering:
             self.broken.append(f"packets are steered to exclusive CPUs {kernel.values[STEERED]}")
         for number, line in kernel.lines.items():
