@@ -94,7 +94,7 @@ def test_an_agent_that_leaves_something_out_is_found_out(
 def test_an_older_checkpoint_that_wins_over_what_runs_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synchronize, "_without_outdated", lambda _node, state, _unseen: state)
     tally = Tally()
-    for seed in (79, *range(400)):  # the first is one that shows it
+    for seed in (220, *range(400)):  # the first is one that shows it
         Life(seed, tally).play(250)
         if tally.broken["moved"]:
             return
