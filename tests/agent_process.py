@@ -12,7 +12,9 @@ from pathlib import Path
 
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
-from nri_plugin.simulator.runtime.profile import (
+from nri_plugin.wire.nri.events import NRIEvent
+from nri_plugin.wire.nri.messages import Container, Pod
+from tests.lab.runtime.profile import (
     CONTAINERD_2_1,
     Answered,
     Configured,
@@ -21,9 +23,7 @@ from nri_plugin.simulator.runtime.profile import (
     RuntimeEvent,
     Synchronized,
 )
-from nri_plugin.simulator.runtime.session import RuntimeSession
-from nri_plugin.wire.nri.events import NRIEvent
-from nri_plugin.wire.nri.messages import Container, Pod
+from tests.lab.runtime.session import RuntimeSession
 
 REPOSITORY = Path(__file__).parent.parent
 SUPERVISOR = "nri-pin-watcher"

@@ -12,7 +12,10 @@ from nri_plugin.agent.connection import ReconnectBackoff, RuntimeAbsentError
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.process.loop import Loop
-from nri_plugin.simulator.runtime.profile import (
+from nri_plugin.wire.nri.events import NRIEvent
+from nri_plugin.wire.nri.messages import Container, Pod
+from tests.agent_fakes import Bench
+from tests.lab.runtime.profile import (
     CONTAINERD_2_1,
     Answered,
     Configured,
@@ -22,10 +25,7 @@ from nri_plugin.simulator.runtime.profile import (
     RuntimeProfile,
     Synchronized,
 )
-from nri_plugin.simulator.runtime.session import RuntimeSession
-from nri_plugin.wire.nri.events import NRIEvent
-from nri_plugin.wire.nri.messages import Container, Pod
-from tests.agent_fakes import Bench
+from tests.lab.runtime.session import RuntimeSession
 
 
 @dataclass

@@ -22,12 +22,12 @@ from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model.bounds import Cut
 from nri_plugin.recording.file import BoundedRecording, RecordingFile
-from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.agent_fakes import Clock, recording_log
 from tests.agent_process import config_text, machine_root
+from tests.lab.runtime import codec as runtime_codec
 from tests.largest_pods import TRUSTED
 
 POD_KEPT = 16 << 10

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile
+from tests.lab.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile
 
 TABLE = Path(__file__).parent / "vectors" / "kernel" / "cpuset_rules.yaml"
 """Its head explains the language."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.messages import Container, DeviceNode, Pod, Resources
 from tests.builders import container, pod
 

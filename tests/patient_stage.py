@@ -6,9 +6,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import ScenarioNode, stage
 from tests.agent_process import PATIENCE_S, PATIENT_AGENT
+from tests.lab.scenario.scenario import Scenario
+from tests.lab.scenario.stage import ScenarioNode, stage
 
 
 @contextmanager

@@ -15,13 +15,13 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
-from nri_plugin.simulator.runtime.cgroup_mirror import CgroupMirror
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CpusetFile, Driver, parent_of
-from nri_plugin.simulator.runtime.pods import RuntimeIdentity
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
+from nri_plugin.simulator.simulate.pods import Driver, RuntimeIdentity
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import ContainerState
+from tests.lab.runtime.cgroup_mirror import CgroupMirror
+from tests.lab.runtime.cgroup_tree import CgroupTree, CpusetFile, parent_of
+from tests.lab.runtime.profile import BEHAVIOURS
+from tests.lab.runtime.runtime import PluginRefusedError, Record, Runtime
 
 MEMORY_BYTES = 64 << 30
 

@@ -79,7 +79,7 @@ def values(context: click.Context, parameter: click.Parameter, incomplete: str) 
     if "MACHINE" in words or option == "machine":
         names |= machine_names()
     if "SCENARIO" in words or option == "scenario":
-        names |= scenario_names(played=context.info_name == "demo")
+        names |= scenario_names()
     if "CONTAINER" in words or option == "container":
         names |= container_names(context, whole=option != "container")
         if not any(name.startswith(incomplete) for name in names):
@@ -105,13 +105,9 @@ def machine_names() -> dict[str, str]:
     return dict.fromkeys(_shipped("machines", ".yaml"), "")
 
 
-def scenario_names(*, played: bool = False) -> dict[str, str]:
-    """Scenarios of the package; `played`: only those with steps, which the demo can play."""
-    names = _shipped("scenarios", ".yaml")
-    if played:
-        folder = resources.files("nri_plugin.simulator") / "scenarios"
-        names = [name for name in names if "\nsteps:" in (folder / f"{name}.yaml").read_text("utf-8")]
-    return dict.fromkeys(names, "")
+def scenario_names() -> dict[str, str]:
+    """Scenarios of the package."""
+    return dict.fromkeys(_shipped("scenarios", ".yaml"), "")
 
 
 def container_names(context: click.Context, *, whole: bool = True) -> dict[str, str]:

@@ -149,7 +149,7 @@ NUMBERS = {"integer": "whole number", "float": "number"}
 DID_YOU_MEAN = re.compile(r"[.]? [(]?Did you mean (?:one of: )?(.*?)[?][)]?$")
 EXAMPLES = """\b
 Examples:
-  nri-pin demo                               watch a node fill up, no root needed
+  nri-pin simulate example                   try pods on a described machine, no root needed
   nri-pin topology                           the machine as placements see it
   nri-pin run --config /etc/nri-pin/config.yaml
   nri-pin state show                         the CPUs of every container
@@ -160,9 +160,6 @@ Examples:
 
 COMMANDS: Mapping[str, CommandEntry] = {
     "run": CommandEntry("nri_plugin.cli.main:run", "Run the agent on this node."),
-    "demo": CommandEntry(
-        "nri_plugin.cli.demo.demo:command", "Play a day in the life of a node; needs no root."
-    ),
     "topology": CommandEntry(
         "nri_plugin.cli.topology.topology:command", "Show CPUs, caches and NUMA nodes of a machine."
     ),

@@ -19,8 +19,8 @@ from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.devices import Delivery, PlacedDevice
-from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode
+from nri_plugin.simulator.simulate.pods import PodSpec
 from nri_plugin.simulator.simulate.room import (
     FreedRoom,
     TrialBudget,

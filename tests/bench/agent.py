@@ -13,9 +13,9 @@ from functools import cache
 from pathlib import Path
 
 from nri_plugin.simulator.machine.machine import build_sysfs, load
-from nri_plugin.simulator.runtime.plugin_link import PluginLink
-from nri_plugin.simulator.runtime.profile import RuntimeProfile
 from nri_plugin.wire.nri.events import Synchronize
+from tests.lab.runtime.plugin_link import PluginLink
+from tests.lab.runtime.profile import RuntimeProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from types import SimpleNamespace
 from nri_plugin.agent.assembly import Assembly
 from nri_plugin.config.loading import load
 from nri_plugin.process.logs import TextFormatter
-from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1, Answered
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import NRIEvent, Synchronize
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
 from tests.agent_fakes import Clock
 from tests.agent_runtime import Rig, is_synchronized
 from tests.bench.agent import make_cgroups
+from tests.lab.runtime.profile import CONTAINERD_2_1, Answered
 
 PATIENT = replace(CONTAINERD_2_1, request_timeout=600.0)
 EXCLUSIVE_PODS = 4

@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from nri_plugin.simulator.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import Synchronize
 from tests.bench.agent import Running, make_cgroups, running, running_at, site, stamps, written_since
 from tests.bench.figures import Figure, at, milliseconds
 from tests.bench.whole_agent import BURSTABLE, GUARANTEED, container, pod
+from tests.lab.runtime.profile import CONTAINERD_1_7, CONTAINERD_2_1, CONTAINERD_2_4
 
 NOTHING = Synchronize((), ())
 

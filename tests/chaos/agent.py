@@ -26,14 +26,14 @@ from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.recording.file import RecordingFile
-from nri_plugin.simulator.runtime import codec as runtime_codec
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError
-from nri_plugin.simulator.runtime.told_facts import ToldFacts
+from nri_plugin.simulator.simulate.pods import ToldFacts
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
+from tests.lab.runtime import codec as runtime_codec
+from tests.lab.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
+from tests.lab.runtime.runtime import PluginRefusedError
 
 DIRECTORY = "/state"
 LEAST_JOURNAL = 1 << 10

@@ -17,9 +17,9 @@ from nri_plugin.model.records import (
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree
-from nri_plugin.simulator.runtime.runtime import Runtime
 from tests.chaos.whole_pods import may_run_together
+from tests.lab.runtime.cgroup_tree import CgroupTree
+from tests.lab.runtime.runtime import Runtime
 
 
 @dataclass(slots=True)

@@ -11,11 +11,15 @@ from nri_plugin.model.records import Kind, Phase, QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, Driver
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, RuntimeIdentity, shares_from_milli
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
-from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
+from nri_plugin.simulator.simulate.pods import (
+    ContainerSpec,
+    Driver,
+    PodSpec,
+    RuntimeIdentity,
+    Telling,
+    ToldFacts,
+    shares_from_milli,
+)
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import ContainerState, Resources
 from tests.bounds_judge import CONTAINER_KEPT, POD_KEPT, deep_size
@@ -25,6 +29,9 @@ from tests.chaos.faults import Fault, Faults, Killed
 from tests.chaos.interrupts import PlayedInterrupts
 from tests.chaos.judge import Judge
 from tests.chaos.whole_pods import TELLINGS, is_plain_init, whole_pod
+from tests.lab.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile
+from tests.lab.runtime.profile import BEHAVIOURS
+from tests.lab.runtime.runtime import PluginRefusedError, Record, Runtime
 from tests.largest_pods import SPEC_KINDS, enlarged
 from tests.simulated_node import MEMORY_BYTES, NoMirror, created_in
 

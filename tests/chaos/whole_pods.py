@@ -3,8 +3,7 @@
 from random import Random
 
 from nri_plugin.model.records import Amounts, Kind
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.told_facts import Telling
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec, Telling
 
 MIB = 1 << 20
 TELLINGS = (Telling.KNOWN, Telling.KNOWN, Telling.ONCE, Telling.LATE, Telling.LOST)

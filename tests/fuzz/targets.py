@@ -26,7 +26,6 @@ from nri_plugin.model.errors import AnnotationError, CheckpointError, ConfigErro
 from nri_plugin.model.options import Options
 from nri_plugin.model.records import PodRecord
 from nri_plugin.model.state import State
-from nri_plugin.simulator.runtime.codec import encode_event
 from nri_plugin.wire.nri import codec
 from nri_plugin.wire.nri._pb import nri_pb2
 from nri_plugin.wire.nri.decode import placement
@@ -35,6 +34,7 @@ from nri_plugin.wire.nri.mux import MuxReader
 from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
 from nri_plugin.wire.ttrpc.frame import FrameReader, decode_request
 from tests.builders import container, pod
+from tests.lab.runtime.codec import encode_event
 from tests.largest_pods import SHAPES, largest
 from tests.protocol.peer import plugin
 

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_plugin.model.violations import violations
-from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1
-from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.mux import mux_frames
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
 from tests.builders import container, node, pod
+from tests.lab.runtime.profile import CONTAINERD_2_1
+from tests.lab.runtime.session import RuntimeSession
 
 POD = pod("exclusive", cpu=2)
 CREATE = nri.CreateContainer(POD, container(POD, cpu=2))

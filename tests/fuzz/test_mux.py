@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.model.errors import RemoteProtocolError
-from nri_plugin.simulator.runtime.session import GoTrunkReader
 from nri_plugin.wire.nri.mux import HEADER, MuxReader
+from tests.lab.runtime.session import GoTrunkReader
 
 frames = st.builds(
     lambda connection, length, data: HEADER.pack(connection, length) + data,

@@ -6,14 +6,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.simulator.runtime.profile import CONTAINERD_2_4
-from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.events import ConfigureResponse, EmptyResponse, Request
 from nri_plugin.wire.nri.mux import mux_frames
 from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.frame import Frame, encode_request
 from nri_plugin.wire.ttrpc.frame import RequestEnvelope as Envelope
+from tests.lab.runtime.profile import CONTAINERD_2_4
+from tests.lab.runtime.session import RuntimeSession
 from tests.protocol.peer import PINNING, Link, plugin
 
 METHODS = [*pb.DESCRIPTOR.services_by_name["Plugin"].methods_by_name, "Nonsense"]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError
-from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import ScenarioNode
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
+from tests.lab.runtime.runtime import PluginRefusedError
+from tests.lab.scenario.scenario import Scenario
+from tests.lab.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 pytestmark = pytest.mark.root

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from nri_plugin.host.cgroup import cgroup_path
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.records import CgroupRef, QOSClass
-from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, pod_names
+from nri_plugin.simulator.simulate.pods import Driver, container_names, pod_names
 
 text = st.text(st.sampled_from("ab-./:\0_") | st.characters(codec="utf-8"), max_size=12)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from nri_plugin.model import bits
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
+from tests.lab.runtime.cgroup_tree import CgroupTree, CgroupWriteError, CpusetFile, parent_of
 
 PATHS = ("a", "a/b", "a/b/c", "a/d", "e")
 CPUS = 6

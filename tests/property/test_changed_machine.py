@@ -11,8 +11,8 @@ import pytest
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CpusetFile, Driver
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec
+from tests.lab.runtime.cgroup_tree import CpusetFile
 from tests.simulated_node import SimulatedNode
 
 GIB = 1 << 30

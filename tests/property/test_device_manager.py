@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.simulator.machine.machine import parse
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.simulate.device_manager import DeviceManager, NotAdmittedError
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 
 TEXT = """\
 topology: pack:2 numa:1 l3:1 core:2 pu:1

@@ -17,11 +17,11 @@ from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, CpusetFile, Driver
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, shares_from_milli
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError
+from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec, shares_from_milli
 from nri_plugin.wire.nri.messages import Resources
+from tests.lab.runtime.cgroup_tree import CgroupWriteError, CpusetFile
+from tests.lab.runtime.profile import BEHAVIOURS
+from tests.lab.runtime.runtime import PluginRefusedError
 from tests.simulated_node import SimulatedNode, created_in
 
 GIB = 1 << 30

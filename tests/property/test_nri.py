@@ -5,8 +5,6 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.simulator.runtime import codec as runtime_codec
-from nri_plugin.simulator.runtime.session import GoTrunkReader
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import DETAILS
 from nri_plugin.wire.nri.messages import (
@@ -21,6 +19,8 @@ from nri_plugin.wire.nri.messages import (
 from nri_plugin.wire.nri.mux import MuxReader, mux_frames
 from nri_plugin.wire.nri.releases import legal_mask
 from nri_plugin.wire.ttrpc.frame import Frame
+from tests.lab.runtime import codec as runtime_codec
+from tests.lab.runtime.session import GoTrunkReader
 
 texts = st.text(max_size=8)
 maps = st.dictionaries(texts, texts, max_size=3)

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nri_plugin.model.errors import LocalProtocolError
-from nri_plugin.simulator.runtime import codec as runtime_codec
-from nri_plugin.simulator.runtime.adjusting import Ownership, adjusted
 from nri_plugin.wire.nri import codec, events, tables
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.decode import DETAILS
 from nri_plugin.wire.nri.events import Adjustment, check, is_removal
 from nri_plugin.wire.nri.messages import Container, FieldOwners, Pod
+from tests.lab.runtime import codec as runtime_codec
+from tests.lab.runtime.adjusting import Ownership, adjusted
 
 CREATE = events.CreateContainer(Pod("p"), Container("new"))
 texts = st.text(max_size=4)

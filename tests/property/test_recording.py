@@ -26,10 +26,11 @@ from nri_plugin.model.violations import violations
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.recording.file import head_lines, line_of, node_line, outcome_of
 from nri_plugin.recording.reader import Recording, changes, read
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupTree, Driver
+from nri_plugin.simulator.simulate.pods import Driver
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.events import CreateContainer
 from tests.builders import container, machine, node, pod
+from tests.lab.runtime.cgroup_tree import CgroupTree
 from tests.property.test_node_life import MACHINE, Life
 from tests.simulated_node import EngineAgent, SimulatedNode
 

@@ -8,10 +8,10 @@ import pytest
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.config import Chosen, choose
 from nri_plugin.simulator.simulate.node import PlayedNode
 from nri_plugin.simulator.simulate.plan import PodPlan
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.room import TrialBudget, freed_by, more_that_fit, standing_node
 from nri_plugin.simulator.simulate.simulate import empty_node
 

@@ -23,13 +23,13 @@ from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.runtime.cgroup_tree import CgroupWriteError, Driver
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError
+from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec
 from nri_plugin.wire.nri import events
 from tests.agent_fakes import Clock, FakeCheckpoint, recording_log
 from tests.chaos.agent import TreeCgroups
 from tests.chaos.faults import Killed
+from tests.lab.runtime.cgroup_tree import CgroupWriteError
+from tests.lab.runtime.runtime import PluginRefusedError
 from tests.simulated_node import SimulatedNode, created_in
 
 GIB = 1 << 30

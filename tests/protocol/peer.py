@@ -4,8 +4,6 @@ import contextlib
 import socket
 from collections.abc import Iterator
 
-from nri_plugin.simulator.runtime.profile import CONTAINERD_2_4, Answered, RuntimeEvent, RuntimeProfile
-from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
 from nri_plugin.wire.nri.events import (
@@ -20,6 +18,8 @@ from nri_plugin.wire.nri.messages import Container, EventMask, Pod, Resources
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
 from nri_plugin.wire.nri.session import PluginSession
 from nri_plugin.wire.ttrpc.connection import Call, CallRefused, ClientConnection, Reply, ServerConnection
+from tests.lab.runtime.profile import CONTAINERD_2_4, Answered, RuntimeEvent, RuntimeProfile
+from tests.lab.runtime.session import RuntimeSession
 
 PINNING = EventMask(0x06FF)
 POD = Pod("p1", "web", "uid-1", "default", cgroup_parent="/kubepods.slice")

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.host.runtime_lock import MARK_NAME
-from nri_plugin.simulator.runtime.profile import ConnectionLost, PluginRegistered
 from nri_plugin.wire.nri import events as nri
 from tests.agent_process import SUPERVISOR, Peer, Site, until
 from tests.builders import container, pod
+from tests.lab.runtime.profile import ConnectionLost, PluginRegistered
 
 POD = pod("exclusive", cpu=2)
 CREATE = nri.CreateContainer(POD, container(POD, cpu=2))

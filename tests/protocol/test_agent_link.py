@@ -10,7 +10,12 @@ from nri_plugin.agent.agent import SUBSCRIPTION, PluginIdentity
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
-from nri_plugin.simulator.runtime.profile import (
+from nri_plugin.wire.nri import events as nri
+from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
+from tests.agent_fakes import Bench
+from tests.agent_runtime import Rig, is_synchronized
+from tests.builders import container, node, pod
+from tests.lab.runtime.profile import (
     CONTAINERD_1_7,
     CONTAINERD_2_1,
     PROFILES,
@@ -19,11 +24,6 @@ from nri_plugin.simulator.runtime.profile import (
     RegistrationRejected,
     Synchronized,
 )
-from nri_plugin.wire.nri import events as nri
-from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
-from tests.agent_fakes import Bench
-from tests.agent_runtime import Rig, is_synchronized
-from tests.builders import container, node, pod
 
 POD = pod("exclusive", cpu=2)
 CREATE = nri.CreateContainer(POD, container(POD, cpu=2))

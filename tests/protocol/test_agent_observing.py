@@ -16,8 +16,6 @@ from nri_plugin.agent.status_client import read_status
 from nri_plugin.cli.state.state import command as state
 from nri_plugin.core.engine import decide
 from nri_plugin.recording.reader import read
-from nri_plugin.simulator.runtime.profile import PROFILES, RuntimeProfile
-from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import NRIEvent, NRIResponse, Request
 from nri_plugin.wire.nri.messages import ContainerState
@@ -25,6 +23,8 @@ from nri_plugin.wire.nri.session import PluginSession
 from tests.agent_fakes import Bench
 from tests.agent_process import Peer, Process, Site, config_text
 from tests.builders import container, cpu_resources, machine, node, pod
+from tests.lab.runtime.profile import PROFILES, RuntimeProfile
+from tests.lab.runtime.session import RuntimeSession
 
 POD, SHARED, HUGE = pod("own", cpu=2), pod("shared", "Burstable", cpu=0.5), pod("huge", cpu=99)
 OWN = container(POD, cpu=2)

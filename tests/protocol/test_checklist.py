@@ -14,22 +14,6 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.simulator.runtime.profile import (
-    CONTAINERD_1_7,
-    CONTAINERD_2_1,
-    CONTAINERD_2_2,
-    CONTAINERD_2_4,
-    CRIO_1_36,
-    PROFILES,
-    Configured,
-    ConnectionLost,
-    PluginRegistered,
-    RegistrationRejected,
-    RuntimeProfile,
-    Synchronized,
-    UpdateRequested,
-)
-from nri_plugin.simulator.runtime.session import RuntimeSession
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
@@ -62,6 +46,22 @@ from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION
 from nri_plugin.wire.nri.session import PluginSession, SessionStage
 from nri_plugin.wire.ttrpc.frame import Code, Frame, MessageType, encode_request
 from nri_plugin.wire.ttrpc.frame import RequestEnvelope as Envelope
+from tests.lab.runtime.profile import (
+    CONTAINERD_1_7,
+    CONTAINERD_2_1,
+    CONTAINERD_2_2,
+    CONTAINERD_2_4,
+    CRIO_1_36,
+    PROFILES,
+    Configured,
+    ConnectionLost,
+    PluginRegistered,
+    RegistrationRejected,
+    RuntimeProfile,
+    Synchronized,
+    UpdateRequested,
+)
+from tests.lab.runtime.session import RuntimeSession
 from tests.protocol.peer import CONTAINER, PINNING, POD, Link, RawPeer, SocketLink, plugin
 
 every_release = pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

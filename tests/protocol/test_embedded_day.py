@@ -5,15 +5,16 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.cli.demo.day import day
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.simulator.machine import machine
-from nri_plugin.simulator.runtime.cgroup_tree import CpusetFile, Driver, parent_of
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.faults import frozen
-from nri_plugin.simulator.scenario.player import Player, StepOutcome
-from nri_plugin.simulator.scenario.scenario import Scenario, parse
-from nri_plugin.simulator.scenario.stage import ScenarioNode
+from nri_plugin.simulator.simulate.pods import Driver
+from tests.lab.demo.day import day
+from tests.lab.runtime.cgroup_tree import CpusetFile, parent_of
+from tests.lab.runtime.profile import BEHAVIOURS
+from tests.lab.scenario.faults import frozen
+from tests.lab.scenario.player import Player, StepOutcome
+from tests.lab.scenario.scenario import Scenario, parse
+from tests.lab.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 HEAD = """\

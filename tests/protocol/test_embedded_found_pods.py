@@ -2,8 +2,8 @@
 
 import shutil
 
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import parse
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import parse
 from tests.patient_stage import patient_stage
 
 STEPS = """\

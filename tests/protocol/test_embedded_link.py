@@ -11,11 +11,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.model.errors import HostError
-from nri_plugin.simulator.runtime.cgroup_tree import Driver
-from nri_plugin.simulator.runtime.plugin_link import NRIServer, PluginLostError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, RuntimeIdentity
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.runtime.runtime import PluginRefusedError, Record, Runtime
+from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec, RuntimeIdentity
 from nri_plugin.wire.nri import events, spec
 from nri_plugin.wire.nri.events import Adjustment
 from nri_plugin.wire.nri.messages import (
@@ -29,6 +25,9 @@ from nri_plugin.wire.nri.messages import (
 )
 from nri_plugin.wire.nri.session import PluginSession
 from tests.builders import machine
+from tests.lab.runtime.plugin_link import NRIServer, PluginLostError
+from tests.lab.runtime.profile import BEHAVIOURS
+from tests.lab.runtime.runtime import PluginRefusedError, Record, Runtime
 from tests.simulated_node import NoMirror, SimulatedNode
 
 POD = PodSpec("db", "shop", (ContainerSpec("db", 2000, 2000, 1 << 30, 1 << 30),))

@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from nri_plugin.simulator.machine.source import described_machine
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import Scenario, parse
-from nri_plugin.simulator.scenario.steps import Say
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, read_short
 from nri_plugin.simulator.simulate.rows import Rows
 from nri_plugin.simulator.simulate.simulate import Played, play
+from nri_plugin.simulator.simulate.steps import Say
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import Scenario, parse
 from tests.patient_stage import patient_stage
 
 Outcome = dict[str, tuple[str, str]]

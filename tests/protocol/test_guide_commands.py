@@ -1,6 +1,6 @@
 """Commands that the README and the guides quote: all are understood, and those that need no real node are run.
 
-They run on what `nri-pin demo --keep` leaves behind, which is a node on disk: machine, cgroup tree and state directory.
+They run on what `hack/demo --keep` leaves behind, which is a node on disk: machine, cgroup tree and state directory.
 """
 
 import json
@@ -18,8 +18,8 @@ from nri_plugin.agent import arguments
 from nri_plugin.cli import main as cli
 from tests import guides
 
-DEMO = "nri-pin demo "
-DAY = "nri-pin demo --fast --keep node"
+DEMO = "hack/demo "
+DAY = "hack/demo --fast --keep node"
 LSTOPO = guides.ROOT / "tests" / "machines" / "lstopo" / "demo.xml.gz"
 
 ELSEWHERE = {"run", "install", "migrate", "release", "doctor", "extender", "noise"}
@@ -65,7 +65,7 @@ def pieces(line: str) -> list[list[str]]:
 
 
 QUOTED = [quoted for quoted in guides.quoted_commands() if pieces(quoted.line)]
-DEMOS = [quoted for quoted in QUOTED if quoted.line.startswith(DEMO)]
+DEMOS = [quoted for quoted in guides.quoted_commands() if quoted.line.startswith(DEMO)]
 
 
 def command_of(words: list[str]) -> str:
@@ -76,8 +76,7 @@ def command_of(words: list[str]) -> str:
 RUN = [
     quoted
     for quoted in QUOTED
-    if quoted not in DEMOS
-    and quoted.line.startswith(("nri-pin ", "lstopo ", "kubectl get "))
+    if quoted.line.startswith(("nri-pin ", "lstopo ", "kubectl get "))
     and command_of(pieces(quoted.line)[0]) not in ELSEWHERE
 ]
 
@@ -115,6 +114,8 @@ def node(tmp_path: Path) -> Path:
     (programs / "kubectl").write_text(f"#!/bin/sh\necho '{json.dumps(PODS)}'\n")
     if not shutil.which("jq"):
         (programs / "jq").write_text("#!/bin/sh\ncat\n")
+    (top / "hack" / "demo").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m tests.lab.demo "$@"\n')
+    (top / "hack" / "demo").chmod(0o755)
     for program in programs.iterdir():
         program.chmod(0o755)
     for quoted in DEMOS:

@@ -10,9 +10,9 @@ from nri_plugin.agent.status_client import AgentStatus, read_status
 from nri_plugin.cli.explain.explain import command
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import KubeClient
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import parse
 from tests.kube_api_server import KubeAPI
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import parse
 from tests.patient_stage import patient_stage
 
 SCENARIO = """\

@@ -3,12 +3,12 @@
 import pytest
 
 from nri_plugin.model.sets import NO_CPUS, CPUSet
-from nri_plugin.simulator.runtime.cgroup_tree import CpusetFile
-from nri_plugin.simulator.scenario.faults import foreign_partition
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import parse
-from nri_plugin.simulator.scenario.stage import ScenarioNode
-from nri_plugin.simulator.scenario.steps import PartitionKind
+from tests.lab.runtime.cgroup_tree import CpusetFile
+from tests.lab.scenario.faults import foreign_partition
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import parse
+from tests.lab.scenario.stage import ScenarioNode
+from tests.lab.scenario.steps import PartitionKind
 from tests.patient_stage import patient_stage
 
 HEAD = """\

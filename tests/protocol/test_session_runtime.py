@@ -3,19 +3,6 @@
 import pytest
 
 from nri_plugin.model.errors import RemoteProtocolError
-from nri_plugin.simulator.runtime.adjusting import Ownership
-from nri_plugin.simulator.runtime.profile import (
-    CONTAINERD_1_7,
-    CONTAINERD_2_1,
-    CONTAINERD_2_4,
-    PROFILES,
-    Answered,
-    Configured,
-    ConnectionLost,
-    RegistrationRejected,
-    Synchronized,
-)
-from nri_plugin.simulator.runtime.session import GoTrunkReader, RuntimeSession
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import RUNTIME_SERVICE
 from nri_plugin.wire.nri.events import (
@@ -32,6 +19,19 @@ from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, 
 from nri_plugin.wire.nri.mux import HEADER, mux_frames
 from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
 from nri_plugin.wire.ttrpc.frame import Frame, RPCStatus
+from tests.lab.runtime.adjusting import Ownership
+from tests.lab.runtime.profile import (
+    CONTAINERD_1_7,
+    CONTAINERD_2_1,
+    CONTAINERD_2_4,
+    PROFILES,
+    Answered,
+    Configured,
+    ConnectionLost,
+    RegistrationRejected,
+    Synchronized,
+)
+from tests.lab.runtime.session import GoTrunkReader, RuntimeSession
 from tests.protocol.peer import CONTAINER, POD, Link
 
 CREATE = CreateContainer(POD, CONTAINER)

@@ -12,9 +12,9 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import VERSION
 from nri_plugin.checkpoint.forms import checkpoint_file
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import parse
-from nri_plugin.simulator.scenario.stage import ScenarioNode
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import parse
+from tests.lab.scenario.stage import ScenarioNode
 from tests.patient_stage import patient_stage
 
 HEAD = """\

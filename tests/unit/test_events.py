@@ -10,9 +10,9 @@ from nri_plugin.core import engine
 from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.pod_news import PodNews
 from nri_plugin.recording.rows import RECORDED
-from nri_plugin.simulator.runtime.codec import EVENT_BIT
 from nri_plugin.wire.nri import codec, events, releases
 from nri_plugin.wire.nri.messages import EventMask
+from tests.lab.runtime.codec import EVENT_BIT
 
 ALL = get_args(events.NRIEvent)
 WITHOUT_BIT = {events.Configure, events.Synchronize, events.Shutdown}

@@ -136,8 +136,8 @@ def _runtime(seen: RuntimeEvidence) -> Finding:
     if name == "":
         return to_do(
             "neither containerd nor CRI-O runs here, and neither is configured, so no runtime can start the agent or ask it",
-            "ask on a node of the cluster; without one, nri-pin demo plays one",
-            "nri-pin demo",
+            "ask on a node of the cluster; without one, nri-pin simulate tries pods on a described machine",
+            "nri-pin simulate --list",
         )
     if isinstance(name, Hidden):
         return not_visible(name, "whether containerd or CRI-O runs here cannot be seen")

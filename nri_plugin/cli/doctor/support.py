@@ -131,7 +131,7 @@ SUPPORT: Sequence[Support] = (
         "architecture",
         "arm64",
         _SOURCE,
-        "recorded machines: `tests/machines`; package, image and `nri-pin demo` by hand on an emulated CPU, no node",
+        "recorded machines: `tests/machines`; package, image and `hack/demo` by hand on an emulated CPU, no node",
         "2026-11-24",
     ),
     Support(

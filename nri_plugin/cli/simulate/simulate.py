@@ -46,7 +46,7 @@ Examples:
 MACHINE is a name of nri-pin topology --list, a description, a recorded machine,
 what nri-pin topology -o json printed on a node, or XML of lstopo; left out where
 the scenario names one; - is standard input. SCENARIO is Kubernetes manifests
-(YAML or JSON, also as kubectl prints them), the steps of nri-pin demo, or a list:
+(YAML or JSON, also as kubectl prints them), the steps of hack/demo, or a list:
   - {pod: db, cpu: 4, memory: 8Gi, count: 20}
   - {pod: infer, cpu: 8, memory: 32Gi, nvidia.com/gpu: 1}
   - {pod: web, requests: {cpu: 250m}, limits: {cpu: 1}}

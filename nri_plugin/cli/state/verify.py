@@ -1,6 +1,6 @@
 """`nri-pin state verify`: whether allocations contradict each other, and whether the cgroups hold them.
 
-The findings are also those of the demo. Nothing is written.
+Nothing is written.
 """
 
 import json

@@ -12,7 +12,6 @@ from random import Random
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.source import SourcedMachine
-from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.config import Chosen
 from nri_plugin.simulator.simulate.node import pod_requests
 from nri_plugin.simulator.simulate.plan import PodPlan
@@ -24,6 +23,7 @@ from nri_plugin.simulator.simulate.simulation import (
     SimulatedContainer,
     Simulation,
 )
+from nri_plugin.simulator.simulate.steps import Run
 
 # Orders of pods
 

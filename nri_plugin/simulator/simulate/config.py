@@ -15,8 +15,8 @@ from nri_plugin.config.loading import NO_FLAGS, Config, load_hint_providers, loa
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import REGISTRY, Node
 from nri_plugin.model.topology import Topology
-from nri_plugin.simulator.scenario.scenario import read_text
 from nri_plugin.simulator.simulate.simulation import Configuration
+from nri_plugin.simulator.simulate.steps import read_text
 
 DEFAULTS = "defaults"
 LEAST = "cpuManagerPolicy: static"

@@ -25,7 +25,6 @@ from nri_plugin.kube.pod_demand import (
 )
 from nri_plugin.model.errors import KubeObjectError
 from nri_plugin.model.records import Amounts, QOSClass
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.pod_resources import (
     ManifestError,
     Object,
@@ -37,6 +36,7 @@ from nri_plugin.simulator.simulate.pod_resources import (
     newer_differs,
     refuse_slips,
 )
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 
 MOST_PODS = 10_000
 """Of one object; more is a typing error."""

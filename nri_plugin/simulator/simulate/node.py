@@ -38,12 +38,14 @@ from nri_plugin.model.records import Amounts, Kind, Phase, PodFacts, Regime
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.simulator.runtime.cgroup_tree import Names
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import (
+from nri_plugin.simulator.simulate.device_manager import DeviceManager, Given, NotAdmittedError
+from nri_plugin.simulator.simulate.pods import (
     ContainerSpec,
+    Names,
     PodSpec,
     RuntimeIdentity,
+    Telling,
+    ToldFacts,
     container_message,
     hugepages_name,
     pod_facts,
@@ -52,7 +54,6 @@ from nri_plugin.simulator.runtime.pods import (
     stable_id,
     stable_uid,
 )
-from nri_plugin.simulator.runtime.told_facts import Telling, ToldFacts
 from nri_plugin.simulator.simulate.simulation import RefusalStage
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
@@ -390,7 +391,7 @@ class PlayedNode:
 
     def _undo(self, sandbox: Pod, message: Container) -> None:
         """Send the events of runtimes that report a container whose creation failed."""
-        if self._who.behaviour.undoes_failed_creation:
+        if self._who.kind.undoes_failed_creation:
             self._send(events.StopContainer(sandbox, message))
             self._send(events.RemoveContainer(sandbox, message))
 

@@ -1,7 +1,7 @@
 """Reads a scenario of any form into a plan. The content tells the form, not the name of the file.
 
 * Objects with a `kind` are Kubernetes manifests (`manifests`): any number of documents, YAML or JSON.
-* A mapping with `steps` is a scenario as `nri-pin demo` plays it (`scenario.scenario`).
+* A mapping with `steps` is a scenario as `hack/demo` plays it; the file says what happens in which order (`steps`).
 * A mapping with `pods`, or a list, is the short form, read here:
 
     name: inference                    # all but pods may be left out
@@ -32,27 +32,28 @@ from typing import Any
 import yaml
 
 from nri_plugin.config import yaml_tree as source
-from nri_plugin.config.values import one_of, unknown
+from nri_plugin.config.values import choice, one_of, unknown
 from nri_plugin.config.yaml_tree import Place, refuse_traps
 from nri_plugin.model.bounds import values_in
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.machine import described_in, shipped_text
-from nri_plugin.simulator.runtime.cgroup_tree import Driver
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.scenario import (
-    DEFAULT_RUNTIME,
-    StepReader,
-    cut_out,
-    parse,
-    read_text,
-    refuse_unknown,
-    stem,
-)
-from nri_plugin.simulator.scenario.scenario import POD_KEYS as FIELDS
-from nri_plugin.simulator.scenario.steps import CONTAINER_KEYS, Run, Step, is_amount
 from nri_plugin.simulator.simulate.manifests import Manifests
 from nri_plugin.simulator.simulate.pod_resources import ManifestError, words
 from nri_plugin.simulator.simulate.pod_resources import Path as KeyPath
+from nri_plugin.simulator.simulate.pods import DEFAULT_RUNTIME, RUNTIMES, Driver
+from nri_plugin.simulator.simulate.steps import (
+    CONTAINER_KEYS,
+    Run,
+    Step,
+    StepReader,
+    cut_out,
+    is_amount,
+    read_text,
+    refuse_unknown,
+    required,
+    stem,
+)
+from nri_plugin.simulator.simulate.steps import POD_KEYS as FIELDS
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class PodPlan:
         runtime: the runtime whose messages are simulated.
         driver: of cgroups.
         has_objects: whether pod objects exist, which the exporter reads and the scheduler counts. A scenario of steps
-            has none, as in `nri-pin demo`.
+            has none, as in `hack/demo`.
         notes: what was left out, a sentence each.
     """
 
@@ -117,7 +118,7 @@ def read_short(text: str, file: str) -> PodPlan:
         workloads={run.pod.key: workload for run, workload in runs if workload},
         machine=described_in(section, text) if "machine" in given else "",
         config=_config(given["config"], text) if "config" in given else None,
-        runtime=one_of(*BEHAVIOURS)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
+        runtime=one_of(*RUNTIMES)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
     )
 
 
@@ -206,7 +207,7 @@ def _refuse_twins(runs: list[Run], file: str) -> None:
 STDIN = "-"
 FORMS = (
     "a list of pods such as '- {pod: db, cpu: 2, memory: 4Gi, count: 3}', Kubernetes manifests, "
-    "or steps as in nri-pin demo"
+    "or steps as hack/demo plays them"
 )
 _FOLDER, _SUFFIX = "scenarios", ".yaml"
 
@@ -337,16 +338,26 @@ def _documents(text: str, file: str) -> list[Any]:
         raise ConfigError(file, f"not YAML: {' '.join(str(error).split())}") from None
 
 
+STEPS_KEYS = ("name", "machine", "runtime", "driver", "cgroup", "config", "steps")
+
+
 def _from_steps(text: str, file: str) -> PodPlan:
-    scenario = parse(text, file)
+    top = source.parse(text, file)
+    refuse_unknown(top, STEPS_KEYS)
+    given = top.entries
+    required(top, "machine")
+    reader = StepReader()
+    steps = tuple(reader.read(item) for item in source.items(required(top, "steps")))
+    if not steps:
+        raise given["steps"].place.error("expected at least one step")
     return PodPlan(
         file=file,
-        name=scenario.name,
-        steps=scenario.steps,
-        machine=scenario.machine,
-        config=cut_out(text, "config"),
-        runtime=scenario.runtime,
-        driver=scenario.driver,
+        name=source.text(given["name"]) if "name" in given else stem(file),
+        steps=steps,
+        machine=described_in(top, text),
+        config=_config(required(top, "config"), text),
+        runtime=one_of(*RUNTIMES)(given["runtime"]) if "runtime" in given else DEFAULT_RUNTIME,
+        driver=choice(Driver)(given["driver"]) if "driver" in given else Driver.SYSTEMD,
         has_objects=False,
     )
 

@@ -17,16 +17,16 @@ from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine.devices import DeviceLink, PlacedDevice
-from nri_plugin.simulator.runtime.cgroup_tree import Driver
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import (
+from nri_plugin.simulator.simulate.device_manager import DeviceManager, NotAdmittedError
+from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, fact_requests, node_room, pod_requests
+from nri_plugin.simulator.simulate.pods import (
+    DEFAULT_RUNTIME,
+    RUNTIMES,
     ContainerSpec,
+    Driver,
     PodSpec,
     RuntimeIdentity,
 )
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.scenario import DEFAULT_RUNTIME
-from nri_plugin.simulator.simulate.node import NodeRoom, PlayedNode, fact_requests, node_room, pod_requests
 from nri_plugin.simulator.simulate.rows import overruled, refusal, words
 from nri_plugin.simulator.simulate.simulation import RefusalStage, SimulatedRefusal
 
@@ -138,7 +138,7 @@ def standing_node(
         links: between devices.
         knows_pods: whether the exporter tells the agent the facts of a pod.
     """
-    who = RuntimeIdentity.on(node.topology, BEHAVIOURS[DEFAULT_RUNTIME], Driver.SYSTEMD)
+    who = RuntimeIdentity.on(node.topology, RUNTIMES[DEFAULT_RUNTIME], Driver.SYSTEMD)
     room = node_room(node)
     for pod in state.pods.values():
         room.hold(pod.uid, requests_of(state, pod))

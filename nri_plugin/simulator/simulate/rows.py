@@ -21,10 +21,9 @@ from nri_plugin.model.state import State
 from nri_plugin.policy import alignment
 from nri_plugin.policy.memory_state import MEMORY
 from nri_plugin.simulator.machine.source import SourcedMachine
-from nri_plugin.simulator.runtime.device_manager import DeviceManager, Given, NotAdmittedError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, requests_and_limits
-from nri_plugin.simulator.scenario.steps import AMOUNT_KEYS, read_container
+from nri_plugin.simulator.simulate.device_manager import DeviceManager, Given, NotAdmittedError
 from nri_plugin.simulator.simulate.node import PlayedNode, Tried
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec, requests_and_limits
 from nri_plugin.simulator.simulate.simulation import (
     ContainerStatus,
     CPUGroup,
@@ -39,6 +38,7 @@ from nri_plugin.simulator.simulate.simulation import (
     SimulatedPod,
     SimulatedRefusal,
 )
+from nri_plugin.simulator.simulate.steps import AMOUNT_KEYS, read_container
 
 # The machine
 

@@ -18,24 +18,11 @@ from dataclasses import dataclass, replace
 from nri_plugin.model.options import REGISTRY, MemoryManagerPolicy, Node
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.simulator.machine.source import SourcedMachine
-from nri_plugin.simulator.runtime.device_manager import DeviceManager
-from nri_plugin.simulator.runtime.pods import PodSpec, RuntimeIdentity
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
-from nri_plugin.simulator.scenario.steps import (
-    Expect,
-    Held,
-    Remove,
-    Run,
-    Say,
-    Start,
-    Step,
-    Stop,
-    Update,
-    unmet,
-)
 from nri_plugin.simulator.simulate.config import Chosen
+from nri_plugin.simulator.simulate.device_manager import DeviceManager
 from nri_plugin.simulator.simulate.node import PlayedNode, node_room
 from nri_plugin.simulator.simulate.plan import PodPlan
+from nri_plugin.simulator.simulate.pods import RUNTIMES, PodSpec, RuntimeIdentity
 from nri_plugin.simulator.simulate.room import TrialBudget, more_that_fit
 from nri_plugin.simulator.simulate.rows import (
     Rows,
@@ -55,6 +42,19 @@ from nri_plugin.simulator.simulate.simulation import (
     Simulation,
     StepRow,
     Totals,
+)
+from nri_plugin.simulator.simulate.steps import (
+    Elsewhere,
+    Expect,
+    Held,
+    Remove,
+    Run,
+    Say,
+    Start,
+    Step,
+    Stop,
+    Update,
+    unmet,
 )
 
 # Steps
@@ -89,8 +89,9 @@ class StepPlayer:
                 self._update(step)
             case Expect():
                 self._expect(step)
-            case _:
-                self._passed_over(step)
+            case Elsewhere():
+                why = "there is no agent process here; hack/demo plays it"
+                self.notes.append(self._at(step, f"{step.kind} passed over: {why}"))
 
     def _run(self, step: Run) -> None:
         pod = step.pod
@@ -118,11 +119,6 @@ class StepPlayer:
             refused = words(error, RefusalStage.PLACEMENT)
         row = self._row(step, "update", step.target)
         self.rows.append(replace(row, problems=problems, refusal=refused))
-
-    def _passed_over(self, step: Step) -> None:
-        what = type(step).__name__.lower()
-        why = "there is no agent process here; nri-pin demo plays it"
-        self.notes.append(self._at(step, f"{what} passed over: {why}"))
 
     def _row(self, step: Step, action: str, target: str) -> StepRow:
         """The row of a step, without its result."""
@@ -240,7 +236,7 @@ def empty_node(machine: SourcedMachine, plan: PodPlan, chosen: Chosen, *, counts
     """An empty node; with `counts`, requests are counted even if the plan has no objects."""
     described = machine.description
     devices = DeviceManager(described.devices, described.links) if described else DeviceManager(())
-    who = RuntimeIdentity.on(machine.topology, BEHAVIOURS[plan.runtime], plan.driver)
+    who = RuntimeIdentity.on(machine.topology, RUNTIMES[plan.runtime], plan.driver)
     return PlayedNode(
         chosen.node,
         devices,

@@ -1,6 +1,6 @@
 """Lives of pods for a recording of a runtime's events, as steps that a real runtime and the embedded one both take.
 
-`run_events.py` plays them over CRI, `tests/unit/simulator/runtime/test_recorded_events.py` on the embedded runtime.
+`run_events.py` plays them over CRI, `tests/unit/lab/runtime/test_recorded_events.py` on the embedded runtime.
 """
 
 CPUS = "0"

@@ -22,10 +22,10 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
-from nri_plugin.simulator.runtime.plugin_link import PluginLink, PluginLostError
-from nri_plugin.simulator.runtime.profile import BEHAVIOURS
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
+from tests.lab.runtime.plugin_link import PluginLink, PluginLostError
+from tests.lab.runtime.profile import BEHAVIOURS
 
 from .agent import PYTHON
 from .observe import parse_list

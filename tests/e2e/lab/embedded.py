@@ -6,12 +6,13 @@ from typing import Any
 
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.options import SMTOddCounts
-from nri_plugin.simulator.scenario.faults import settled_writes
-from nri_plugin.simulator.scenario.player import Player
-from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.stage import ScenarioNode, described, stage
-from nri_plugin.simulator.scenario.steps import DriftStep, Expect, Logged, Measure, Say, Spin, Step
+from nri_plugin.simulator.simulate.steps import Expect, Say
 from tests.e2e.inside.complaints import complaints
+from tests.lab.scenario.faults import settled_writes
+from tests.lab.scenario.player import Player
+from tests.lab.scenario.scenario import Scenario
+from tests.lab.scenario.stage import ScenarioNode, described, stage
+from tests.lab.scenario.steps import DriftStep, Logged, Measure, Spin, Step
 
 from .plan import step_values
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.simulator.machine.machine import is_description
-from nri_plugin.simulator.scenario.scenario import Scenario, parse
+from tests.lab.scenario.scenario import Scenario, parse
 
 from .qemu_machine import GuestMachine, guest_machine
 from .shell import WrongUse

@@ -10,10 +10,11 @@ from enum import Enum
 from typing import Any
 
 from nri_plugin.model.records import Amounts
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, page_size, pod_facts
-from nri_plugin.simulator.runtime.told_facts import Telling, facts_words
-from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.steps import Expect, Restart, Run, Step, Update
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec, Telling, page_size, pod_facts
+from nri_plugin.simulator.simulate.steps import Expect, Run, Update
+from tests.lab.runtime.exporter_stand_in import facts_words
+from tests.lab.scenario.scenario import Scenario
+from tests.lab.scenario.steps import Restart, Step
 
 Json = dict[str, Any]
 

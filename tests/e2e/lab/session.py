@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nri_plugin.model import bits
-from nri_plugin.simulator.runtime.cgroup_tree import Driver
-from nri_plugin.simulator.scenario.scenario import Scenario
-from nri_plugin.simulator.scenario.steps import DriftStep, Writer
+from nri_plugin.simulator.simulate.pods import Driver
+from tests.lab.scenario.scenario import Scenario
+from tests.lab.scenario.steps import DriftStep, Writer
 
 from .accelerator import accelerator
 from .cells import Cell, Listener

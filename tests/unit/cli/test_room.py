@@ -16,7 +16,7 @@ from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord, QOSClas
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.source import read_machine
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.room import largest_exclusive, requests_of, standing_node
 
 GIB = 1 << 30

@@ -8,7 +8,6 @@ import pytest
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.simulator.machine.machine import build_topology
 from nri_plugin.simulator.machine.machine import parse as parse_machine
-from nri_plugin.simulator.scenario.scenario import parse
 from tests.agent_fakes import Clock
 from tests.e2e.inside import waiting
 from tests.e2e.lab import __main__ as command
@@ -26,6 +25,7 @@ from tests.e2e.lab.plan import plan
 from tests.e2e.lab.qemu_machine import guest_machine
 from tests.e2e.lab.setting_up import CANNOT_RUN
 from tests.e2e.lab.shell import LabError
+from tests.lab.scenario.scenario import parse
 from tests.oracles.recordings import RecordedFiles, read_recording
 
 PLAYED = [(machine, name) for machine, names in scenarios_by_machine().items() for name in names]

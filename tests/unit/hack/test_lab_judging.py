@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.simulator.scenario.scenario import parse
 from tests.e2e.inside.complaints import complaints
 from tests.e2e.inside.write_watch import WriteWatch
 from tests.e2e.lab import embedded
 from tests.e2e.lab.embedded import NO_KERNEL, play_embedded
+from tests.lab.scenario.scenario import parse
 
 MACHINE = "pack:1 numa:1 l3:1 core:4 pu:1\n"
 HEAD = """\

@@ -16,7 +16,7 @@ from nri_plugin.host.cgroup import (
 )
 from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
 from nri_plugin.model.state import State
-from nri_plugin.simulator.runtime.cgroup_tree import Driver, container_names, pod_names
+from nri_plugin.simulator.simulate.pods import Driver, container_names, pod_names
 
 UID = "0b1c2d3e-4f50-6172-8394-a5b6c7d8e9f0"
 

@@ -11,11 +11,11 @@ from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
-from nri_plugin.simulator.runtime import codec as runtime_codec
 from nri_plugin.wire.nri import codec, events
 from nri_plugin.wire.nri.decode import placement
 from nri_plugin.wire.nri.messages import DeviceNode, Resources
 from tests.builders import container, node, pod
+from tests.lab.runtime import codec as runtime_codec
 from tests.largest_pods import ADDRESS, TRUSTED, largest
 
 STRICT = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)

@@ -12,8 +12,8 @@ from nri_plugin.config.loading import load
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.simulator.machine.machine import load as load_description
 from nri_plugin.simulator.machine.source import read_machine
-from nri_plugin.simulator.scenario.scenario import load as load_scenario
 from nri_plugin.simulator.simulate.plan import read_plan
+from tests.lab.scenario.scenario import load as load_scenario
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: a, labels: %s}\nspec: {containers: [{name: c}]}\n"
 LAUGHS = "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 9) if i else 'x'}]\n" for i in range(12))

@@ -70,7 +70,7 @@ def test_a_runtime_without_nri_is_to_be_replaced_and_not_to_be_switched_on() -> 
 def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
     (answer,) = judge(evidence(name="", settings=None))
     assert answer.verdict is Verdict.TO_DO
-    assert answer.command == "nri-pin demo"
+    assert answer.command == "nri-pin simulate --list"
 
 
 @pytest.mark.parametrize(

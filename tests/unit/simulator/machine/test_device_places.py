@@ -8,9 +8,9 @@ from nri_plugin.host.devices import DeviceLocator
 from nri_plugin.host.sysfs import read_facts
 from nri_plugin.host.sysfs_files import KernelFiles
 from nri_plugin.simulator.machine.machine import build_sysfs, parse
-from nri_plugin.simulator.runtime.device_manager import delivered
-from nri_plugin.simulator.runtime.pods import ContainerSpec
+from nri_plugin.simulator.simulate.pods import ContainerSpec
 from nri_plugin.wire.nri.messages import Container
+from tests.lab.runtime.exporter_stand_in import delivered
 
 TEXT = """\
 topology: pack:2 numa:1 l3:1 core:2 pu:1

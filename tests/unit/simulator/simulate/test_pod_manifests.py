@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from nri_plugin.model.records import Amounts, QOSClass
-from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.simulate.manifests import Manifests
 from nri_plugin.simulator.simulate.node import pod_requests
 from nri_plugin.simulator.simulate.pod_resources import ManifestError
+from nri_plugin.simulator.simulate.pods import PodSpec
 
 GIB = 1 << 30
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.simulator.machine.source import SourcedMachine, machine_from
-from nri_plugin.simulator.runtime.pods import PodSpec
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import read_short
+from nri_plugin.simulator.simulate.pods import PodSpec
 from nri_plugin.simulator.simulate.room import more_that_fit
 from nri_plugin.simulator.simulate.rows import read_shape
 from nri_plugin.simulator.simulate.simulate import empty_node, play, simulate

@@ -4,10 +4,10 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.source import machine_from
-from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.comparison import PodOrder, ordered, other_orders, spread
 from nri_plugin.simulator.simulate.config import choose
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, read_short
+from nri_plugin.simulator.simulate.steps import Run
 
 MACHINE = machine_from(b"pack:2 numa:1(memory=4GiB) l3:1 core:4 pu:1\n", "x", "x")
 PODS = """\

@@ -4,10 +4,10 @@ import pytest
 
 from nri_plugin.model.records import Amounts
 from nri_plugin.simulator.machine.source import machine_from
-from nri_plugin.simulator.runtime.device_manager import NotAdmittedError
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec, hugepages_name
 from nri_plugin.simulator.simulate.config import choose
+from nri_plugin.simulator.simulate.device_manager import NotAdmittedError
 from nri_plugin.simulator.simulate.node import NodeRoom, node_room, pod_requests
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec, hugepages_name
 
 GIB = 1 << 30
 

@@ -7,8 +7,8 @@ import pytest
 
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.records import QOSClass
-from nri_plugin.simulator.scenario.steps import Run
 from nri_plugin.simulator.simulate.plan import PodPlan, read_plan, shipped_scenarios
+from nri_plugin.simulator.simulate.steps import Run
 
 POD = "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: {cpu: 1, memory: 1Gi}}}]}\n"
 STEPS = "machine: laptop\nconfig: {reservedSystemCPUs: '0'}\nsteps:\n- run: a/b\n  containers: {c: {cpu: 1, memory: 1Gi}}\n"

@@ -7,7 +7,7 @@ import pytest
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Options
 from nri_plugin.model.records import Amounts, QOSClass
-from nri_plugin.simulator.runtime.pods import ContainerSpec, PodSpec
+from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 from nri_plugin.simulator.simulate.rows import Shapes, asks_for_something, read_shape, shape_text
 
 GIB = 1 << 30

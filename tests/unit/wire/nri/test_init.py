@@ -4,9 +4,9 @@ import re
 import textwrap
 
 import nri_plugin.wire.nri
-from nri_plugin.simulator.runtime.profile import CONTAINERD_2_1
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.events import CreateContainer
+from tests.lab.runtime.profile import CONTAINERD_2_1
 from tests.protocol.peer import CONTAINER, POD, Link
 
 

@@ -1,1 +1,0 @@
-"""`nri-pin demo`: a day in the life of a node."""

@@ -1,0 +1,1 @@
+"""`hack/demo`: a day in the life of a node."""
