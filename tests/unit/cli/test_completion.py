@@ -39,14 +39,14 @@ def plain(*words: str) -> list[str]:
 
 def test_commands_are_completed_without_being_imported() -> None:
     assert plain("") == list(COMMANDS)
-    assert plain("d") == ["demo", "doctor"]
+    assert plain("s") == ["simulate", "state"]
     assert {"show", "verify"} <= set(plain("state", ""))
     code = "import sys; from nri_plugin.cli.main import run_command_line as r\ntry: r([])\nfinally: print(*sys.modules)"
-    environment = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "nri-pin d", "COMP_CWORD": "1"}
+    environment = {**os.environ, VARIABLE: "bash_complete", "COMP_WORDS": "nri-pin s", "COMP_CWORD": "1"}
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
     )
-    assert done.stdout.startswith("plain,demo\nplain,doctor\n")
+    assert done.stdout.startswith("plain,simulate\nplain,state\n")
     loaded = set(done.stdout.splitlines()[-1].split())
     assert {entry.target.partition(":")[0] for entry in COMMANDS.values()} & loaded <= {
         "nri_plugin.cli.main",
@@ -57,14 +57,13 @@ def test_commands_are_completed_without_being_imported() -> None:
 def test_options_and_their_choices_are_completed() -> None:
     assert "--machine" in plain("topology", "--m")
     assert plain("state", "show", "-o", "") == ["text", "wide", "json", "yaml", "name"]
-    assert plain("demo", "--runtime", "cri") == ["cri-o"]
     assert plain("run", "--state") == ["--state-dir"]
     assert plain("run", "--bogus") == []
 
 
 @pytest.mark.parametrize(
     "words",
-    [("topology", "--machine", "gb2"), ("topology", "--machine", "=", "gb2"), ("demo", "--machine", "gb2")],
+    [("topology", "--machine", "gb2"), ("topology", "--machine", "=", "gb2"), ("explain", "--machine", "gb2")],
 )
 def test_machines_are_completed_by_name(words: tuple[str, ...]) -> None:
     assert plain(*words) == ["gb200-34-numa"]
@@ -74,8 +73,6 @@ def test_what_is_no_name_of_ours_is_a_file_or_a_folder() -> None:
     assert complete("topology", "--machine", "./mine") == [("file", "./mine")]
     assert complete("release", "--state-dir", "/r") == [("dir", "/r")]
     assert complete("doctor", "--config", "") == [("file", "")]
-    assert {"devices", "example"} <= set(plain("demo", "--scenario", ""))
-    assert "telco" not in plain("demo", "--scenario", "")  # pods, and no steps that could be played
 
 
 def test_a_machine_comes_before_a_scenario_and_not_after_it() -> None:

@@ -107,10 +107,6 @@ def test_no_command_shows_the_help_and_is_a_usage_error(capsys) -> None:
             ),
         ),
         (
-            ["demo", "--runtme"],
-            "nri-pin: no such option '--runtme', did you mean '--runtime'; see nri-pin demo --help\n",
-        ),
-        (
             ["state", "history", "-n", "x"],
             "nri-pin: invalid value for '-n' / '--last': 'x' is no whole number; see nri-pin state history --help\n",
         ),

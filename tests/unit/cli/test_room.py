@@ -208,7 +208,6 @@ reservedMemory: [{numaNode: 0, limits: {memory: 858993472}}]
         "explain --machine {machine} --config {config} --cpu 2 --memory 4Gi",
         "simulate --config {config} {machine} {pods}",
         "simulate {scenario}",
-        "demo --fast --scenario {scenario}",
     ],
 )
 def test_a_percentage_is_of_the_memory_of_the_described_machine(
