@@ -29,7 +29,7 @@ def test_every_picture_is_shown_once_and_every_one_that_is_shown_is_there() -> N
 
 
 def test_commands_of_the_guides_are_those_that_draw_the_pictures() -> None:
-    drawing = {line for line in SCRIPT if line.startswith(("nri-pin ", "chromium "))}
+    drawing = {line for line in SCRIPT if line.startswith(("nri-pin ", "hack/demo ", "chromium "))}
     assert len(drawing) == 8
     assert drawing <= quoted()
 

@@ -374,6 +374,7 @@ PLAYED_ELSEWHERE = (
     "release",
     "online",
     "partition",
+    "kubepods",
     "logged",
     "spin",
     "measure",

@@ -29,7 +29,18 @@ from tests.lab.scenario.faults import reachable
 from tests.lab.scenario.player import Player, StepOutcome
 from tests.lab.scenario.scenario import Scenario
 from tests.lab.scenario.stage import ScenarioNode
-from tests.lab.scenario.steps import DriftStep, Foreign, Kubepods, Logged, Online, Part, Release, Restart, Second, Step
+from tests.lab.scenario.steps import (
+    DriftStep,
+    Foreign,
+    Kubepods,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Restart,
+    Second,
+    Step,
+)
 
 PAGE = 80
 """The most columns of the table of the checkpoint."""

@@ -31,7 +31,18 @@ from tests.lab.scenario.faults import (
     write_times,
 )
 from tests.lab.scenario.stage import ScenarioNode
-from tests.lab.scenario.steps import DriftStep, Foreign, Kubepods, Logged, Online, Part, Release, Restart, Second, Step
+from tests.lab.scenario.steps import (
+    DriftStep,
+    Foreign,
+    Kubepods,
+    Logged,
+    Online,
+    Part,
+    Release,
+    Restart,
+    Second,
+    Step,
+)
 
 # Results
 

@@ -99,6 +99,14 @@ class Foreign:
 
 
 @dataclass(frozen=True, slots=True)
+class Kubepods:
+    """Another program gives the cgroup above all pods exactly these CPUs."""
+
+    line: int
+    cpus: CPUSet
+
+
+@dataclass(frozen=True, slots=True)
 class Logged:
     """The agent has logged this since the last such step, or logs it soon.
 
@@ -140,5 +148,15 @@ class Measure:
 
 
 Step: TypeAlias = (
-    steps.Step | Restart | DriftStep | Second | Release | Online | Foreign | Logged | Spin | Measure
+    steps.Step
+    | Restart
+    | DriftStep
+    | Second
+    | Release
+    | Online
+    | Foreign
+    | Kubepods
+    | Logged
+    | Spin
+    | Measure
 )

@@ -63,7 +63,11 @@ def test_options_and_their_choices_are_completed() -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("topology", "--machine", "gb2"), ("topology", "--machine", "=", "gb2"), ("explain", "--machine", "gb2")],
+    [
+        ("topology", "--machine", "gb2"),
+        ("topology", "--machine", "=", "gb2"),
+        ("explain", "--machine", "gb2"),
+    ],
 )
 def test_machines_are_completed_by_name(words: tuple[str, ...]) -> None:
     assert plain(*words) == ["gb200-34-numa"]
