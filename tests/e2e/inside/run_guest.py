@@ -19,6 +19,7 @@ from .scenarios_drift import (
     files_taken_away_come_back,
     release_gives_everything_back,
     systemd_sets_a_property,
+    the_cpu_affinity_of_the_runtime_is_found,
 )
 from .scenarios_life import (
     a_container_born_while_the_agent_is_away_is_put_right,
@@ -89,6 +90,7 @@ _DRIFT = (
     files_taken_away_come_back,
     cpus_go_offline_and_come_back,
     release_gives_everything_back,
+    the_cpu_affinity_of_the_runtime_is_found,
 )
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Somebody else writes cpusets, and the machine changes: first it is shown to happen, then it is put right."""
 
 import contextlib
+import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from .waiting import wait_for
 
 _LIMIT_S = 30
 _CPUS = Path("/sys/devices/system/cpu")
+_NARROW = "a container ran on a part of its CPUs, because it has the CPU affinity of the runtime"
 _SAID = (
     "cpuset drifted and was repaired",
     "another writer changes a cpuset after every repair",
@@ -142,6 +145,46 @@ def release_gives_everything_back(node: Node, cpus: int) -> None:
     _settle(node)
     for one in (late, shared, pod):
         node.remove(one)
+
+
+def the_cpu_affinity_of_the_runtime_is_found(node: Node, cpus: int) -> None:
+    """The runtime starts with an affinity of CPU 0, as by CPUAffinity=0. An older runc gives it to containers, a newer one resets it."""
+    before = os.sched_getaffinity(0)
+    joined = node.agent.times_joined()
+    node.runtime.stop()
+    os.sched_setaffinity(0, {0})
+    node.runtime.start()
+    os.sched_setaffinity(0, before)
+    node.agent.wait_until_joined(joined)
+    pods = [node.run(burstable("narrow")), node.run(burstable("narrow-too"))]
+    owner = node.run(guaranteed("apart", cpus))
+    found = [node.observe(pod.id) for pod in pods]
+    is_narrow = found[0].allowed_cpus != found[0].effective_cpus
+    node.figure("containers have the CPU affinity of the runtime", "yes" if is_narrow else "no")
+    wanted = [{0} if is_narrow else one.effective_cpus for one in found]
+    node.equal(
+        "both shared containers run on it, or on all their CPUs", [one.allowed_cpus for one in found], wanted
+    )
+    seen = node.observe(owner.id)
+    node.equal("an exclusive container has all its CPUs", seen.allowed_cpus, seen.effective_cpus)
+    said = node.agent.doctor()[1]
+    node.expect("doctor names the affinity", "has a CPU affinity of CPUs 0" in said, said)
+    verdict = node.agent.verdict()
+    for name in ("narrow", "narrow-too", "apart"):
+        named = re.search(
+            rf"\b{name}/main runs on CPUs 0 of \S+: it has the CPU affinity of the runtime", verdict
+        )
+        is_right = (named is not None) == (is_narrow and name != "apart")
+        node.expect(f"state verify names {name} if it runs on a part of its CPUs", is_right, verdict)
+    warned = [line for line in node.agent.lines() if _NARROW in line]
+    node.expect("the agent warns once, or has no reason to", len(warned) == is_narrow, warned)
+    for pod in (*pods, owner):
+        node.remove(pod)
+    joined = node.agent.times_joined()
+    node.runtime.stop()
+    node.runtime.start()
+    node.agent.wait_until_joined(joined)
+    node.agent.excuse([_NARROW])
 
 
 def _online() -> set[int]:
