@@ -49,7 +49,7 @@ _OLDEST_GO = (1, 21)
 
 _STAGED = re.compile(r"^\s*(k8s\.io/\S+) => \./staging/src/", re.MULTILINE)
 _GO_LINE = re.compile(r"^go \S+$", re.MULTILINE)
-_VERSION = re.compile(r"1\.(\d+)\.\d+")
+_VERSION = re.compile(r"1\.\d+\.\d+")
 _LOG_PART = 2000
 
 
@@ -66,22 +66,20 @@ def programs(version: str, names: tuple[str, ...], work: Path) -> Path:
         CannotRun: there is no Go compiler.
         LabError: one could not be built, or there is no such version.
     """
-    minor = _VERSION.fullmatch(version)
-    if minor is None:
+    if _VERSION.fullmatch(version) is None:
         raise LabError(f"{version} is no version of Kubernetes like {DEFAULT_VERSION}")
     folder = work / f"kubernetes-{version}"
     missing = [name for name in names if not (folder / name).exists()]
     if missing:
         check_tools()
         source = kubernetes_module(version, folder / "source")
-        flags = " ".join(f"-X k8s.io/component-base/version.{word}" for word in _words(version, minor[1]))
         for name in missing:
             with step(f"building {name} {version}, once"):
                 run_go(
                     source,
                     "build",
                     "-ldflags",
-                    f"-s -w {flags}",
+                    version_flags(version),
                     "-o",
                     f"{folder}/{name}.new",
                     PACKAGES[name],
@@ -146,8 +144,15 @@ def check_tools() -> None:
         raise CannotRun(f"it builds Kubernetes with Go {wanted} or newer{have}; install golang")
 
 
-def _words(version: str, minor: str) -> list[str]:
-    return [f"gitVersion=v{version}", "gitMajor=1", f"gitMinor={minor}"]
+def version_flags(version: str) -> str:
+    """Flags of the linker with which a program of Kubernetes knows its version."""
+    words = [f"gitVersion=v{version}", "gitMajor=1", f"gitMinor={version.split('.')[1]}"]
+    return " ".join(["-s -w", *(f"-X k8s.io/component-base/version.{word}" for word in words)])
+
+
+def module_folder(folder: Path, module: str) -> Path:
+    """Where Go keeps the source of a module, as `k8s.io/kubernetes@v1.35.3`."""
+    return Path(_downloaded(folder, module)["Dir"])
 
 
 def kubernetes_module(version: str, folder: Path) -> Path:

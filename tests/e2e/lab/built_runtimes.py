@@ -54,8 +54,14 @@ RUNTIMES = {
 }
 
 
-def built(runtime: str, version: str, work: Path) -> list[Path]:
+def built(runtime: str, version: str, work: Path, more: tuple[str, ...] = ()) -> list[Path]:
     """Return the programs of this version; builds them first where they are missing, which takes minutes.
+
+    Args:
+        runtime: a key of `RUNTIMES`.
+        version: its release.
+        work: for what is kept from run to run.
+        more: further programs of the module.
 
     Raises:
         CannotRun: there is no Go compiler, or no C compiler for a runtime that needs one.
@@ -63,7 +69,8 @@ def built(runtime: str, version: str, work: Path) -> list[Path]:
     """
     recipe = RUNTIMES[runtime]
     folder = work / f"{runtime}-{version}"
-    missing = [name for name in recipe.programs if not (folder / name).exists()]
+    names = recipe.programs + more
+    missing = [name for name in names if not (folder / name).exists()]
     if missing and shutil.which("go") is None:
         raise CannotRun(f"it builds {runtime} {version} with Go 1.21 or newer; install golang")
     folder.mkdir(parents=True, exist_ok=True)
@@ -76,7 +83,7 @@ def built(runtime: str, version: str, work: Path) -> list[Path]:
             flags = [flag.format(version=version) for flag in recipe.flags]
             _go(folder, "build", *flags, "-o", f"{name}.new", f"{recipe.module}/cmd/{name}")
         (folder / f"{name}.new").replace(folder / name)
-    programs = [folder / name for name in recipe.programs]
+    programs = [folder / name for name in names]
     if recipe.c_program:
         programs.append(_c_program(recipe, version, folder))
     return programs

@@ -1,0 +1,660 @@
+"""Judges the records of a node. What agent, exporter and kubelet say is only compared with the tree, never believed.
+
+A law about what runs holds at every moment but for a blink, and but for what began while nobody served the runtime: the agent or
+containerd was away, or the node started. That has to be right `MENDED_S` after the return.
+"""
+
+import bisect
+import functools
+import json
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .past import NEVER, Living, Past, Pod
+from .records import Row, cpus, read_rows, shown
+
+BLINK_S = 0.15
+"""A plain file may be read while it is written, and several are written for one change."""
+
+MENDED_S = 5.0
+FAILED_S = 30.0
+"""From a refusal to the phase Failed, what was needed for it being there."""
+
+ENDED_S = 12.0
+WAITED_S, DELETED_S = 45.0, 45.0
+MOST_DESCRIPTORS = 64
+SERVERS = ("agent", "containerd", "node")
+REFUSALS = (
+    "TopologyAffinityError",
+    "SMTAlignmentError",
+    "EmptyPodSharedPoolError",
+    "UnexpectedAdmissionError",
+)
+_WAITS = {
+    "CreateContainerError",
+    "RunContainerError",
+    "ContainerCreating",
+    "PodInitializing",
+    "CreateContainerConfigError",
+}
+
+
+@dataclass
+class Violation:
+    """What did not hold: where, when, for how long, what was seen and wanted instead."""
+
+    law: str
+    what: str
+    at: float
+    seen: str
+    wanted: str
+    for_s: float = 0.0
+    about: str = ""
+
+    def __str__(self) -> str:
+        clock = time.strftime("%H:%M:%S", time.gmtime(self.at)) + f".{int(self.at * 1000) % 1000:03}"
+        lasting = f" for {self.for_s:.2f} s" if self.for_s else ""
+        return f"{clock} {self.law}: {self.what}: seen {self.seen}{lasting}, wanted {self.wanted}{self.about}"
+
+
+@dataclass
+class Verdict:
+    """Of one node.
+
+    Attributes:
+        figures: what was measured or counted and is not judged.
+    """
+
+    node: str
+    violations: list[Violation] = field(default_factory=list)
+    figures: dict[str, Any] = field(default_factory=dict)
+    rounds: list[str] = field(default_factory=list)
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        figures = [f"  {name}: {value}" for name, value in self.figures.items()]
+        return [f"{self.node}:", *figures, *(f"  VIOLATION {one}" for one in self.violations)]
+
+
+def judge(folder: Path) -> Verdict:
+    """Judge a node by its folder."""
+    logs = {
+        name: (folder / f"{name}.log").read_text(errors="replace")
+        for name in ("agent", "exporter")
+        if (folder / f"{name}.log").exists()
+    }
+    rows = read_rows(folder)
+    if not rows["rounds"]:
+        return Verdict(folder.name, [Violation("rig", folder.name, 0, "no round", "a round")])
+    return Judge(folder.name, Past(rows), logs).verdict
+
+
+class Judge:
+    """Args:
+    node: its name.
+    past: its records.
+    logs: of agent and exporter.
+    """
+
+    def __init__(self, node: str, past: Past, logs: dict[str, str]) -> None:
+        self.past, self.logs = past, logs
+        self.verdict = Verdict(
+            node, rounds=[f"{row['kind']}: {_short(row['config'])}" for row in past.rounds]
+        )
+        self.counts: Counter[str] = Counter()
+        self.born: dict[str, float] = {}
+        self.history: dict[tuple[str, str], list[tuple[float, str, frozenset[int]]]] = defaultdict(list)
+        self._what_runs()
+        self._what_moves()
+        self._refused_pods()
+        self._fits()
+        self._waits()
+        self._dumps()
+        self._parts()
+        self.verdict.violations.sort(key=lambda one: one.at)
+        self._figures()
+
+    def hit(
+        self, law: str, what: object, at: float, seen: object, wanted: object, for_s: float = 0.0
+    ) -> None:
+        """Note a violation."""
+        near = sorted(part for part in self.past.away if self.past.was_away((part,), at - 3, at + 0.2))
+        about = f" [round {self.past.round_at(at)['round']}, {self.past.round_at(at)['kind']}{'; away: ' + ', '.join(near) if near else ''}]"
+        self.verdict.violations.append(Violation(law, str(what), at, str(seen), str(wanted), for_s, about))
+
+    # What runs
+
+    def _what_runs(self) -> None:
+        """Conditions that must not be, from the look that finds one to the look that does not."""
+        open_: dict[tuple[str, ...], tuple[float, str, str, str, tuple[str, ...]]] = {}
+        for at, living, _ in self.past.looks:
+            for one in living:
+                self.born.setdefault(one.id, at)
+            found = {
+                (law, *ids): (what, seen, wanted, ids)
+                for law, what, seen, wanted, ids in self._wrongs(living)
+            }
+            for key in set(open_) - set(found):
+                self._close(key[0], *open_.pop(key), end=at)
+            for key, (what, seen, wanted, ids) in found.items():
+                open_[key] = (open_[key][0] if key in open_ else at, what, seen, wanted, ids)
+        for key, row in open_.items():
+            self._close(key[0], *row, end=self.past.end)
+
+    def _close(
+        self, law: str, began: float, what: str, seen: str, wanted: str, ids: tuple[str, ...], *, end: float
+    ) -> None:
+        if end - began < BLINK_S:
+            self.counts["seen for a blink"] += 1
+            return
+        births = [began, *(self.born[one] for one in ids)]
+        back = max(self.past.was_away(SERVERS, birth - 0.3, birth) for birth in births)
+        if back and end <= back + MENDED_S:
+            self.counts["began while nobody served, and was mended in time"] += 1
+            return
+        if back and law == "its number of CPUs" and not self._would_fit(ids[0], back):
+            self.counts["began while nobody served, and does not fit"] += 1
+            return
+        self.hit(law, what, began, seen, wanted, end - began)
+
+    def _wrongs(self, living: list[Living]) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+        exclusive = []
+        for one in living:
+            if not one.is_exclusive:
+                continue
+            if not one.own or len(one.may) not in one.wanted:
+                wanted = " or ".join(str(number) for number in sorted(one.wanted))
+                yield "its number of CPUs", str(one), shown(one.may), f"{wanted} of its own", (one.id,)
+                continue
+            exclusive.append(one)
+            yield from self._wrong_set(one)
+        for index, one in enumerate(exclusive):
+            for other in living:
+                if other.id != one.id and one.may & other.may and other not in exclusive[:index]:
+                    yield self._shared("exclusive CPUs", one, other)
+        for one in living:
+            if one.pod.block:
+                yield from self._wrong_block(one, living)
+
+    def _wrong_set(self, one: Living) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+        config = one.pod.config
+        is_whole = all(core <= one.may for core in self.past.cores if core & one.may)
+        if (
+            "full-pcpus-only" in config["cpuManagerPolicyOptions"]
+            and not one.pod.spec.get("resources")
+            and not is_whole
+        ):
+            yield "whole cores", str(one), shown(one.may), "whole cores", (one.id,)
+        if config["topologyManagerPolicy"] in ("single-numa-node", "restricted"):
+            nodes = [node for node in self.past.nodes if node & one.may]
+            if len(nodes) > 1 and len(one.may) <= max(map(len, self.past.nodes)):
+                yield "one NUMA node", str(one), shown(one.may), "CPUs of one NUMA node", (one.id,)
+
+    def _wrong_block(
+        self, one: Living, living: list[Living]
+    ) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
+        if len(one.may) > one.pod.block:
+            yield (
+                "CPUs of the pod",
+                str(one),
+                shown(one.may),
+                f"at most {one.pod.block} CPUs of its pod",
+                (one.id,),
+            )
+            return
+        for other in living:
+            if (
+                other.pod is not one.pod
+                and one.may & other.may
+                and not (other.is_exclusive and one.is_exclusive)
+            ):
+                yield self._shared("CPUs of a pod", one, other)
+
+    @staticmethod
+    def _shared(what: str, one: Living, other: Living) -> tuple[str, str, str, str, tuple[str, ...]]:
+        law = "no two own a CPU" if other.is_exclusive else "nobody shares " + what
+        return (
+            law,
+            f"{one} and {other}",
+            f"{shown(one.may & other.may)} in both",
+            "nothing in both",
+            (one.id, other.id),
+        )
+
+    # What moves
+
+    def _what_moves(self) -> None:
+        last: dict[str, frozenset[int]] = {}
+        for at, living, _ in self.past.looks:
+            for one in living:
+                if not one.is_exclusive or not one.own or len(one.may) not in one.wanted:
+                    continue
+                before = last.get(one.id)
+                if before is None:
+                    self._compare_restart(one, at)
+                elif before != one.may:
+                    self._compare_move(one, before, at)
+                last[one.id] = one.may
+
+    def _compare_restart(self, one: Living, at: float) -> None:
+        history = self.history[one.pod.uid, one.name]
+        if (
+            history
+            and not one.pod.is_init(one.name)
+            and not self.past.was_away(("node",), history[-1][0], at)
+        ):
+            self.counts["restarts whose CPUs were compared"] += 1
+            before = history[-1][2]
+            if before != one.may and len(one.wanted) == 1 and not self._was_unserved(one, at, history[-1][0]):
+                self.hit("a restart keeps CPUs", one, at, shown(one.may), shown(before))
+        history.append((at, one.id, one.may))
+
+    def _was_unserved(self, one: Living, *births: float) -> bool:
+        return any(self.past.was_away(SERVERS, birth - 0.3, birth) for birth in (self.born[one.id], *births))
+
+    def _compare_move(self, one: Living, before: frozenset[int], at: float) -> None:
+        if len(one.wanted) > 1 and (before <= one.may or one.may <= before):
+            self.counts["resizes in place"] += 1
+            self.history[one.pod.uid, one.name].append((at, one.id, one.may))
+        elif not self.past.was_away(SERVERS, self.born[one.id] - 0.3, self.born[one.id]):
+            wanted = f"more or fewer of {shown(before)}" if len(one.wanted) > 1 else shown(before)
+            self.hit("nobody is moved", one, at, shown(one.may), wanted)
+
+    # Refused pods
+
+    def _refused_pods(self) -> None:
+        self.took: list[float] = []
+        for pod in self.past.pods.values():
+            failed = pod.first("Failed")
+            phases = [row["phase"] for row in pod.rows]
+            for row, after in zip(pod.rows, pod.rows[1:], strict=False):
+                if row["phase"] in ("Failed", "Succeeded") and after["phase"] not in ("Failed", "Succeeded"):
+                    self.hit(
+                        "an ended pod stays ended",
+                        pod.name,
+                        after["t"],
+                        f"{after['phase']} after {row['phase']} {row['reason']}",
+                        row["phase"],
+                    )
+            if "Failed" in phases and any(row["reason"] in REFUSALS for row in pod.rows):
+                self.counts["refused pods that were set to Failed"] += 1
+                self._judge_refused(pod, failed)
+
+    def _judge_refused(self, pod: Pod, failed: float) -> None:
+        for at, name, ends in self._lives(pod):
+            if ends > failed + ENDED_S:
+                self.hit(
+                    "a failed pod ends",
+                    f"{pod.name}/{name}",
+                    failed + ENDED_S,
+                    "a process",
+                    "none",
+                    ends - failed - ENDED_S,
+                )
+            is_app = any(one["name"] == name for one in pod.containers)
+            if (
+                is_app
+                and not pod.sizes
+                and not self.past.was_away(SERVERS, at - 0.3, at)
+                and not self.past.was_away(("node",), at, failed)
+            ):
+                message = next((row["message"] for row in pod.rows if row["phase"] == "Failed"), "")
+                self.hit(
+                    "no container of a refused pod runs",
+                    f"{pod.name}/{name}",
+                    at,
+                    "a process",
+                    f"none: {message}"[:300],
+                )
+
+    def _lives(self, pod: Pod) -> list[tuple[float, str, float]]:
+        """Of its containers: since when a process was seen, the name, and until when."""
+        found: dict[str, list[Any]] = {}
+        for at, living, _ in self.past.looks:
+            alive = {one.id: one.name for one in living if one.pod is pod}
+            for id_, row in found.items():
+                if id_ not in alive and row[2] is None:
+                    row[2] = at
+            for id_, name in alive.items():
+                found.setdefault(id_, [at, name, None])[2] = None
+        return [(at, name, self.past.end if ends is None else ends) for at, name, ends in found.values()]
+
+    # Refusals and waits
+
+    def _fits(self) -> None:
+        """Nothing is refused that fits by simple arithmetic, and a refused pod is soon Failed."""
+        for pod in self.past.pods.values():
+            at = next((row["t"] for row in pod.rows if _is_refused(row)), NEVER)
+            if at == NEVER:
+                continue
+            self.counts["refused pods"] += 1
+            failed, needed = (
+                pod.first("Failed"),
+                ("agent", "exporter", "api", "proxy", "kubelet", "node", "containerd"),
+            )
+            ends = min(failed, pod.deleted_at, pod.gone_at, self.past.end)
+            runs = any(is_app for is_app in self._app_lives(pod))
+            took = ends - at - self.past.away_s(needed, at, ends)
+            if failed < NEVER and not runs:
+                self.took.append(took)
+            if took > FAILED_S and not runs:
+                self.hit(
+                    "a refused pod is soon Failed",
+                    pod.name,
+                    at,
+                    f"{pod.rows[-1]['phase']} after {took:.0f} s",
+                    f"Failed within {FAILED_S:.0f} s",
+                )
+            if self.past.was_away((*SERVERS, "disk"), at - 4, at) or self.past.was_away(
+                ("api", "kubelet"), at - 15, at
+            ):
+                self.counts["refusals near a fault, not judged"] += 1
+            elif self._fits_all_the_time(pod, at - 3, at):
+                self.hit("what fits is not refused", pod.name, at, _refusal(pod), self._room_words(pod, at))
+
+    def _app_lives(self, pod: Pod) -> list[bool]:
+        return [True for _, name, _ in self._lives(pod) if any(one["name"] == name for one in pod.containers)]
+
+    def _fits_all_the_time(self, pod: Pod, begin: float, end: float) -> bool:
+        times = [at for at, _, _ in self.past.looks]
+        first = max(bisect.bisect_right(times, begin) - 1, 0)
+        return all(self._fits_at(pod, index) for index in range(first, bisect.bisect_right(times, end)))
+
+    def _would_fit(self, id_: str, at: float) -> bool:
+        pod = next(one.pod for _, living, _ in self.past.looks for one in living if one.id == id_)
+        return self._fits_all_the_time(pod, at, at + MENDED_S)
+
+    def _fits_at(self, pod: Pod, index: int) -> bool:
+        """Whether a pod fits for certain: by the numbers of CPUs that no pod can have, and the rules of policy and scope."""
+        free, pending = self._free(pod, index)
+        whole, scope = (
+            "full-pcpus-only" in pod.config["cpuManagerPolicyOptions"],
+            pod.config["topologyManagerScope"],
+        )
+        if whole:
+            free = frozenset().union(*(core for core in self.past.cores if core <= free))
+        sizes = [pod.first_wanted(one) for one in pod.containers]
+        before = [(pod.first_wanted(one), bool(one.get("restartPolicy"))) for one in pod.before]
+        if (
+            pod.config["cpuManagerPolicyOptions"]
+            and whole
+            and (any(size % 2 for size in [*sizes, *(size for size, _ in before)]) or pod.block % 2)
+        ):
+            return False
+        sidecars = sum(size for size, is_sidecar in before if is_sidecar)
+        total = pod.block or max(
+            sum(sizes) + sidecars, max((size + sidecars for size, _ in before), default=0)
+        )
+        by_node = [len(free & node) - pending for node in self.past.nodes]
+        if pod.config["topologyManagerPolicy"] not in ("single-numa-node", "restricted"):
+            return len(free) - pending >= total
+        if pod.config.get("memoryManagerPolicy") == "Static" or (scope == "container" and before):
+            return False  # memory counts, too, and hints of init containers do
+        if scope == "pod" or pod.block:
+            return max(by_node) >= total
+        for size in sizes:  # in their order, each on the first NUMA node that holds it
+            node = next((number for number, left in enumerate(by_node) if left >= size), None)
+            if node is None:
+                return False
+            by_node[node] -= size
+        return True
+
+    def _free(self, pod: Pod, index: int) -> tuple[frozenset[int], int]:
+        """CPUs that no other pod may have, and how many more may be allocated to containers that were not seen yet."""
+        at, living, _ = self.past.looks[index]
+        used = frozenset().union(
+            *(one.may for one in living if one.pod is not pod and (one.is_exclusive or one.pod.block))
+        )
+        pending = 0
+        for other in self.past.pods.values():
+            if other is pod or not other.rows[0]["t"] - 2 <= at < other.over_at + 3:
+                continue
+            for one in [*other.containers, *other.before]:
+                had = [row[2] for row in self.history.get((other.uid, one["name"]), ()) if row[0] <= at]
+                used |= had[-1] if had else frozenset()
+                pending += 0 if had else max(other.wanted(one["name"]))
+            pending += other.block
+        return self.past.online - self.past.reserved - used, pending
+
+    def _room_words(self, pod: Pod, at: float) -> str:
+        index = bisect.bisect_right([one for one, _, _ in self.past.looks], at) - 1
+        free, pending = self._free(pod, index)
+        by_node = ", ".join(str(len(free & node)) for node in self.past.nodes)
+        return f"admission: CPUs without owner by NUMA node {by_node}, {pending} may be allocated, {_short(pod.config)}"
+
+    def _waits(self) -> None:
+        """No pod waits long for a container, nor its deletion, while nothing is away."""
+        everything = tuple(self.past.away)
+        for pod in self.past.pods.values():
+            since, why = NEVER, ""
+            for row in [
+                *pod.rows,
+                {"t": min(pod.gone_at, self.past.end), "phase": "", "deleting": True, "containers": []},
+            ]:
+                words = _waiting(row)
+                took = (
+                    row["t"] - since - self.past.away_s(everything, since, row["t"]) if since < NEVER else 0.0
+                )
+                if took > WAITED_S and (not words or row["phase"] == ""):
+                    self.hit(
+                        "no pod waits long",
+                        pod.name,
+                        since,
+                        f"{why} for {took:.0f} s",
+                        f"at most {WAITED_S:.0f} s",
+                    )
+                since, why = (min(since, row["t"]), words) if words else (NEVER, "")
+            took = min(pod.gone_at, self.past.end) - pod.deleted_at
+            took -= (
+                self.past.away_s(everything, pod.deleted_at, min(pod.gone_at, self.past.end))
+                if took > 0
+                else 0
+            )
+            if took > DELETED_S:
+                self.hit(
+                    "a deletion ends", pod.name, pod.deleted_at, f"{took:.0f} s", f"at most {DELETED_S:.0f} s"
+                )
+
+    # What everybody says
+
+    def _dumps(self) -> None:
+        for dump in self.past.rows["dumps"]:
+            law = {"quiet": "all agree in quiet", "empty": "nothing is left"}[dump["what"]]
+            said = Said(self.past, dump, functools.partial(self._hit_at, law, dump["t"]))
+            if dump["what"] == "quiet":
+                said.judge_quiet()
+            else:
+                said.judge_empty()
+
+    def _hit_at(self, law: str, at: float, what: str, seen: object, wanted: object) -> None:
+        self.hit(law, what, at, seen, wanted)
+
+    def _parts(self) -> None:
+        for name, text in self.logs.items():
+            for _ in re.findall("^Traceback", text, re.MULTILINE):
+                self.hit("no traceback", f"{name}.log", self.past.end, "a traceback", "none")
+        for row in self.past.rows["faults"]:
+            if row["what"] == "ended" and row.get("had") is not None:
+                self.hit(
+                    "nothing ends by itself",
+                    row["part"],
+                    row["t"],
+                    f"status {row['had']}",
+                    "a running process",
+                )
+            if row["what"] == "did not end" or (row["what"] == "up" and row.get("ready") is False):
+                self.hit("parts start and end", row["part"], row["t"], row, "ready, or ended on a signal")
+        for row in self.past.rows["rounds"]:
+            for words in row.get("failures", ()):
+                self.hit("parts start and end", "a fault", row["t"], words, "that it can be played")
+
+    def _figures(self) -> None:
+        took = sorted(self.took)
+        usage = [dump["usage"] for dump in self.past.rows["dumps"]]
+        faults = Counter(
+            f"{row['part']} {row['what']}"
+            for row in self.past.rows["faults"]
+            if row["what"] in ("ended", "stopped", "set")
+        )
+        self.verdict.figures = {
+            "pods": len(self.past.pods),
+            "containers that lived": len(self.born),
+            "faults": ", ".join(f"{what} {count}" for what, count in faults.items()),
+            **dict(sorted(self.counts.items())),
+            "seconds from refusal to Failed": f"p50 {_part(took, 0.5)}, p99 {_part(took, 0.99)} of {len(took)}",
+        }
+        for name in ("agent", "exporter"):
+            rss, descriptors = (
+                max((one[name].get(what, 0) for one in usage), default=0)
+                for what in ("rss_kib", "descriptors")
+            )
+            self.verdict.figures[f"most memory and descriptors of the {name}"] = (
+                f"{rss / 1024:.0f} MiB, {descriptors}"
+            )
+
+
+class Said:
+    """One dump, compared with the tree in it."""
+
+    def __init__(self, past: Past, dump: Row, hit: Callable[[str, object, object], None]) -> None:
+        self.past, self.dump, self.hit = past, dump, hit
+        self.state = dump["state"]
+
+    def judge_quiet(self) -> None:
+        """State, PodResources and NodeResourceTopology say what the tree has."""
+        state = self.state
+        if "containers" not in state:
+            self.hit("state show", state, "a state")
+            return
+        tree = self._tree()
+        rows = [*state["containers"], *state.get("waiting", [])]
+        owned = [cpus(one.get("cpus")) | cpus(one.get("kept_cpus")) for one in rows]
+        blocks = [cpus((one.get("block") or {}).get("cpus")) for one in state["pods"]]
+        kept = [cpus(one.get("cpus")) for one in state.get("kept", [])]
+        exclusive = frozenset().union(*owned, *blocks, *kept)
+        self._same("exclusive CPUs of the state", cpus(state["exclusive"]), exclusive)
+        self._same("shared pool of the state", cpus(state["shared_pool"]), self.past.online - exclusive)
+        alive = {one["cgroup"] for one in self.dump["pods"]}
+        for one in state["containers"]:
+            name = f"{one['pod']}/{one['container']}"
+            if one["phase"] == "running" and (one["pod_uid"], one["container"]) in tree:
+                self._same(f"cpuset of {name}", tree[one["pod_uid"], one["container"]], cpus(one["cpuset"]))
+            if one["pod_uid"] not in alive:
+                self.hit(f"{name} in the state", one["cpus"] or "an entry", "nothing: its pod is gone")
+        self._judge_pod_resources(tree)
+        self._judge_topology(exclusive)
+        if self.dump["verify"][0]:
+            self.hit("nri-pin state verify", self.dump["verify"][1][:500], "status 0")
+
+    def _tree(self) -> dict[tuple[str, str], frozenset[int]]:
+        found = {}
+        for path, (own, _, is_alive) in self.dump["tree"].items():
+            _, _, rest = path.partition("/pod")
+            uid, _, id_ = rest.partition("/")
+            if is_alive and (name := self.past.names.get(id_)):
+                found[uid, name] = cpus(own)
+        return found
+
+    def _judge_pod_resources(self, tree: dict[tuple[str, str], frozenset[int]]) -> None:
+        ours, theirs = self.dump["exporter"], self.dump["kubelet"]
+        if set(ours) != set(theirs):
+            self.hit(
+                "pods in PodResources",
+                sorted(set(ours) - set(theirs)),
+                f"as the kubelet's: {sorted(set(theirs) - set(ours))}",
+            )
+        for row in self.dump["pods"]:
+            pod = self.past.pods.get(row["cgroup"])
+            for name, ids in ours.get(row["name"], {}).items() if pod else ():
+                runs_on = tree.get((row["cgroup"], name))
+                if runs_on is None or pod.block:
+                    continue
+                if 0 not in pod.wanted(name):
+                    self._same(f"PodResources of {pod.name}/{name}", frozenset(ids), runs_on)
+                elif pod.wanted(name) == {0} and not pod.spec.get("resources"):
+                    self._same(f"PodResources of the sharing {pod.name}/{name}", frozenset(ids), frozenset())
+                    self._same(
+                        f"CPUs of the sharing {pod.name}/{name}",
+                        runs_on or cpus(self.state["shared_pool"]),
+                        cpus(self.state["shared_pool"]),
+                    )
+
+    def _judge_topology(self, exclusive: frozenset[int]) -> None:
+        topology = self.dump["topology"]
+        if topology is None:
+            self.hit("NodeResourceTopology", "none", "an object")
+            return
+        for zone, node in zip(topology["zones"], self.past.nodes, strict=True):
+            (row,) = [one for one in zone["resources"] if one["name"] == "cpu"]
+            wanted = len(node - self.past.reserved - exclusive)
+            if int(row["available"]) != wanted:
+                self.hit(f"available CPUs of {zone['name']}", row["available"], wanted)
+
+    def judge_empty(self) -> None:
+        """Nothing is left of any pod."""
+        state = self.state
+        if not self.dump["pods"]:
+            for what in ("containers", "pods", "waiting", "kept"):
+                if state.get(what):
+                    self.hit(f"{what} in the state", json.dumps(state[what])[:300], "none: there is no pod")
+            self._judge_topology(frozenset())
+            for slice_, (own, _, _) in self.dump["tree"].items():
+                if "/pod" in slice_:
+                    self.hit("the tree", slice_, "no pod")
+                elif own:
+                    self._same(f"CPUs of the slice {slice_ or '/'}", cpus(own), self.past.online)
+        else:
+            self.hit("pods", [one["name"] for one in self.dump["pods"]], "none")
+        for name, row in self.dump["usage"].items():
+            if row.get("descriptors", 0) > MOST_DESCRIPTORS:
+                self.hit(f"open descriptors of the {name}", row["descriptors"], f"at most {MOST_DESCRIPTORS}")
+
+    def _same(self, what: str, seen: frozenset[int], wanted: frozenset[int]) -> None:
+        if seen != wanted:
+            self.hit(what, shown(seen) or "none", shown(wanted) or "none")
+
+
+def _is_refused(row: Row) -> bool:
+    if row["reason"] in REFUSALS:
+        return True
+    waiting = [one["state"].get("waiting", {}) for one in row["containers"]]
+    return any(word in (one.get("message") or "") for one in waiting for word in REFUSALS)
+
+
+def _refusal(pod: Pod) -> str:
+    words = [row["message"] for row in pod.rows if row["reason"] in REFUSALS]
+    words += [
+        one["state"]["waiting"].get("message") or ""
+        for row in pod.rows
+        for one in row["containers"]
+        if one["state"].get("waiting")
+    ]
+    return next((word for word in words if word), "refused")[:300]
+
+
+def _waiting(row: Row) -> str:
+    """For what a pod waits that should go on by itself."""
+    if row["phase"] not in ("Pending", "Running") or row["deleting"]:
+        return ""
+    if any("running" in one["state"] for one in row["containers"]):
+        return ""  # of a pod that runs one container, another may be refused again and again
+    found = {one["state"].get("waiting", {}).get("reason") for one in row["containers"]}
+    return ", ".join(sorted(found & _WAITS))
+
+
+def _part(values: list[float], share: float) -> str:
+    return f"{values[min(int(len(values) * share), len(values) - 1)]:.1f}" if values else "-"
+
+
+def _short(config: Row) -> str:
+    words = [
+        config["topologyManagerPolicy"],
+        config["topologyManagerScope"],
+        *config["cpuManagerPolicyOptions"],
+    ]
+    return ", ".join([*words, *(["static memory"] if config.get("memoryManagerPolicy") == "Static" else [])])

@@ -1,0 +1,3 @@
+module noderig
+
+go 1.21
