@@ -24,7 +24,7 @@ from tests.e2e.lab.shell import DIES_WITH_US, CannotRun, LabError, run
 from tests.e2e.node_rig.cgroups import remove_cgroups
 from tests.e2e.node_rig.programs import KUBELET, node_programs, prepare_machine
 
-from .faults import FAULTS, MIXED, NONE
+from .faults import FAULTS, MIXED, NONE, REFUSED
 from .judge import judge
 from .report import REPORT, write_report
 
@@ -57,7 +57,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="hack/churn",
         description="Plays real pods on a real kubelet and containerd while each part fails in turn, and judges from outside.",
-        epilog=f"Faults: {', '.join([*FAULTS, MIXED, NONE])}.",
+        epilog=f"Faults: {', '.join([*FAULTS, MIXED, NONE, REFUSED])}.",
     )
     add = parser.add_argument
     add(
@@ -116,8 +116,8 @@ def _arguments() -> argparse.Namespace:
     arguments = parser.parse_args()
     arguments.faults = arguments.faults.split(",") if arguments.faults else []
     for fault in arguments.faults:
-        if fault not in (*FAULTS, MIXED, NONE):
-            parser.error(f"there is no fault {fault}; there are {', '.join([*FAULTS, MIXED, NONE])}")
+        if fault not in (*FAULTS, MIXED, NONE, REFUSED):
+            parser.error(f"there is no fault {fault}; there are {', '.join([*FAULTS, MIXED, NONE, REFUSED])}")
     try:
         arguments.config = json.loads(arguments.config)
         parse(arguments.machine) if is_description(arguments.machine) else load(arguments.machine)

@@ -110,6 +110,9 @@ FAULTS: dict[str, tuple[float, str, Callable[[Parts, random.Random], None]]] = {
 
 MIXED = "mixed"
 NONE = "none"
+REFUSED = "refused"
+"""No fault, and hundreds of pods that cannot fit."""
+
 UNMIXED = ("agent-stop", "reboot")
 
 

@@ -5,18 +5,18 @@ containerd was away, or the node started. That has to be right `MENDED_S` after 
 """
 
 import bisect
-import functools
+import itertools
 import json
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .past import NEVER, Living, Past, Pod
-from .records import Row, cpus, read_rows, shown
+from .records import SCHEDULED, Row, cpus, read_rows, shown
 
 BLINK_S = 0.15
 """A plain file may be read while it is written, and several are written for one change."""
@@ -25,16 +25,20 @@ MENDED_S = 5.0
 FAILED_S = 30.0
 """From a refusal to the phase Failed, what was needed for it being there."""
 
-ENDED_S = 12.0
+ENDED_S, RETURNED_S = 12.0, 10.0
 WAITED_S, DELETED_S = 45.0, 45.0
 MOST_DESCRIPTORS = 64
-SERVERS = ("agent", "containerd", "node")
+SERVERS = ("plugin", "agent", "containerd", "node")
 REFUSALS = (
     "TopologyAffinityError",
     "SMTAlignmentError",
     "EmptyPodSharedPoolError",
     "UnexpectedAdmissionError",
 )
+_MEMORY = "has its memory on NUMA nodes"
+"""Of a container that was created unplaced: memory nodes of a running container are not changed, and `state verify` says so."""
+
+ENDED = ("Failed", "Succeeded")
 _WAITS = {
     "CreateContainerError",
     "RunContainerError",
@@ -103,6 +107,7 @@ class Judge:
 
     def __init__(self, node: str, past: Past, logs: dict[str, str]) -> None:
         self.past, self.logs = past, logs
+        self.told_late = past.facts_told_late(logs.get("agent", ""))
         self.verdict = Verdict(
             node, rounds=[f"{row['kind']}: {_short(row['config'])}" for row in past.rounds]
         )
@@ -152,6 +157,9 @@ class Judge:
         if end - began < BLINK_S:
             self.counts["seen for a blink"] += 1
             return
+        if self._is_excused_by_facts(what, end):
+            self.counts["began before the pod's facts came"] += 1
+            return
         births = [began, *(self.born[one] for one in ids)]
         back = max(self.past.was_away(SERVERS, birth - 0.3, birth) for birth in births)
         if back and end <= back + MENDED_S:
@@ -161,6 +169,14 @@ class Judge:
             self.counts["began while nobody served, and does not fit"] += 1
             return
         self.hit(law, what, began, seen, wanted, end - began)
+
+    def _is_excused_by_facts(self, what: str, end: float) -> bool:
+        """Without its facts a pod is placed container by container; one with resources of its own stays as it was placed."""
+        names = {word.partition("/")[0] for word in what.split(" and ")} & set(self.told_late)
+        return any(
+            bool(self.past.by_name[name].spec.get("resources")) or end <= self.told_late[name] + MENDED_S
+            for name in names
+        )
 
     def _wrongs(self, living: list[Living]) -> Iterator[tuple[str, str, str, str, tuple[str, ...]]]:
         exclusive = []
@@ -250,7 +266,12 @@ class Judge:
         ):
             self.counts["restarts whose CPUs were compared"] += 1
             before = history[-1][2]
-            if before != one.may and len(one.wanted) == 1 and not self._was_unserved(one, at, history[-1][0]):
+            if (
+                before != one.may
+                and len(one.wanted) == 1
+                and not self._was_unserved(one, at, history[-1][0])
+                and one.pod.name not in self.told_late
+            ):
                 self.hit("a restart keeps CPUs", one, at, shown(one.may), shown(before))
         history.append((at, one.id, one.may))
 
@@ -268,22 +289,36 @@ class Judge:
     # Refused pods
 
     def _refused_pods(self) -> None:
-        self.took: list[float] = []
+        self.took: dict[bool, list[float]] = {False: [], True: []}
+        self.owners = Counter(owner for pod in self.past.pods.values() if (owner := pod.rows[0].get("owner")))
         for pod in self.past.pods.values():
             failed = pod.first("Failed")
             phases = [row["phase"] for row in pod.rows]
-            for row, after in zip(pod.rows, pod.rows[1:], strict=False):
-                if row["phase"] in ("Failed", "Succeeded") and after["phase"] not in ("Failed", "Succeeded"):
-                    self.hit(
-                        "an ended pod stays ended",
-                        pod.name,
-                        after["t"],
-                        f"{after['phase']} after {row['phase']} {row['reason']}",
-                        row["phase"],
-                    )
+            self._judge_end(pod)
             if "Failed" in phases and any(row["reason"] in REFUSALS for row in pod.rows):
                 self.counts["refused pods that were set to Failed"] += 1
                 self._judge_refused(pod, failed)
+
+    def _judge_end(self, pod: Pod) -> None:
+        """An ended pod stays ended. The kubelet may write back once what it had begun to write; the exporter sees to it."""
+        rows = [*pod.rows, {"t": min(pod.gone_at, self.past.end), "phase": "Failed"}]
+        for row, after in itertools.pairwise(pod.rows):
+            if row["phase"] not in ENDED or after["phase"] in ENDED:
+                continue
+            back = next(one["t"] for one in rows if one["t"] > after["t"] and one["phase"] in ENDED)
+            had_ended = row["containers"] and all("terminated" in one["state"] for one in row["containers"])
+            took = (
+                back
+                - after["t"]
+                - self.past.away_s(("exporter", "api", "proxy", "agent", "kubelet", "node"), after["t"], back)
+            )
+            if had_ended or took > RETURNED_S:
+                seen = f"{after['phase']} after {row['phase']} {row['reason'] or ''}"
+                self.hit(
+                    "an ended pod stays ended", pod.name, after["t"], seen, row["phase"], back - after["t"]
+                )
+            else:
+                self.counts[f"came back from {row['phase']} for less than {RETURNED_S:.0f} s"] += 1
 
     def _judge_refused(self, pod: Pod, failed: float) -> None:
         for at, name, ends in self._lives(pod):
@@ -333,6 +368,7 @@ class Judge:
             if at == NEVER:
                 continue
             self.counts["refused pods"] += 1
+            self.counts["of them placed by the scheduler"] += pod.name.endswith(SCHEDULED)
             failed, needed = (
                 pod.first("Failed"),
                 ("agent", "exporter", "api", "proxy", "kubelet", "node", "containerd"),
@@ -340,9 +376,10 @@ class Judge:
             ends = min(failed, pod.deleted_at, pod.gone_at, self.past.end)
             runs = any(is_app for is_app in self._app_lives(pod))
             took = ends - at - self.past.away_s(needed, at, ends)
+            is_braked = self.owners[pod.rows[0].get("owner", "")] > 1
             if failed < NEVER and not runs:
-                self.took.append(took)
-            if took > FAILED_S and not runs:
+                self.took[is_braked].append(took)
+            if took > FAILED_S and not runs and not is_braked:
                 self.hit(
                     "a refused pod is soon Failed",
                     pod.name,
@@ -463,16 +500,14 @@ class Judge:
     # What everybody says
 
     def _dumps(self) -> None:
+        """What is said twice, some seconds apart: one look may meet a change."""
+        said: dict[tuple[int, str], list[dict[str, tuple[float, object, object]]]] = defaultdict(list)
         for dump in self.past.rows["dumps"]:
-            law = {"quiet": "all agree in quiet", "empty": "nothing is left"}[dump["what"]]
-            said = Said(self.past, dump, functools.partial(self._hit_at, law, dump["t"]))
-            if dump["what"] == "quiet":
-                said.judge_quiet()
-            else:
-                said.judge_empty()
-
-    def _hit_at(self, law: str, at: float, what: str, seen: object, wanted: object) -> None:
-        self.hit(law, what, at, seen, wanted)
+            said[dump["round"], dump["what"]].append(Said(self.past, dump, self.told_late).wrongs())
+        for (_, kind), looks in said.items():
+            law = {"quiet": "all agree in quiet", "empty": "nothing is left"}[kind]
+            for what in set.intersection(*map(set, looks)):
+                self.hit(law, what, *looks[-1][what])
 
     def _parts(self) -> None:
         for name, text in self.logs.items():
@@ -494,7 +529,6 @@ class Judge:
                 self.hit("parts start and end", "a fault", row["t"], words, "that it can be played")
 
     def _figures(self) -> None:
-        took = sorted(self.took)
         usage = [dump["usage"] for dump in self.past.rows["dumps"]]
         faults = Counter(
             f"{row['part']} {row['what']}"
@@ -503,10 +537,12 @@ class Judge:
         )
         self.verdict.figures = {
             "pods": len(self.past.pods),
+            "placed by the scheduler": sum(name.endswith(SCHEDULED) for name in self.past.by_name),
             "containers that lived": len(self.born),
             "faults": ", ".join(f"{what} {count}" for what, count in faults.items()),
             **dict(sorted(self.counts.items())),
-            "seconds from refusal to Failed": f"p50 {_part(took, 0.5)}, p99 {_part(took, 0.99)} of {len(took)}",
+            "seconds from refusal to Failed": _parts(self.took[False]),
+            "of pods of one controller, which fail after growing pauses": _parts(self.took[True]),
         }
         for name in ("agent", "exporter"):
             rss, descriptors = (
@@ -521,9 +557,22 @@ class Judge:
 class Said:
     """One dump, compared with the tree in it."""
 
-    def __init__(self, past: Past, dump: Row, hit: Callable[[str, object, object], None]) -> None:
-        self.past, self.dump, self.hit = past, dump, hit
+    def __init__(self, past: Past, dump: Row, told_late: Container[str]) -> None:
+        self.past, self.dump, self.told_late = past, dump, told_late
         self.state = dump["state"]
+        self._wrongs: dict[str, tuple[float, object, object]] = {}
+
+    def wrongs(self) -> dict[str, tuple[float, object, object]]:
+        """By what is wrong: the time, what is said, and what it should be."""
+        if self.dump["what"] == "quiet":
+            self.judge_quiet()
+        else:
+            self.judge_empty()
+        return self._wrongs
+
+    def hit(self, what: str, seen: object, wanted: object) -> None:
+        """Note what is wrong."""
+        self._wrongs[what] = (self.dump["t"], seen, wanted)
 
     def judge_quiet(self) -> None:
         """State, PodResources and NodeResourceTopology say what the tree has."""
@@ -548,8 +597,10 @@ class Said:
                 self.hit(f"{name} in the state", one["cpus"] or "an entry", "nothing: its pod is gone")
         self._judge_pod_resources(tree)
         self._judge_topology(exclusive)
-        if self.dump["verify"][0]:
-            self.hit("nri-pin state verify", self.dump["verify"][1][:500], "status 0")
+        status, words = self.dump["verify"]
+        found = [line for line in words.splitlines() if line.startswith(("default/", "container "))]
+        if status and not (found and all(_MEMORY in line for line in found)):
+            self.hit("nri-pin state verify", words[:500], "status 0")
 
     def _tree(self) -> dict[tuple[str, str], frozenset[int]]:
         found = {}
@@ -572,7 +623,7 @@ class Said:
             pod = self.past.pods.get(row["cgroup"])
             for name, ids in ours.get(row["name"], {}).items() if pod else ():
                 runs_on = tree.get((row["cgroup"], name))
-                if runs_on is None or pod.block:
+                if runs_on is None or pod.block or pod.name in self.told_late:
                     continue
                 if 0 not in pod.wanted(name):
                     self._same(f"PodResources of {pod.name}/{name}", frozenset(ids), runs_on)
@@ -647,8 +698,11 @@ def _waiting(row: Row) -> str:
     return ", ".join(sorted(found & _WAITS))
 
 
-def _part(values: list[float], share: float) -> str:
-    return f"{values[min(int(len(values) * share), len(values) - 1)]:.1f}" if values else "-"
+def _parts(values: list[float]) -> str:
+    if not values:
+        return "none"
+    middle, last = (sorted(values)[min(int(len(values) * share), len(values) - 1)] for share in (0.5, 0.99))
+    return f"p50 {middle:.1f}, p99 {last:.1f} of {len(values)}"
 
 
 def _short(config: Row) -> str:

@@ -21,10 +21,11 @@ from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.lab.progress import say
 
 from .dumps import dump
-from .faults import FAULTS, MIXED, NONE, UNMIXED, Faults
+from .faults import FAULTS, MIXED, NONE, REFUSED, UNMIXED, Faults
 from .parts import STATIC_PODS, Parts
 from .pod_kinds import KINDS, RESIZED_KINDS, STATIC_KINDS, Draw, Object, amounts, pod, request_milli
-from .records import Notes, cpus, now
+from .records import SCHEDULED, Notes, cpus, now
+from .refused import CONFIG, ROUND_S, Refused
 
 PODS = "/api/v1/namespaces/default/pods"
 MOST_PODS, FEW_PODS = 18, 3
@@ -80,7 +81,7 @@ class Life:
         self.parts.start_proxy()
         kinds = plan["rounds"][self.number]
         for index, kind in enumerate(kinds):
-            config = self.draw_config()
+            config = self.draw_config() | (CONFIG if kind == REFUSED else {})
             self.parts.use_config(config)
             if index:
                 self.parts.end("agent")
@@ -122,12 +123,12 @@ class Life:
         say(f"{self.name}: round {index}, {kind}: {short(config)}")
         self.notes.add("rounds", round=index, kind=kind, config=config, machine=self.machine)
         mixed = [name for name in FAULTS if name not in UNMIXED]
-        kinds = {NONE: [], MIXED: mixed}.get(kind, [kind])
+        kinds = {NONE: [], REFUSED: [], MIXED: mixed}.get(kind, [kind])
         faults = Faults(
             self.parts, kinds, f"{self.plan['seed']}/{self.number}/{index}", 2 if kind == MIXED else 1
         )
         try:
-            self.churn(config, self.plan["round_s"])
+            self.churn(config, kind)
         finally:
             faults.stop()
         self.notes.add("rounds", round=index, quiet=True, failures=faults.failures)
@@ -135,14 +136,22 @@ class Life:
         while time.monotonic() < ends:
             time.sleep(2)
             self.reap()
-        dump("quiet", self.parts, self.cluster, round=index)
+        self.dump("quiet", index)
         took = self.empty()
-        dump("empty", self.parts, self.cluster, round=index, took_s=took)
+        self.dump("empty", index)
         say(f"{self.name}: round {index} has ended, {self.count} pods so far, empty after {took:.0f} s")
         self.notes.add("rounds", round=index, end=True)
 
-    def churn(self, config: dict[str, Any], seconds: float) -> None:
+    def dump(self, what: str, index: int) -> None:
+        """Twice, so that a change that is under way is told from a difference."""
+        for _ in range(2):
+            dump(what, self.parts, self.cluster, round=index)
+            time.sleep(3)
+
+    def churn(self, config: dict[str, Any], kind: str) -> None:
         """Pods come and go."""
+        refused = Refused(self.name, self.ask, PODS) if kind == REFUSED else None
+        seconds = ROUND_S if refused else self.plan["round_s"]
         draw = Draw(self.random, config, max(map(len, self.cpus_by_node)))
         until, tick = time.monotonic() + seconds, 0
         while time.monotonic() < until:
@@ -155,10 +164,14 @@ class Life:
                 self.delete(self.random.choice(list(self.made)))
             elif self.made:
                 self.resize(self.random.choice(list(self.made)))
+            if refused:
+                refused.go_on()
             tick += 1
             if tick % 4 == 0:
                 self.reap()
             time.sleep(self.random.choice([0.05, 0.2, 0.4, 0.8, 1.2]))
+        if refused:
+            refused.end()
 
     def create(self, draw: Draw) -> None:
         """Make a pod that fits by the sum of its CPUs; where none is drawn that does, delete one."""
@@ -180,7 +193,9 @@ class Life:
             self.made[f"{name}-{self.name}"] = Made("static", spec, file)
             self.notes.add("did", do="static", name=f"{name}-{self.name}")
             return
-        where = {} if self.plan["nodes"] > 1 and draw.happens(0.3) else {"nodeName": self.name}
+        where = {"nodeName": self.name}
+        if self.plan["nodes"] > 1 and draw.happens(0.3):
+            name, where = f"{name}{SCHEDULED}", {}
         status, answer = self.ask(
             "POST", PODS, pod(name, {**spec, **where}, self.count if draw.happens(0.7) else None)
         )
@@ -265,9 +280,8 @@ class Life:
                 for one in answer["items"]:
                     self.ask("DELETE", f"{PODS}/{one['metadata']['name']}")
             time.sleep(1)
-        took = time.monotonic() - began
-        time.sleep(5)
-        return took
+        time.sleep(3)
+        return time.monotonic() - began
 
     def ask(
         self, method: str, path: str, body: Any = None, kind: str = "application/json"

@@ -1,6 +1,8 @@
 """What the records of a node say, in the terms in which it is judged. Nothing here knows nri-pin."""
 
 import bisect
+import datetime as dt
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,8 +14,11 @@ from .records import Row, cpus, milli
 Span = tuple[float, float]
 NEVER = 9e18
 _ID_CHARS = 64
-_ENDS = {"ends", "stopped"}
-_RETURNS = {"agent": {"up", "continued"}, "node": {"up"}}
+_PLACED = re.compile(
+    r"^(\S+) INFO +decided .*event=(CreateContainer|PodFactsTold) pod=default/(\S+)(.*)", re.MULTILINE
+)
+_ENDS = {"ends", "stopped", "starts", "drops"}
+_RETURNS = {"agent": {"up", "continued"}, "node": {"up"}, "plugin": {"serves"}}
 
 
 @dataclass
@@ -60,7 +65,8 @@ class Pod:
                 if one["name"] == name:
                     found.add(self._exclusive(one))
         return found | {
-            size // 1000 if self.is_guaranteed and size % 1000 == 0 else 0 for size in self.sizes.get(name, ())
+            size // 1000 if self.is_guaranteed and size % 1000 == 0 else 0
+            for size in self.sizes.get(name, ())
         }
 
     def first_wanted(self, one: Row) -> int:
@@ -176,7 +182,8 @@ class Past:
     def _away(self) -> dict[str, list[Span]]:
         found: dict[str, list[Span]] = defaultdict(list)
         since: dict[str, float] = {}
-        for row in self.rows["faults"]:
+        runtime = [{"part": "plugin", **row} for row in self.rows["runtime"]]
+        for row in [*self.rows["faults"], *runtime]:
             part = row["part"]
             if row["what"] in _ENDS:
                 since.setdefault(part, row["t"])
@@ -185,6 +192,27 @@ class Past:
         for part, began in since.items():
             found[part].append((began, self.end))
         return found
+
+    def facts_told_late(self, log: str) -> dict[str, float]:
+        """By pod: when the agent heard what the pod is, where it had to place a container before, by its own log."""
+        placed: set[str] = set()
+        found: dict[str, float] = {}
+        for stamp, event, name, more in _PLACED.findall(log):
+            if event == "CreateContainer" and (name not in placed or "whole-pod" not in more):
+                placed.add(name)
+            elif name in placed:
+                found.setdefault(name, self._true_time(dt.datetime.fromisoformat(stamp).timestamp()))
+        return found
+
+    def _true_time(self, shown: float) -> float:
+        """The time at which a clock that was set showed another."""
+        set_at, offset = 0.0, 0.0
+        for row in self.rows["faults"]:
+            if row["what"] == "set":
+                if set_at <= shown - offset < row["t"]:
+                    break
+                set_at, offset = row["t"], row["offset_s"]
+        return shown - offset
 
     def was_away(self, parts: tuple[str, ...], begin: float, end: float) -> float:
         """The end of the last time that one of these was away in such a time; 0 if none was."""

@@ -1,7 +1,9 @@
 """What a run writes, a JSON object on a line: `tree` cpusets and who is alive, `pods` of the API server, `did` what was done to pods,
 `faults`, `rounds`, `dumps`. The judge reads nothing else but `oci`, which the rig's helper writes."""
 
+import datetime as dt
 import json
+import re
 import threading
 import time
 from collections.abc import Iterable
@@ -9,6 +11,9 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
+SCHEDULED = "-scheduled"
+"""How the names of pods end that the scheduler places."""
+
 FILES = ("tree", "pods", "did", "faults", "rounds", "dumps", "oci")
 
 
@@ -30,6 +35,30 @@ class Notes:
             file.write(json.dumps({"t": now(), **row}) + "\n")
 
 
+_RUNTIME = (
+    ("starting containerd", "starts"),
+    ("closing plugin", "drops"),
+    ("connection to plugin", "drops"),
+    ("connected and synchronized", "serves"),
+)
+_TIME = re.compile(r'time="([^"]+)".* msg="?(.*)')
+
+
+def runtime_rows(log: str) -> list[Row]:
+    """When the runtime, by its own log, had a plugin and when not."""
+    found = []
+    for stamp, words in _TIME.findall(log):
+        what = next((what for mark, what in _RUNTIME if mark in words), "")
+        if what:
+            found.append(
+                {
+                    "t": dt.datetime.fromisoformat(stamp[:26]).timestamp(),
+                    "what": what,
+                }
+            )
+    return found
+
+
 def read_rows(folder: Path) -> dict[str, list[Row]]:
     """All rows by file; a line that was cut off by the end of the run is left out."""
     found: dict[str, list[Row]] = {}
@@ -37,6 +66,8 @@ def read_rows(folder: Path) -> dict[str, list[Row]]:
         path = folder / f"{name}.jsonl"
         lines = path.read_text().splitlines() if path.exists() else []
         found[name] = [json.loads(line) for line in lines if line.endswith("}")]
+    log = folder / "containerd.log"
+    found["runtime"] = runtime_rows(log.read_text(errors="replace")) if log.exists() else []
     return found
 
 

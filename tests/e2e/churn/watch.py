@@ -49,7 +49,7 @@ def look() -> dict[str, list[Any]]:
                 for name in _names(f"{TREE}{slice_}/{pod}"):
                     if len(name) == 64:
                         path = f"{slice_}/{pod}/{name}"
-                        _add(found, path, bool(_text(f"{REAL_KUBEPODS}{path}/cgroup.procs")))
+                        _add(found, path, _is_alive(path))
     return found
 
 
@@ -57,6 +57,12 @@ def _add(found: dict[str, list[Any]], path: str, is_alive: bool | None) -> None:
     cpus = _text(f"{TREE}{path}/cpuset.cpus")
     if cpus is not None:
         found[path] = [cpus, _text(f"{TREE}{path}/cpuset.mems"), is_alive]
+
+
+def _is_alive(path: str) -> bool:
+    """Whether a process of the container runs: runc's own, which waits for the start, does not count."""
+    pids = (_text(f"{REAL_KUBEPODS}{path}/cgroup.procs") or "").split()
+    return any(not (_text(f"/proc/{pid}/comm") or "runc:").startswith("runc:") for pid in pids)
 
 
 def _names(folder: str) -> list[str]:
@@ -103,7 +109,7 @@ def pod_row(pod: Row) -> Row:
     ]  # fmt: skip
     return {
         "uid": meta["uid"], "cgroup": annotations.get("kubernetes.io/config.hash") or meta["uid"], "name": meta["name"],
-        "spec": pod["spec"], "deleting": bool(meta.get("deletionTimestamp")), "phase": status.get("phase"),
+        "owner": next((one["uid"] for one in meta.get("ownerReferences") or ()), ""), "spec": pod["spec"], "deleting": bool(meta.get("deletionTimestamp")), "phase": status.get("phase"),
         "reason": status.get("reason"), "message": status.get("message"), "containers": containers,
     }  # fmt: skip
 

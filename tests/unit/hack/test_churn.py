@@ -98,15 +98,16 @@ def records() -> Rows:
             {"t": 63.0, "set": {"": ["", "", None]}, "gone": []},
         ],
         "did": [],
+        "runtime": [{"t": 20.0, "what": "drops"}, {"t": 21.9, "what": "serves"}],
         "faults": [
             {"t": 20.0, "part": "agent", "what": "ends", "signal": "SIGKILL", "had": None},
             {"t": 20.1, "part": "agent", "what": "ended", "status": -9, "had": None},
             {"t": 22.0, "part": "agent", "what": "up", "ready": True},
         ],
         "dumps": [
-            {"t": 60.0, "what": "quiet", "state": state, "topology": {"zones": zones}, "pods": alive, "exporter": said,
+            {"t": 60.0, "round": 0, "what": "quiet", "state": state, "topology": {"zones": zones}, "pods": alive, "exporter": said,
              "kubelet": said, "tree": tree, **about},
-            {"t": 63.0, "what": "empty", "state": empty, "topology": {"zones": full}, "pods": [], "exporter": {}, "kubelet": {},
+            {"t": 63.0, "round": 0, "what": "empty", "state": empty, "topology": {"zones": full}, "pods": [], "exporter": {}, "kubelet": {},
              "tree": {"": ["", "", None], "/besteffort": ["0-15", "", None]}, **about},
         ],
     }  # fmt: skip

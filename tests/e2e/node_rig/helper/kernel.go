@@ -2,6 +2,7 @@ package main
 
 import (
 	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -39,7 +40,7 @@ func keepKernel() {
 				// again for a known folder: the kernel keeps one watch a folder
 				syscall.InotifyAddWatch(watch, path, syscall.IN_CLOSE_WRITE|syscall.IN_CREATE|syscall.IN_ONLYDIR)
 				if strings.HasPrefix(entry.Name(), "pod") && !copyQuota(path) {
-					removeFolder(path)
+					os.RemoveAll(path)
 				}
 			}
 			return nil

@@ -25,7 +25,7 @@ func becomeRunc(words []string) {
 		case "delete":
 			note(object{"call": "delete", "id": id})
 			if path := slurp(base + "/paths/" + id); path != "" {
-				removeFolder(filepath.Join(tree, path))
+				os.RemoveAll(filepath.Join(tree, path))
 				os.Remove(base + "/paths/" + id)
 			}
 		default:

@@ -28,12 +28,13 @@ func slurp(path string) string {
 	return strings.TrimSpace(string(data))
 }
 
-// put writes only what differs, so that nobody who watches the file sees a change where there is none.
+// put writes only what differs, so that nobody who watches the file sees a change where there is none, and makes no file: its folder
+// may be about to go.
 func put(path, value string) {
 	if slurp(path) == value {
 		return
 	}
-	if file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC|os.O_CREATE, 0o644); err == nil {
+	if file, err := os.OpenFile(path, os.O_WRONLY|os.O_TRUNC, 0o644); err == nil {
 		file.WriteString(value + "\n")
 		file.Close()
 	}
@@ -60,20 +61,6 @@ func folderOf(path string) string {
 		}
 	}
 	return folder
-}
-
-// removeFolder removes a cgroup that has none below it.
-func removeFolder(folder string) {
-	entries, _ := os.ReadDir(folder)
-	for _, entry := range entries {
-		if entry.IsDir() {
-			return
-		}
-	}
-	for _, entry := range entries {
-		os.Remove(filepath.Join(folder, entry.Name()))
-	}
-	os.Remove(folder)
 }
 
 func quotaLine(quota, period string) string {
