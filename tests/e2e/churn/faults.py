@@ -104,7 +104,7 @@ FAULTS: dict[str, tuple[float, str, Callable[[Parts, random.Random], None]]] = {
     "api-old": (4, "proxy", _proxy({"old": True})),
     "disk-full": (4, "agent", disk_full),
     "clock-jump": (3, "clock", clock_jump),
-    "reboot": (25, "", reboot),
+    "reboot": (12, "", reboot),
 }
 """By name: the mean pause before it in seconds, the part that it concerns ("": all), and what does it."""
 
