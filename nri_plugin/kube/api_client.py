@@ -17,7 +17,7 @@ from lightkube.core.exceptions import ConfigError as LibraryConfigError
 
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.credentials import connect
-from nri_plugin.model.errors import ConfigError, KubeAPIError
+from nri_plugin.model.errors import KubeAPIError
 
 # Kinds of objects and their paths
 
@@ -87,7 +87,7 @@ class _List(msgspec.Struct):
 
 class _Event(msgspec.Struct):
     type: str
-    object: Object
+    object: msgspec.Raw
 
 
 class _Cause(msgspec.Struct):
@@ -126,6 +126,9 @@ MERGE_PATCH = "application/merge-patch+json"
 
 OK = 200
 """Status of an answer that says it is good, and is not."""
+
+SERVER_FAULT = 500
+"""Status of a watch that ends with an error of unknown code."""
 
 LONGEST_MESSAGE = 500
 """Characters of a server's message that an error quotes."""
@@ -287,7 +290,7 @@ class KubeClient:
                 # The body of a failure has the reason; a streamed response must be read first.
                 if not response.is_success:
                     response.read()
-                    raise _failure(request, response)
+                    raise _failure(request, response.content, response.status_code, response.headers)
                 for line in response.iter_lines():
                     if line:
                         yield _event(request, line)
@@ -298,7 +301,7 @@ class KubeClient:
         with _as_api_error(request):
             response = self._http.send(request)
         if not response.is_success:
-            raise _failure(request, response)
+            raise _failure(request, response.content, response.status_code, response.headers)
         return response.content
 
     def _request(
@@ -313,47 +316,33 @@ class KubeClient:
 def _event(request: httpx2.Request, line: str) -> Object:
     event = _decoded(request, line.encode(errors="replace"), _Event)
     if event.type == "ERROR":
-        try:
-            status = msgspec.convert(event.object, _Status)
-        except _NOT_OF_THE_FORM:
-            status = _Status()
-        raise _from_status(request, status, status.code or 500)
-    return {"type": event.type, "object": _checked(request, event.object)}
+        raise _failure(request, bytes(event.object))
+    obj = _decoded(request, bytes(event.object), Object)
+    return {"type": event.type, "object": _checked(request, obj)}
 
 
-def _failure(request: httpx2.Request, response: httpx2.Response) -> KubeAPIError:
-    # As in client-go, a date is ignored.
-    after = response.headers.get("Retry-After", "")
-    retry_after_s = _limited(float(after)) if after.isdecimal() and after.isascii() else None
-    try:
-        status = _decoded(request, response.content, _Status)
-    except KubeAPIError:
-        text = " ".join(response.content[:LONGEST_MESSAGE].decode(errors="replace").split())[:200]
-        return KubeAPIError(
-            _asked(request),
-            f"status {response.status_code}{f': {text}' if text else ''}",
-            status=response.status_code,
-            retry_after_s=retry_after_s,
-        )
-    return _from_status(request, status, response.status_code, retry_after_s)
-
-
-def _from_status(
-    request: httpx2.Request, status: _Status, code: int, retry_after_s: float | None = None
+def _failure(
+    request: httpx2.Request, content: bytes, code: int = 0, headers: Parameters = NOTHING
 ) -> KubeAPIError:
+    """Return the error for an answer that reports one; a watch has its code in the content."""
+    try:
+        status = msgspec.json.decode(content, type=_Status)
+    except _NOT_OF_THE_FORM:
+        text = " ".join(content[:LONGEST_MESSAGE].decode(errors="replace").split())[:200]
+        status = _Status(message=f"status {code}: {text}" if text else None)
+    code = code or status.code or SERVER_FAULT
     details = status.details or _Details()
+    after, pause_s = headers.get("Retry-After", ""), details.retry_after_seconds
+    if after.isdecimal() and after.isascii():  # as in client-go, a date is ignored
+        pause_s = float(after)
     return KubeAPIError(
         _asked(request),
         (status.message or f"status {code}")[:LONGEST_MESSAGE],
         status=code,
         reason=status.reason or "",
         causes=[(cause.field, cause.message) for cause in details.causes or ()],
-        retry_after_s=_limited(details.retry_after_seconds) if retry_after_s is None else retry_after_s,
+        retry_after_s=None if pause_s is None else max(0.0, min(pause_s, LONGEST_PAUSE_S)),
     )
-
-
-def _limited(pause_s: float | None) -> float | None:
-    return None if pause_s is None else max(0.0, min(pause_s, LONGEST_PAUSE_S))
 
 
 def _decoded(request: httpx2.Request, content: bytes, form: type[Form]) -> Form:
@@ -384,13 +373,14 @@ def _as_api_error(request: httpx2.Request) -> Iterator[None]:
         yield
     except KubeAPIError:
         raise
-    except httpx2.HTTPError as error:
-        text = str(error) or type(error).__name__
-        raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error
-    except (LibraryConfigError, ConfigError, OSError) as error:
-        raise KubeAPIError(_asked(request), f"credentials cannot be read: {error}") from error
-    except (
-        Exception
-    ) as error:  # a token that no header can hold, for example; the library's parts raise their own
-        text = f"{type(error).__name__}: {error}"[:LONGEST_MESSAGE]
-        raise KubeAPIError(_asked(request), f"no answer from {request.url.host}: {text}") from error
+    except Exception as error:  # noqa: BLE001 - the library's parts raise their own
+        name, text = type(error).__name__, str(error)[:LONGEST_MESSAGE]
+        if "Bearer" in text:  # a token that no header can hold; the log must not have it
+            text = "the token is not one line of plain text"
+        if isinstance(error, (LibraryConfigError, OSError)):
+            text = f"credentials cannot be read: {text}"
+        elif isinstance(error, httpx2.HTTPError):
+            text = f"no answer from {request.url.host}: {text or name}"
+        else:
+            text = f"no answer from {request.url.host}: {name}: {text}"
+        raise KubeAPIError(_asked(request), text) from None

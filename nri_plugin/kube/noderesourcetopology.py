@@ -7,10 +7,12 @@ Published amounts are plain decimals, which every reader understands.
 Source: k8stopologyawareschedwg/noderesourcetopology-api, v1alpha1 and v1alpha2.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from nri_plugin.model.errors import KubeObjectError
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
@@ -92,6 +94,7 @@ MOST_AMOUNT = 10**30
 SHARED_NAMES = 1 << 12
 
 LONGEST_DISTANCE = 1 << 31
+
 LONGEST_ID = 18
 """Digits of a zone's number."""
 
@@ -222,21 +225,22 @@ def from_object(obj: Object) -> NodeResourceTopology:
     Raises:
         KubeObjectError: the object does not match its schema.
     """
-    metadata = _mapping(obj.get("metadata"), "metadata")
-    name = _text(metadata.get("name", ""), "metadata.name")
     try:
-        return NodeResourceTopology(
-            name=name,
-            zones=_zones(obj),
-            attributes=_pairs(obj.get("attributes"), "attributes"),
-            topology_policies=tuple(
-                _text(one, "topologyPolicies")
-                for one in _list(obj.get("topologyPolicies"), "topologyPolicies")
-            ),
-            annotations=tuple(_mapping(metadata.get("annotations"), "metadata.annotations").items()),
-        )
-    except KubeObjectError as error:
-        raise KubeObjectError(f"{KIND} {name or '(without name)'}: {error}") from None
+        read = msgspec.convert(obj, _Object)
+        zones = tuple(map(_zone, read.zones or ()))
+    except (ValueError, RecursionError, KubeObjectError) as error:
+        raise KubeObjectError(f"{KIND}: {str(error)[:LONGEST_NAME]}") from None
+    names = len({resource.name for zone in zones for resource in zone.resources})
+    if names > MOST_NAMES:
+        raise KubeObjectError(f"{KIND}: {names} different resources, at most {MOST_NAMES} are read")
+    metadata = read.metadata or _Metadata()
+    return NodeResourceTopology(
+        name=metadata.name,
+        zones=zones,
+        attributes=tuple((one.name, one.value) for one in read.attributes or ()),
+        topology_policies=tuple(read.topology_policies or ()),
+        annotations=tuple((metadata.annotations or {}).items()),
+    )
 
 
 def to_object(topology: NodeResourceTopology) -> dict[str, Any]:
@@ -292,44 +296,61 @@ def _parse_text(text: str) -> int:
     return -(-amount.numerator // amount.denominator)
 
 
-def _zones(obj: Object) -> tuple[Zone, ...]:
-    zones = tuple(map(_zone, _list(obj.get("zones"), "zones")))
-    names = len({resource.name for zone in zones for resource in zone.resources})
-    if names > MOST_NAMES:
-        raise KubeObjectError(f"{names} different resources, at most {MOST_NAMES} are read")
-    return zones
+# The object as it is read, with bounds: each node writes its own, and must not exhaust the memory of those who read all
 
 
-def _zone(obj: object) -> Zone:
-    fields = _mapping(obj, "zone")
-    name = _shared_name(_text(fields.get("name"), "zone name"))
-    return Zone(
-        name=name,
-        type=_text(fields.get("type"), f"type of zone {name}"),
-        resources=tuple(map(_resource, _list(fields.get("resources"), f"resources of zone {name}"))),
-        costs=tuple(map(_cost, _list(fields.get("costs"), f"costs of zone {name}"))),
+_Name = Annotated[str, msgspec.Meta(max_length=LONGEST_NAME)]
+_Items = msgspec.Meta(max_length=MOST_ITEMS)
+
+
+class _Resource(msgspec.Struct):
+    name: _Name
+    capacity: str | int = 0
+    allocatable: str | int = 0
+    available: str | int = 0
+
+
+class _Cost(msgspec.Struct):
+    name: _Name
+    value: Annotated[int, msgspec.Meta(gt=-LONGEST_DISTANCE, lt=LONGEST_DISTANCE)]
+
+
+class _Zone(msgspec.Struct):
+    name: _Name
+    type: _Name
+    resources: Annotated[list[_Resource], _Items] | None = None
+    costs: Annotated[list[_Cost], _Items] | None = None
+
+
+class _Attribute(msgspec.Struct):
+    name: _Name
+    value: Annotated[str, msgspec.Meta(max_length=LONGEST_VALUE)]
+
+
+class _Metadata(msgspec.Struct):
+    name: _Name = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Object(msgspec.Struct, rename="camel"):
+    metadata: _Metadata | None = None
+    zones: Annotated[list[_Zone], _Items] | None = None
+    attributes: Annotated[list[_Attribute], _Items] | None = None
+    topology_policies: Annotated[list[_Name], _Items] | None = None
+
+
+def _zone(read: _Zone) -> Zone:
+    resources = (
+        ZoneResource(
+            _shared_name(one.name),
+            parse_amount(one.capacity),
+            parse_amount(one.allocatable),
+            parse_amount(one.available),
+        )
+        for one in read.resources or ()
     )
-
-
-def _resource(obj: object) -> ZoneResource:
-    fields = _mapping(obj, "resource")
-    available = parse_amount(fields.get("available", 0))
-    return ZoneResource(
-        name=_shared_name(_text(fields.get("name"), "resource name")),
-        capacity_milli=parse_amount(fields.get("capacity", 0)),
-        allocatable_milli=parse_amount(fields.get("allocatable", 0)),
-        available_milli=available,
-    )
-
-
-def _cost(obj: object) -> tuple[str, int]:
-    fields = _mapping(obj, "cost")
-    value = fields.get("value")
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise KubeObjectError(f"cost value {_shown(value)} is not a whole number")
-    if abs(value) >= LONGEST_DISTANCE:
-        raise KubeObjectError(f"{_shown(value)} is not a distance; the longest is {LONGEST_DISTANCE - 1}")
-    return _shared_cost(_text(fields.get("name"), "cost name"), value)
+    costs = tuple(_shared_cost(one.name, one.value) for one in read.costs or ())
+    return Zone(_shared_name(read.name), read.type, tuple(resources), costs)
 
 
 @lru_cache(maxsize=SHARED_NAMES)
@@ -358,35 +379,4 @@ def _zone_object(zone: Zone) -> dict[str, Any]:
             }
             for resource in zone.resources
         ]
-    return obj
-
-
-def _pairs(obj: object, what: str) -> tuple[Pair, ...]:
-    rows = [_mapping(row, what) for row in _list(obj, what)]
-    return tuple((_text(row.get("name"), what), _text(row.get("value"), what, LONGEST_VALUE)) for row in rows)
-
-
-def _mapping(obj: object, what: str) -> Object:
-    if obj is None:
-        return {}
-    if not isinstance(obj, Mapping):
-        raise KubeObjectError(f"{what} is {type(obj).__name__}, not a mapping")
-    return obj
-
-
-def _list(obj: object, what: str) -> Sequence[object]:
-    if obj is None:
-        return ()
-    if not isinstance(obj, (list, tuple)):
-        raise KubeObjectError(f"{what} is {type(obj).__name__}, not a list")
-    if len(obj) > MOST_ITEMS:
-        raise KubeObjectError(f"{what}: {len(obj)}, at most {MOST_ITEMS} are read")
-    return obj
-
-
-def _text(obj: object, what: str, longest: int = LONGEST_NAME) -> str:
-    if not isinstance(obj, str):
-        raise KubeObjectError(f"{what} is {type(obj).__name__}, not text")
-    if len(obj) > longest:
-        raise KubeObjectError(f"{what} has {len(obj)} characters, at most {longest} are read")
     return obj

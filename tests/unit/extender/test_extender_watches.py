@@ -67,6 +67,6 @@ def test_objects_are_handed_on(caplog):
     pods.changed({"metadata": {"name": "p"}})
     pods.deleted({"spec": 3})
     read = NodeResourceTopology("n")
-    refused = Unreadable("n", "NodeResourceTopology n: zones is int, not a list")
+    refused = Unreadable("n", "NodeResourceTopology: Expected `array | null`, got `int` - at `$.zones`")
     assert cache.calls == [("on_topology", read), ("on_topology", refused), ("on_topology_deleted", "n")]
     assert pod_cache.calls == [("on_pod", PodDemand("", "p")), ("on_pod_deleted", "/")]

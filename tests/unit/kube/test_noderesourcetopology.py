@@ -126,10 +126,12 @@ def hostile(**zone):
 @pytest.mark.parametrize(
     ("obj", "told"),
     [
-        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), "is not a distance"),
-        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "is not a distance"),
-        (hostile(resources=[{"name": f"a/{n}", "available": "1"} for n in range(257)]), "257, at most 256"),
-        ({"metadata": {"name": "n"}, "zones": hostile()["zones"] * 257}, "zones: 257, at most 256"),
+        (hostile(costs=[{"name": "node-0", "value": 1 << 63}]), r"zones\[0\].costs\[0\].value"),
+        (hostile(costs=[{"name": "node-0", "value": -(1 << 40)}]), "Expected `int` >= -2147483647"),
+        (hostile(resources=[{"name": "cpu", "capacity": "x"}]), "'x' is not a quantity"),
+        ({"metadata": {"name": "n" * 318}}, "length <= 317"),
+        (hostile(resources=[{"name": f"a/{n}", "available": "1"} for n in range(257)]), "length <= 256"),
+        ({"metadata": {"name": "n"}, "zones": hostile()["zones"] * 257}, "length <= 256"),
     ],
 )
 def test_one_node_cannot_exhaust_those_who_read_all(obj, told):
