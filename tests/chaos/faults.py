@@ -143,8 +143,10 @@ class Faults:
         self._count(fault)
 
     def _struck(self, name: str) -> Fault | None:
+        if self.planned is None:
+            return None
         self.steps.append(name)
-        if self.planned is None or len(self.steps) - 1 != self.at:
+        if len(self.steps) - 1 != self.at:
             return None
         fault = self.planned
         if fault in (Fault.KILL, Fault.KILL_LOSING):

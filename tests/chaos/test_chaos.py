@@ -116,7 +116,9 @@ def test_memory_that_grows_with_the_events_is_found_out(monkeypatch: pytest.Monk
     seen: list[str] = []
     account = Handler.account
     monkeypatch.setattr(engine, "seen", seen, raising=False)
-    monkeypatch.setattr(Handler, "account", lambda self: seen.append(f"event {len(seen)}") or account(self))
+    monkeypatch.setattr(
+        Handler, "account", lambda self: seen.append(f"event {len(seen):200}") or account(self)
+    )
     lines, broken = churn(1, 3_000)
     assert broken, "\n".join(lines)
 
