@@ -25,7 +25,6 @@ from nri_plugin.exporter.refused_pods import (
     FAILED,
     OTHER_REASON,
     REASONS,
-    PodName,
     RefusedPods,
     Reject,
     refusal_of,
@@ -247,14 +246,9 @@ class Announcer:
         self._incomplete: frozenset[str] = frozenset()
         self._causes: set[Cause] = set()
 
-    def announce(self, status: AgentStatus, with_devices: frozenset[PodName] = frozenset()) -> None:
-        """Create events for new rows of the status. A failure is logged and not tried again.
-
-        Args:
-            status: of the agent.
-            with_devices: the pods that have devices.
-        """
-        new = list(self._news(status, with_devices))
+    def announce(self, status: AgentStatus) -> None:
+        """Create events for new rows of the status. A failure is logged and not tried again."""
+        new = list(self._news(status))
         for pod in self._refused_pods.follow() if self._refused_pods else ():
             self._count(FAILED, pod.name, pod.refusal.reason if pod.refusal else "")
         is_first, self._is_first = self._is_first, False
@@ -285,11 +279,11 @@ class Announcer:
         """Return the seconds until such a pod is written again; None for none."""
         return self._refused_pods.due_s() if self._refused_pods else None
 
-    def _news(self, status: AgentStatus, with_devices: frozenset[PodName]) -> Iterator[PodEvent]:
+    def _news(self, status: AgentStatus) -> Iterator[PodEvent]:
         # A pod of the first status may wait since before this exporter began. The agent knows whether it runs by now.
         refusals = _newer(status.refusals, self._last_refusal)
         if self._refused_pods is not None:
-            self._refused_pods.take(status, refusals, with_devices)
+            self._refused_pods.take(status)
         if self._is_first:
             refusals = list({row.pod_uid: row for row in refusals}.values())
         for row in refusals:

@@ -252,7 +252,7 @@ class Exporter:
         self.unchanged += is_news and self.publisher.due_s() is None
         if self.publisher.due_s() == 0.0 and not self.owner.is_missing:
             self._publish()
-        self.announcer.announce(status, self._latest_devices.pods)
+        self.announcer.announce(status)
 
     def _is_observing(self, status: AgentStatus) -> bool:
         """Return whether the agent only observes; the log says when that begins."""

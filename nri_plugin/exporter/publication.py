@@ -22,7 +22,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nri_plugin.exporter.refused_pods import PodName
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.api_client import NODES, APIResource, KubeClient, Object
 from nri_plugin.kube.noderesourcetopology import (
@@ -49,6 +48,9 @@ from nri_plugin.model.topology import NUMANode
 from nri_plugin.policy.memory_state import MEMORY, memory_machine, memory_state
 from nri_plugin.policy.pod_level import has_own_resources
 from nri_plugin.process.logs import say
+
+PodName = tuple[str, str]
+"""Namespace and name."""
 
 MILLI = 1000
 

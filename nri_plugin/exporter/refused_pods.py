@@ -15,16 +15,9 @@ Until its sandbox is gone, a rejected pod is followed in the watch of the node's
 where its phase is not Failed. The kubelet ends a failed pod: it kills its sidecars and releases its devices, and the scheduler no
 longer counts its requests.
 
-A back-off keeps a controller from creating pods for this node without end. `Brake` decides for pods of one owner and shape:
-after each failed pod the next one waits twice as long. A change after which the node has something that it did not have
-when such pods were refused (`Room`) brings one pod its turn earlier. Jobs that come and go give back what was there
-before, and end no wait. Pods that were refused themselves are counted as gone, because their end returns only what they
-took.
-
-Pods without a controller do not come back, so they do not wait.
-
-Invariant: pods of one owner and shape are failed at most `MOST_IN_WINDOW` times in any `WINDOW_S`, whatever changes. While
-nothing changes, the pauses between them never shrink.
+A back-off keeps a controller from creating pods for this node without end: after each failed pod the next one of its owner
+waits twice as long. A pod that waits is tried again by the kubelet meanwhile, so it runs once there is room for it. Pods
+without a controller do not come back, so they do not wait.
 
 Source: kubelet v1.37, rejectPod; config/config.go, checkAndUpdatePod (update or reconcile); status/status_manager.go, syncBatch;
     podWorkers.UpdatePod, which ends pods with the phase Failed. API server v1.37, registry/core/pod, podStatusStrategy.
@@ -34,221 +27,63 @@ Differs: the kubelet fails each pod at once, as often as its controller creates 
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.agent.status_client import AgentStatus, RefusalRow
-from nri_plugin.core.hint_providers import memory_state_of
 from nri_plugin.kube.api_client import PODS, KubeClient, Object
-from nri_plugin.kube.pod_demand import MALFORMED, pod_demand
+from nri_plugin.kube.pod_demand import MALFORMED
 from nri_plugin.kube.pod_facts import MIRROR, PodsHere
-from nri_plugin.model.errors import HostError, KubeAPIError, KubeObjectError
-from nri_plugin.model.records import PodRecord, PodRefusal, pod_of
-from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.errors import HostError, KubeAPIError
+from nri_plugin.model.records import PodRecord, PodRefusal
 
-PodName = tuple[str, str]
-"""Namespace and name."""
-
-# The brake
+# The back-off
 
 
 FIRST_PAUSE_S = 10.0
 LONGEST_PAUSE_S = 1800.0
-"""Pauses of 10, 20, 40, ... s let six pods of one owner and shape fail in ten minutes, and later one in half an hour."""
+"""Pauses of 10, 20, 40, ... s let six pods of one owner fail in ten minutes, and later one in half an hour."""
 
-WINDOW_S, MOST_IN_WINDOW = 600.0, 10
+CALM_S = 600.0
+"""The least time without a failed pod after the end of a pause, after which an owner counts as new."""
 
-MOST_GROUPS = 1024
-"""Groups with a pause of their own; a node has fewer pods. Others share one."""
-
-MOST_ROOMS = 4
-"""Rooms of a group that are compared, the latest: jobs come and go on a few sets of CPUs."""
+MOST_OWNERS = 1024
+"""Owners with a pause of their own; a node has fewer pods. Others share one."""
 
 MOST_PODS = 4096
-"""Refused pods that are remembered, the latest; more than a node can create in ten minutes."""
+"""Waiting pods that are remembered; more than a node can create in ten minutes."""
+
+OTHERS = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What a node has for further pods.
-
-    Attributes:
-        node: machine, options and reserved CPUs.
-        available: CPUs that may become exclusive.
-        allocated: bytes by NUMA node and resource, where memory is allocated.
-        freed_devices: pods with devices that have ended, counted since the exporter began.
-    """
-
-    node: tuple[object, ...] = ()
-    available: CPUSet = NO_CPUS
-    allocated: Mapping[tuple[int, str], int] = field(default_factory=dict)
-    freed_devices: int = 0
-
-    def has_more_than(self, other: "Room", *, with_devices: bool) -> bool:
-        """Whether a pod that found no place in the other room may find one here; `with_devices`: it asks for some."""
-        return (
-            self.node != other.node
-            or not self.available <= other.available
-            or any(self.allocated.get(place, 0) < size for place, size in other.allocated.items())
-            or (with_devices and self.freed_devices > other.freed_devices)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Pods that are refused for the same reason: those of one owner with equal requests.
+class OwnerBackoff:
+    """Decides when the next pod of an owner may be failed. Times are seconds that only grow.
 
     Attributes:
-        owner: the uid of the controller.
-        shape: `PodDemand.shape`, as a hash.
-        with_devices: they ask for devices.
+        pauses: end and length of the last pause, by the owner's uid; at most `MOST_OWNERS` and one for `OTHERS`.
     """
-
-    owner: str
-    shape: int
-    with_devices: bool = False
-
-
-OTHERS = Group("", 0)
-"""All groups for which the table has no room."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """The time after a failed pod.
-
-    Attributes:
-        until_s: its end.
-        length_s: its length.
-        failed_at_s: the times of the failed pods, at most `MOST_IN_WINDOW`, the latest last.
-        rooms: in which pods were refused, at most `MOST_ROOMS`, the latest last.
-    """
-
-    until_s: float
-    length_s: float
-    failed_at_s: tuple[float, ...]
-    rooms: tuple[Room, ...]
-
-    @property
-    def bound_until_s(self) -> float:
-        """The time before which no change brings the next pod its turn."""
-        return self.failed_at_s[0] + WINDOW_S if len(self.failed_at_s) == MOST_IN_WINDOW else 0.0
-
-    def is_over(self, now_s: float) -> bool:
-        """Whether the group counts as new. Forgetting a short pause sooner would let more pods fail in a window."""
-        return now_s >= self.until_s + max(self.length_s, WINDOW_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """How long a pod waits; `is_bound`: no change ends it sooner."""
-
-    until_s: float
-    is_bound: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Brake:
-    """Decides when the next pod of a group may be failed. Times are seconds that only grow.
-
-    Attributes:
-        pauses: by group; at most `MOST_GROUPS` and one for `OTHERS`.
-    """
-
-    pauses: Mapping[Group, Pause] = field(default_factory=dict)
-
-    def wait(self, group: Group, room: Room, now_s: float) -> Wait | None:
-        """Return how long a pod of the group waits that was refused in this room; None for not at all."""
-        pause = self._pause(group)
-        if pause is None:
-            return None
-        is_same = any(not room.has_more_than(one, with_devices=group.with_devices) for one in pause.rooms)
-        until_s = max(pause.until_s if is_same else 0.0, pause.bound_until_s)
-        return Wait(until_s, is_bound=pause.bound_until_s >= until_s) if now_s < until_s else None
-
-    def failed(self, group: Group, room: Room, now_s: float) -> "Brake":
-        """Return the brake after a pod of the group was failed that had been refused in this room."""
-        fresh = Brake({key: pause for key, pause in self.pauses.items() if not pause.is_over(now_s)})
-        before = fresh._pause(group)
-        length_s = FIRST_PAUSE_S if before is None else min(2.0 * before.length_s, LONGEST_PAUSE_S)
-        failed_at_s = (*(before.failed_at_s if before else ()), now_s)[-MOST_IN_WINDOW:]
-        # A room that has no more than this one tells nothing that this one does not tell.
-        rooms = [
-            one
-            for one in (before.rooms if before else ())
-            if one.has_more_than(room, with_devices=group.with_devices)
-        ]
-        pause = Pause(now_s + length_s, length_s, failed_at_s, (*rooms, room)[-MOST_ROOMS:])
-        return Brake({**fresh.pauses, fresh._key(group): pause})
-
-    def _pause(self, group: Group) -> Pause | None:
-        """The pause of the group; that of the others also holds for a group that gets a place of its own only now."""
-        return self.pauses.get(group) or self.pauses.get(OTHERS)
-
-    def _key(self, group: Group) -> Group:
-        has_room = len(self.pauses) - (OTHERS in self.pauses) < MOST_GROUPS
-        return group if group in self.pauses or has_room else OTHERS
-
-
-class FreeResources:
-    """Follows what the node has for further pods, from status to status."""
 
     def __init__(self) -> None:
-        self._room = Room()
-        self._status: AgentStatus | None = None
-        self._with_devices: frozenset[str] = frozenset()
-        self._refused_at: dict[str, float] = {}
+        self.pauses: dict[str, tuple[float, float]] = {}
 
-    def take(
-        self,
-        status: AgentStatus,
-        refusals: Iterable[RefusalRow],
-        now_s: float,
-        with_devices: frozenset[PodName] = frozenset(),
-    ) -> None:
-        """Take the next status.
+    def until_s(self, owner: str) -> float:
+        """Return the time until which pods of the owner wait."""
+        until_s, _ = self.pauses.get(owner) or self.pauses.get(OTHERS) or (0.0, 0.0)
+        return until_s
 
-        Args:
-            status: of the agent.
-            refusals: those of its refusals that are new.
-            now_s: the time.
-            with_devices: the pods that have devices.
-        """
-        lately = {uid: at for uid, at in self._refused_at.items() if now_s < at + WINDOW_S}
-        for row in refusals:
-            lately.pop(row.pod_uid, None)  # the latest last
-            lately[row.pod_uid] = now_s
-        self._refused_at = dict(list(lately.items())[-MOST_PODS:])
-        # A kubelet that restarts lists no devices for a while, so those pods have ended only when the runtime lost them.
-        pods = status.state.pods
-        ended = self._with_devices - pods.keys() - self._refused_at.keys()
-        named = {uid for uid, pod in pods.items() if (pod.namespace, pod.name) in with_devices}
-        self._with_devices = (self._with_devices & pods.keys()) | named
-        # By value: each status has a `Node` of its own. Equal ones are one object, which the rooms of all groups share.
-        node = status.node.topology, status.node.options, status.node.reserved
-        self._room = replace(
-            self._room,
-            node=self._room.node if node == self._room.node else node,
-            freed_devices=self._room.freed_devices + bool(ended),
-        )
-        self._status = status
-
-    @property
-    def room(self) -> Room:
-        """What the node has by the latest status; pods that were refused lately are counted as gone."""
-        if self._status is not None:
-            node, state = self._status.node, self._status.state
-            # A pod that was refused lately and ends returns only what it took.
-            others = {
-                key: one for key, one in state.allocations.items() if pod_of(key) not in self._refused_at
-            }
-            state = replace(state, allocations=others)
-            allocated = memory_state_of(node, state).allocated
-            self._room = replace(self._room, available=state.available(node), allocated=allocated)
-            self._status = None
-        return self._room
+    def failed(self, owner: str, now_s: float) -> None:
+        """Begin the next pause of the owner, of which a pod was failed."""
+        self.pauses = {
+            key: (until_s, length_s)
+            for key, (until_s, length_s) in self.pauses.items()
+            if now_s < until_s + max(length_s, CALM_S)
+        }
+        before = self.pauses.get(owner) or self.pauses.get(OTHERS)
+        length_s = min(2.0 * before[1], LONGEST_PAUSE_S) if before else FIRST_PAUSE_S
+        has_room = owner in self.pauses or len(self.pauses) < MOST_OWNERS
+        self.pauses[owner if has_room else OTHERS] = now_s + length_s, length_s
 
 
 # One pod
@@ -307,17 +142,8 @@ class _RejectedPod:
     is_counted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _WaitingPod:
-    """A pod that waits, so that its object is not read at each of its refusals."""
-
-    until_s: float
-    group: Group
-    outcome: Outcome
-
-
 class RefusedPods:
-    """Sets refused pods to Failed, at the pace of the brake.
+    """Sets refused pods to Failed, at the pace of the back-off.
 
     Args:
         client: of the cluster.
@@ -345,34 +171,21 @@ class RefusedPods:
         self._client, self._node_name, self._clock = client, node_name, clock
         # One difference for all events, so that the event of a pod that goes on waiting stays the same.
         self._epoch_s = wall_clock() - clock()
-        self._brake, self._node = Brake(), FreeResources()
-        self._waits: dict[str, _WaitingPod] = {}
+        self._backoff = OwnerBackoff()
+        # End and outcome of each pod that waits, so that its object is not read at each of its refusals.
+        self._waits: dict[str, tuple[float, Outcome]] = {}
 
-    def take(
-        self,
-        status: AgentStatus,
-        refusals: Iterable[RefusalRow],
-        with_devices: frozenset[PodName] = frozenset(),
-    ) -> None:
-        """Take a status of the agent before `fail` is called for its new refusals; arguments as in `FreeResources.take`."""
+    def take(self, status: AgentStatus) -> None:
+        """Take a status of the agent before `fail` is called for its new refusals."""
         now_s = self._clock()
-        self._node.take(status, refusals, now_s, with_devices)
         pods = status.state.pods.values()
         self._final = tuple(one for one in pods if one.refusal is not None and one.refusal.is_final)
-        # Pods of one group wait alike.
-        due = {
-            group
-            for group in {one.group for one in self._waits.values()}
-            if self._brake.wait(group, self._node.room, now_s) is None
-        }
-        self._waits = {
-            uid: one for uid, one in self._waits.items() if now_s < one.until_s and one.group not in due
-        }
+        self._waits = {uid: one for uid, one in self._waits.items() if now_s < one[0]}
 
     def fail(self, row: RefusalRow) -> Outcome:
         """Set the pod to Failed if that is possible and due."""
         if row.pod_uid in self._waits:
-            return self._waits[row.pod_uid].outcome
+            return self._waits[row.pod_uid][1]
         try:
             pod = self._client.get(PODS, row.pod, row.namespace)
             if row.pod_uid in self._rejected and (pod.get("status") or {}).get("phase") == "Failed":
@@ -453,17 +266,17 @@ class RefusedPods:
         return ""
 
     def _count(self, pod: Object, now_s: float) -> None:
-        group = group_of(pod)
-        if group is not None:
-            self._brake = self._brake.failed(group, self._node.room, now_s)
+        controller = _controller(pod)
+        if controller is not None:
+            self._backoff.failed(str(controller.get("uid")), now_s)
 
     def _fail_in_time(self, pod: Object, row: RefusalRow) -> Outcome:
-        group, now_s, room = group_of(pod), self._clock(), self._node.room
-        wait = self._brake.wait(group, room, now_s) if group is not None else None
-        if group is not None and wait is not None:
-            outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + wait.until_s, wait))
+        controller, now_s = _controller(pod), self._clock()
+        until_s = self._backoff.until_s(str(controller.get("uid"))) if controller else 0.0
+        if now_s < until_s:
+            outcome = Outcome(WAITS, _waits(row, owner_words(pod), self._epoch_s + until_s))
             if len(self._waits) < MOST_PODS:
-                self._waits[row.pod_uid] = _WaitingPod(wait.until_s, group, outcome)
+                self._waits[row.pod_uid] = until_s, outcome
             return outcome
         # A rejected pod waits for nothing but this write. So while writes are forbidden, pods are left to try again.
         refusal = refusal_of(row) if self._is_forbidden else self._reject(row)
@@ -476,18 +289,6 @@ class RefusedPods:
         self._rejected[row.pod_uid] = _RejectedPod(now_s + AGAIN_S, AGAIN_S, is_counted=True)
         self._count(pod, now_s)
         return Outcome(FAILED, _failed(row, owner_words(pod)))
-
-
-def group_of(pod: Object) -> Group | None:
-    """Return the group of a pod that this module has read; None for a pod without a controller, which does not come back."""
-    controller = _controller(pod)
-    if controller is None:
-        return None
-    shape, with_devices = None, True
-    with suppress(KubeObjectError):
-        demand = pod_demand(pod)
-        shape, with_devices = demand.shape, demand.asks_for_devices
-    return Group(str(controller.get("uid")), hash(shape), with_devices)
 
 
 def owner_words(pod: Object) -> str:
@@ -566,15 +367,11 @@ def _failed(row: RefusalRow, owner: str) -> str:
     return f"; the pod is set to Failed and has no controller: delete it and create it again ({_delete(row)})"
 
 
-def _waits(row: RefusalRow, owner: str, until_s: float, wait: Wait) -> str:
+def _waits(row: RefusalRow, owner: str, until_s: float) -> str:
     until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(until_s))
-    who = f"pods of {owner} with these requests"
-    why, sooner = "were refused here before", ", or until this node has room that they did not find"
-    if wait.is_bound:
-        why, sooner = f"were set to Failed here {MOST_IN_WINDOW} times in ten minutes", ""
     return (
-        f"; {who} {why}, so the pod waits until {until} before it is set to Failed{sooner}; "
-        f"to have it replaced now: {_delete(row)}"
+        f"; pods of {owner} were refused here before, so the pod waits until {until} before it is set to Failed; it runs "
+        f"once it fits; to have it replaced now: {_delete(row)}"
     )
 
 

@@ -436,7 +436,7 @@ def the_extender_prefers_fewer_numa_nodes(stage: Stage) -> None:
 
 @scenario
 def refused_pods_of_a_controller_are_braked(stage: Stage) -> None:
-    """With --on-refusal fail-pod a Deployment's refused pods fail and come again, ever less often."""
+    """With --on-refusal fail-pod a Deployment's refused pods fail and come again after growing pauses."""
     install(stage)
     role = [{"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}]
     grant(stage, "fail-pods", role)

@@ -75,7 +75,7 @@ class Cluster:
         """It hears of all pods and of a status of the agent, 31 s later than the last time."""
         self.now += LONGEST_AGAIN_S + 1.0
         self.pods.listed(self.kubelet.pods())
-        self.exporter.take(AgentStatus(NODE, self.state), ())
+        self.exporter.take(AgentStatus(NODE, self.state))
         self.exporter.follow()
 
     def api_fails(self) -> None:
@@ -221,8 +221,8 @@ def test_a_pod_that_is_gone_is_followed_no_more(cluster: Cluster) -> None:
     cluster.exporter.fail(row)
     cluster.kubelet.writes_back()
     cluster.pods.listed(cluster.kubelet.pods())
-    cluster.exporter.take(AgentStatus(NODE, cluster.state), ())
+    cluster.exporter.take(AgentStatus(NODE, cluster.state))
     assert cluster.exporter.due_s() == 1.0
     cluster.state = State()
-    cluster.exporter.take(AgentStatus(NODE, replace(cluster.state)), ())
+    cluster.exporter.take(AgentStatus(NODE, replace(cluster.state)))
     assert cluster.exporter.undone == []
