@@ -130,9 +130,8 @@ class FakeCheckpoint:
 
     def compact(self) -> None: ...
 
-    def close(self, timeout_s: float) -> bool:
+    def close(self, timeout_s: float) -> None:
         self.journal.append("close")
-        return True
 
 
 class LogLines(logging.Handler):

@@ -55,8 +55,8 @@ class CheckpointStore(Protocol):
     def compact(self) -> None:
         """Compact the file if that is due; no answer waits for it."""
 
-    def close(self, timeout_s: float) -> bool:
-        """Finish the queued saves, and leave a file without a journal; returns whether that was done in time."""
+    def close(self, timeout_s: float) -> None:
+        """Finish the queued saves, or give up after `timeout_s`."""
 
 
 class CheckpointSaver:
@@ -138,9 +138,7 @@ class CheckpointSaver:
         self.save(state, DEFAULT_SAVE_S)
         for key in self.unsaved(state):
             self._warn(state, key, "the agent ends with an allocation that no checkpoint holds")
-        if not self._store.close(DEFAULT_SAVE_S):
-            text = "the checkpoint keeps its journal: an older release would not read it and ask the runtime"
-            say(self._log, logging.WARNING, text)
+        self._store.close(DEFAULT_SAVE_S)
 
     # Allocations that are not saved
 
@@ -227,17 +225,9 @@ class DirectStore:
         """Compact the file if that is due."""
         self._file.compact()
 
-    def close(self, timeout_s: float) -> bool:  # noqa: ARG002 - nothing to wait for
-        """Leave a file without a journal; returns whether that succeeded."""
-        return _is_finished(self._file)
-
-
-def _is_finished(file: CheckpointFile) -> bool:
-    try:
-        file.finish()
-    except CheckpointError:
-        return False
-    return True
+    def close(self, timeout_s: float) -> None:  # noqa: ARG002 - nothing to wait for
+        """Close the file."""
+        self._file.close()
 
 
 IDLE_LOOK_PAUSE_S = 2.0
@@ -274,7 +264,6 @@ class CheckpointWriter:
         self._error: CheckpointError | None = None
         self._closing = False
         self._intact = True
-        self._is_finished = False
         self._thread = threading.Thread(target=self._run, name="checkpoint", daemon=True)
         start(self._thread)
 
@@ -309,18 +298,13 @@ class CheckpointWriter:
     def compact(self) -> None:
         """Do nothing: the thread compacts the file by itself."""
 
-    def close(self, timeout_s: float) -> bool:
-        """Finish the queued save, leave a file without a journal, and end the thread.
-
-        Returns:
-            Whether that succeeded in less than `timeout_s`.
-        """
+    def close(self, timeout_s: float) -> None:
+        """Finish the queued save and end the thread, or give up after `timeout_s`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
-        return self._is_finished and not self._thread.is_alive()
 
     def _ask(self, state: State) -> int:
         self._wanted = state
@@ -336,7 +320,7 @@ class CheckpointWriter:
                 self._wanted = None
                 is_over = state is None and self._closing
             if is_over:
-                self._is_finished = _is_finished(self._file)
+                self._file.close()
                 return
             # The condition is not held during I/O, so a caller can run out of time.
             if state is not None:

@@ -626,6 +626,6 @@ class _TimedStore:
         """Compact the file if that is due."""
         self._store.compact()
 
-    def close(self, timeout_s: float) -> bool:
+    def close(self, timeout_s: float) -> None:
         """Finish what is queued."""
-        return self._store.close(timeout_s)
+        self._store.close(timeout_s)

@@ -6,8 +6,7 @@ in the same way. So at every moment, also in the middle of a crash, `state.json`
 after it.
 
 The first save of a process replaces the file too, so that nothing is ever appended to what another process wrote.
-`state.json.previous` is the file that the last replacement replaced. A release that does not know journals can read neither
-while an agent works, and takes neither for a present state. An orderly end leaves a `state.json` that it can read.
+`state.json.previous` is the file that the last replacement replaced.
 
 A start that finds a damaged record keeps a second name for the file, `state.json.damaged-N`, and goes on with what is before
 the record. A file that it cannot use at all is moved there. It then takes the previous file if that is sound. These are
@@ -24,16 +23,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from nri_plugin.checkpoint.directory import make_directory, replace_file, sync_directory
-from nri_plugin.checkpoint.format import (
-    JOURNAL_VERSION,
-    VERSION,
-    Checkpoint,
-    DamagedJournalError,
-    Encoder,
-    decode,
-    last_checksum,
-    with_version,
-)
+from nri_plugin.checkpoint.format import Checkpoint, DamagedJournalError, Encoder, decode, last_checksum
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import CheckpointError, HostError
@@ -304,10 +294,8 @@ class CheckpointFile:
         self.generation = 0
         self._durable = durable
         self._encoder = Encoder()
-        # The file as it was loaded or written last: which one, its version, and the facts in it. The version is
-        # 0 where there is none, or a damaged one.
+        # The file as it was loaded or written last: which one, and the facts in it.
         self._mark: tuple[int, int] | None = None
-        self._version = 0
         self.held = State()
         self._held_facts: NodeFacts | None = None
         # Open while this process may append to it.
@@ -340,7 +328,7 @@ class CheckpointFile:
 
     def _holds(self, found: Checkpoint) -> None:
         self.generation, self.found = found.generation, found.facts
-        self._version, self.held, self._held_facts = found.version, found.state, found.facts
+        self.held, self._held_facts = found.state, found.facts
         self._mark = _identity(self.path)
 
     def is_intact(self) -> bool:
@@ -362,7 +350,7 @@ class CheckpointFile:
             CheckpointError: it could not be written. The former checkpoint is still in place, unless
                 only the last step failed, making the directory durable.
         """
-        self._save(state, VERSION)
+        self._save(state, appends=False)
 
     def append(self, state: State) -> None:
         """Make `state` the checkpoint at the cost of what has changed; when it returns, a crash cannot lose it.
@@ -371,7 +359,7 @@ class CheckpointFile:
             CheckpointError: neither a record nor a whole file could be written. The checkpoint holds the former state, or
                 `state` where only the last step failed.
         """
-        self._save(state, JOURNAL_VERSION)
+        self._save(state, appends=True)
 
     def compact(self) -> None:
         """Replace the file where its journal has grown larger than what it follows.
@@ -382,27 +370,22 @@ class CheckpointFile:
         if journal is not None and journal.size >= journal.due:
             journal.due = 2 * journal.size
             with suppress(OSError, ValueError):
-                self._replace(self.held, JOURNAL_VERSION)
+                self._replace(self.held)
 
-    def finish(self) -> None:
-        """Leave the last saved state without a journal, for a release that does not know any.
+    def close(self) -> None:
+        """Append no more: the next save replaces the file."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
-        Raises:
-            CheckpointError: it could not be written; the file is as it was.
-        """
-        if self._version == JOURNAL_VERSION:
-            self.save(self.held)
-
-    def _save(self, state: State, version: int) -> None:
+    def _save(self, state: State, *, appends: bool) -> None:
         try:
-            if version == VERSION or not self._has_appended(state):
-                self._replace(state, version)
-        except OSError as error:
+            if not (appends and self._has_appended(state)):
+                self._replace(state)
+        except (OSError, ValueError) as error:
             self._has_failed = True
-            raise CheckpointError(self.path, _save_failure(error)) from error
-        except ValueError as error:
-            self._has_failed = True
-            raise CheckpointError(self.path, f"cannot be saved: {error}") from error
+            text = _save_failure(error) if isinstance(error, OSError) else f"cannot be saved: {error}"
+            raise CheckpointError(self.path, text) from error
         self._has_failed = False
 
     def _has_appended(self, state: State) -> bool:
@@ -420,16 +403,16 @@ class CheckpointFile:
             journal.append(record, sync=self.durable)
         except OSError:
             if not journal.is_trusted:
-                self._leave_journal()
+                self.close()
             return False
         self.generation += 1
         self.held = state
         return True
 
-    def _replace(self, state: State, version: int) -> None:
+    def _replace(self, state: State) -> None:
         """Replace the file: write another one, keep the old one's name, rename, and make the names durable."""
         facts, new = self.facts, f"{self.path}.new"
-        pieces = self._encoder.encode(state, self.generation + 1, facts, version)
+        pieces = self._encoder.encode(state, self.generation + 1, facts)
         try:
             descriptor = _write_new(new, pieces, sync=self.durable)
         except FileNotFoundError:
@@ -437,13 +420,13 @@ class CheckpointFile:
             descriptor = _write_new(new, pieces, sync=self.durable)
         try:
             if self._mark is None or _identity(self.path) == self._mark:
-                self._keep_previous(version)
+                self._keep_previous()
             else:
                 # Another process replaced or removed the file. No start may fall back to a generation of other content.
                 _remove(f"{self.path}.previous")
             os.replace(new, self.path)
-            self._leave_journal()
-            self._mark, self._version = _identity(self.path), version
+            self.close()
+            self._mark = _identity(self.path)
             self.held, self._held_facts = state, facts
             if self.durable:
                 sync_directory(self.directory)
@@ -451,43 +434,20 @@ class CheckpointFile:
             os.close(descriptor)
             raise
         self.generation += 1
-        if version == VERSION:
-            os.close(descriptor)
-        else:
-            self._journal = _Journal(descriptor, sum(map(len, pieces)), last_checksum(pieces[-1]))
+        self._journal = _Journal(descriptor, sum(map(len, pieces)), last_checksum(pieces[-1]))
 
-    def _leave_journal(self) -> None:
-        """Append no more: the next save replaces the file."""
-        if self._journal is not None:
-            self._journal.close()
-            self._journal = None
-
-    def _keep_previous(self, version: int) -> None:
+    def _keep_previous(self) -> None:
         """Give the current file its second name, without a moment in which it has none.
 
         A file system without links keeps no previous generation.
-
-        Args:
-            version: of the file that comes.
         """
         # `link` does not replace a file and `replace` does, so the link gets a name that is renamed. A crash may leave
         # that name behind: it goes first, because a rename between two names of one file does nothing.
-        previous = f"{self.path}.previous"
-        staged = f"{previous}.new"
+        staged = f"{self.path}.previous.new"
         _remove(staged)
-        if version == VERSION or self._version == JOURNAL_VERSION:
-            with suppress(OSError):
-                os.link(self.path, staged, follow_symlinks=False)
-                os.replace(staged, previous)
-            return
-        # A release without journals would fall back to a previous file that it can read, however old that becomes.
-        try:
-            data = _content(self.path if self._version else previous)
-            if data is not None:
-                os.close(_write_new(staged, [with_version(data, JOURNAL_VERSION)], sync=self.durable))
-                os.replace(staged, previous)
-        except (CheckpointError, OSError, ValueError):
-            _remove(previous)
+        with suppress(OSError):
+            os.link(self.path, staged, follow_symlinks=False)
+            os.replace(staged, f"{self.path}.previous")
 
     def _begin(self, error: CheckpointError, damage: DamagedJournalError) -> LoadResult:
         """Keep the file under a second name, and replace it by what is before the damaged record."""

@@ -1,6 +1,6 @@
 """The checkpoint as text: one JSON document with one row a line, and the records of what has changed since.
 
-    {"format":"nri-pin checkpoint","version":3,"writer":"0.1.0","generation":7,
+    {"format":"nri-pin checkpoint","version":4,"writer":"0.1.0","generation":7,
     "node":{...},
     "pods":[
     {...}
@@ -13,23 +13,13 @@ The checksum covers every byte before its line, so each change of the document i
 strict: an unknown field, a missing one or a wrong type is an error. A row has a line, so that people can compare two
 files, and a damaged file loses only the damaged lines.
 
-Version 4 is a document of version 3 with a journal behind it: a line for each event, with the rows that it added or
-replaced and the keys that it removed.
+A journal follows the document: a line for each event, with the rows that it added or replaced and the keys that it removed.
 
     {"generation":8,"allocations":[{...}],"removed":{"pods":["..."]},"checksum":"crc32:4567cdef"}
 
 The checksum of a line continues that of the line before it, the first that of the document, so a line that is missing,
-repeated or behind another document is noticed. A last line without its end was being written when the process ended.
-An agent that works writes version 4; where it ends in an orderly way it leaves version 3, so that a release that does not
-know journals starts with the same state. That release cannot read version 4 and rebuilds its state from the runtime.
-
-Version 2 added the `facts` of pods, the steps of resizes, the memory that ended init containers returned, whether a hint
-counts the devices of a whole pod, CPU limits, hints of containers, sandboxes, and the node's memory. Version 3 added the
-marks of pods that were admitted as a whole and the rules that pods are admitted by, the marks of init containers and of the
-shared pools of pods, the resource claims that gave CPUs, the handlers of runtime classes with a virtual machine, and why pods
-were refused; the
-memory that init containers returned is read and ignored. Fields that an older version lacks have defaults. An unknown
-version is an error that names those that are read.
+repeated or behind another document is noticed. A last line without its end was being written when the process ended. Another
+version is an error that names both.
 """
 
 import re
@@ -56,9 +46,7 @@ from nri_plugin.model.bounds import values_in
 from nri_plugin.model.state import State, StateChanges
 
 FORMAT = "nri-pin checkpoint"
-VERSION = 3
-JOURNAL_VERSION = 4
-READABLE = (1, 2, 3, 4)
+VERSION = 4
 MOST_VALUES = 1 << 21
 """Of a file that is read; 40,000 containers have 900,000."""
 
@@ -121,7 +109,6 @@ class Checkpoint:
         generation: counts the saves of a node, so that two files can be told apart.
         writer: version of the program that wrote it.
         facts: the machine it was made on, None when the writer did not know it.
-        version: of its form.
         is_cut: whether it ends within a record, which is left out.
     """
 
@@ -129,7 +116,6 @@ class Checkpoint:
     generation: int
     writer: str
     facts: NodeFacts | None
-    version: int = VERSION
     is_cut: bool = False
 
 
@@ -142,15 +128,13 @@ class Encoder:
     def __init__(self) -> None:
         self._rows: dict[str, dict[str, tuple[object, bytes]]] = {name: {} for name in STATE_ROWS}
 
-    def encode(
-        self, state: State, generation: int, facts: NodeFacts | None = None, version: int = VERSION
-    ) -> list[bytes]:
+    def encode(self, state: State, generation: int, facts: NodeFacts | None = None) -> list[bytes]:
         """The document in pieces: joining a large one would take longer than encoding it.
 
         Raises:
             ValueError: a text of the state cannot be written as UTF-8.
         """
-        pieces = [_head(generation, facts, version)]
+        pieces = [_head(generation, facts)]
         for name in STATE_ROWS:
             rows = {key: self._row(name, key, record) for key, record in getattr(state, name).items()}
             self._rows[name] = rows
@@ -203,25 +187,13 @@ def last_checksum(text: bytes) -> int:
     return int(text[-11:-3], 16)
 
 
-def with_version(document: bytes, version: int) -> bytes:
-    """The same document under another version.
-
-    Raises:
-        ValueError: it is no document, or is damaged, or a journal follows it.
-    """
-    former = _version(document)
-    end, _ = _document_end(document, has_journal=False)
-    body = document[: end - len(_END % 0)].replace(b'"version":%d,' % former, b'"version":%d,' % version, 1)
-    return body + _END % zlib.crc32(body)
-
-
 @lru_cache(maxsize=8)
 def _node_line(facts: NodeFacts | None) -> bytes:
     return msgspec.json.encode(None if facts is None else NODE_FACTS.row(facts))
 
 
-def _head(generation: int, facts: NodeFacts | None, version: int) -> bytes:
-    head = f'{{"format":"{FORMAT}","version":{version},"writer":"{__version__}","generation":{generation},\n"node":'
+def _head(generation: int, facts: NodeFacts | None) -> bytes:
+    head = f'{{"format":"{FORMAT}","version":{VERSION},"writer":"{__version__}","generation":{generation},\n"node":'
     return head.encode("ascii") + _node_line(facts)
 
 
@@ -260,9 +232,7 @@ def decode(data: bytes) -> Checkpoint:
     """
     if values_in(data) > MOST_VALUES:
         raise ValueError(f"it has more than {MOST_VALUES} values, as for {MOST_VALUES // 25} containers")
-    # The version first: another version may have another checksum, and is no damage.
-    version = _version(data)
-    end, checksum = _document_end(data, has_journal=version == JOURNAL_VERSION)
+    end, checksum = _document_end(data)
     try:
         document = _decoder.decode(memoryview(data)[:end])
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -282,13 +252,13 @@ def decode(data: bytes) -> Checkpoint:
             break  # a record that was being written
         record = _record(line, checksum)
         if tail is None or record is None:
-            sound = Checkpoint(State(**tables), generation, document.writer, facts, version)
+            sound = Checkpoint(State(**tables), generation, document.writer, facts)
             raise DamagedJournalError(number, at, sound)
         record.apply(tables)
         generation = record.generation
         checksum = int(tail[1], 16)
         at = stop
-    return Checkpoint(State(**tables), generation, document.writer, facts, version, is_cut=at < len(data))
+    return Checkpoint(State(**tables), generation, document.writer, facts, is_cut=at < len(data))
 
 
 def _record(line: bytes, former: int) -> JournalRecord | None:
@@ -304,23 +274,18 @@ def _record(line: bytes, former: int) -> JournalRecord | None:
         return None
 
 
-def _version(data: bytes) -> int:
-    match = _HEAD.match(data)
-    if match is None:
-        raise ValueError(f"it does not begin as an {FORMAT} does")
-    version = int(match[1])
-    if version not in READABLE:
-        raise OtherVersionError(
-            f"it has version {version} and this program ({__version__}) reads versions "
-            f"{READABLE[0]} to {READABLE[-1]}"
-        )
-    return version
-
-
-def _document_end(data: bytes, *, has_journal: bool) -> tuple[int, int]:
+def _document_end(data: bytes) -> tuple[int, int]:
     """Where the document ends, and its checksum."""
-    tail = _TAIL.search(data, 0 if has_journal else max(0, len(data) - 64))
-    if tail is None or (tail.end() < len(data) and not has_journal):
+    # The version first: another version may have another checksum, and is no damage.
+    head = _HEAD.match(data)
+    if head is None:
+        raise ValueError(f"it does not begin as an {FORMAT} does")
+    if int(head[1]) != VERSION:
+        raise OtherVersionError(
+            f"it has version {int(head[1])} and this program ({__version__}) reads version {VERSION}"
+        )
+    tail = _TAIL.search(data)
+    if tail is None:
         raise ValueError("it does not end in a checksum: it was cut short or changed by hand")
     found = zlib.crc32(data[: tail.start()])
     if found != int(tail[1], 16):

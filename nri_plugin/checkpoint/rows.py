@@ -295,7 +295,7 @@ class ResizeRow(SavedRow, frozen=True):
 
 
 class AllocationRow(SavedRow, frozen=True):
-    """An `Allocation` and the key it is kept under; `returned` is of version 2 and ignored."""
+    """An `Allocation` and the key it is kept under."""
 
     key: str
     cpus: str = ""
@@ -306,7 +306,6 @@ class AllocationRow(SavedRow, frozen=True):
     preferred: bool = True
     grown: tuple[str, ...] = ()
     resize: ResizeRow | None = None
-    returned: tuple[SavedMemory, ...] = ()
     is_init: bool = False
     is_pod_shared: bool = False
     claim: str = ""

@@ -24,8 +24,6 @@ from nri_plugin.wire.nri.events import CreateContainerResponse
 
 FORMAT = "nri-pin recording"
 VERSION = 2
-"""2 has packed lines, which a reader of version 1 ignores."""
-READABLE = (1, VERSION)
 DIRECTORY = "history"
 """Its name in the state directory."""
 CURRENT, PREVIOUS = "recording.jsonl", "recording.previous.jsonl"

@@ -42,7 +42,6 @@ from nri_plugin.recording.file import (
     DIRECTORY,
     FORMAT,
     PREVIOUS,
-    READABLE,
     VERSION,
     outcome_of,
     unpacked,
@@ -312,11 +311,11 @@ def _check_head(path: str, text: bytes) -> None:
 
 
 def _check_version(place: str, head: RecordedLine) -> None:
-    if head.version not in READABLE:
+    if head.version != VERSION:
         raise HostError(
             place,
             f"has version {head.version} (written by nri-pin {head.writer}), this program ({__version__}) "
-            f"reads versions up to {VERSION}; use the version that wrote it",
+            f"reads version {VERSION}; use the version that wrote it",
         )
 
 

@@ -201,12 +201,12 @@ class DevicesRow(RecordedRow, frozen=True, rename={"totals": "total_by_node"}):
     """A `DeviceResource`; each device is its id and the NUMA nodes it is attached to.
 
     Attributes:
-        totals: how many there are by NUMA nodes; earlier releases wrote the number of a single node.
+        totals: how many there are by NUMA nodes.
     """
 
     name: str
     devices: tuple[tuple[str, str], ...] = ()
-    totals: tuple[tuple[int | str, int], ...] = ()
+    totals: tuple[tuple[str, int], ...] = ()
 
 
 class ObservedRow(RecordedRow, frozen=True):
@@ -329,7 +329,7 @@ DEVICES = RowTable(
     ),
     totals=RowColumn(
         lambda totals: tuple((str(nodes), count) for nodes, count in totals),
-        lambda rows: tuple((NodeMask.parse(str(nodes)), count) for nodes, count in rows),
+        lambda rows: tuple((NodeMask.parse(nodes), count) for nodes, count in rows),
     ),
 )
 _BY_CONTAINER = RowColumn(

@@ -15,7 +15,7 @@ from nri_plugin.agent.untold import target_of
 from nri_plugin.agent.watches import ENDED_PAUSE_S, LostRemovals
 from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
-from nri_plugin.checkpoint.format import JOURNAL_VERSION, VERSION, decode
+from nri_plugin.checkpoint.format import decode
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Target, targets
 from nri_plugin.core.engine import decide
@@ -257,27 +257,19 @@ class Agent:
         """What a new process would read; None where that is nothing it can use."""
         return self._read(checkpoint.FILE_NAME)
 
-    def older_reads(self) -> State | None:
-        """What a process of a release without journals would go on with; None where it would ask the runtime."""
-        for name in (checkpoint.FILE_NAME, f"{checkpoint.FILE_NAME}.previous"):
-            found = self._read(name, newest=VERSION)
-            if found is not None:
-                return found
-        return None
-
     @property
     def has_lost_previous(self) -> bool:
         """Whether a file that was replaced without a fault is not there as the generation before."""
         replaced = self._store.replaced if isinstance(self._store, _Inline) else None
         return replaced is not None and self._read(f"{checkpoint.FILE_NAME}.previous") != replaced
 
-    def _read(self, name: str, newest: int = JOURNAL_VERSION) -> State | None:
+    def _read(self, name: str) -> State | None:
         inode = self.disk.names.get(name)
         try:
             found = decode(bytes(inode.data)) if inode else None
         except ValueError:
             return None
-        return found.state if found and found.version <= newest else None
+        return found.state if found else None
 
     def look(self) -> None:
         """What the agent does by the clock: the checkpoint, pods that ended untold, then all cgroups."""
@@ -332,7 +324,6 @@ class Agent:
         self.is_alive = False
         self._goes_on.set()
         if not isinstance(self._store, _Inline):
-            self._file.finish = lambda: None  # type: ignore[method-assign] # nobody does it any more
             with self._working():
                 self._store.close(1)
 
@@ -375,7 +366,7 @@ class _Inline(DirectStore):
     @contextmanager
     def _watching(self) -> Iterator[None]:
         file, injected = self._file, self._faults.injected.total()
-        held, journal, is_sound = file.held, file._journal, file._version != 0 and file.is_intact()
+        held, journal, is_sound = file.held, file._journal, file._mark is not None and file.is_intact()
         replaced, self.replaced = self.replaced, None
         yield
         if self._faults.injected.total() == injected:

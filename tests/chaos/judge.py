@@ -131,11 +131,6 @@ class Judge:
         if said != state:
             self._say("unsaved", f"the checkpoint says something else than the agent, after {story}")
 
-    def look_at_older(self, found: State | None, state: State, story: str) -> None:
-        """An older release starts with this state, or with what the runtime says."""
-        if found is not None and found != state:
-            self._say("unsaved", f"an older release would start with an outdated checkpoint, after {story}")
-
     def say_no_previous(self, story: str) -> None:
         """The generation before the last is not what was saved then."""
         self._say("unsaved", f"there is no former generation of the checkpoint, after {story}")

@@ -312,7 +312,6 @@ class Life:
                 self.judge.look_at_once(self.agent.handler.state, self.story, exact=True)
         if self.agent.believes_saved and not self.threaded:
             self.judge.look_at_disk(self.agent.on_disk(), self.agent.handler.state, self.story)
-            self.judge.look_at_older(self.agent.older_reads(), self.agent.handler.state, self.story)
         if self.agent.has_lost_previous:
             self.judge.say_no_previous(self.story)
         self._count(fault, before)
@@ -620,14 +619,10 @@ class Life:
             is_saved = is_known and agent.believes_saved and state != State()
             if not self.threaded and self.random.random() < 0.5:
                 self.faults.plan(self.random.choice(IN_A_SAVE))
-            injected = self.tally.injected.total()
             agent.stop()
             self.faults.plan(None)
             if is_saved:
                 self.judge.look_at_disk(agent.on_disk(), state, self.story)
-                self.judge.look_at_older(agent.older_reads(), state, self.story)
-            if is_saved and not self.disk.condition and self.tally.injected.total() == injected:
-                self.judge.look_at_disk(agent.older_reads(), state, self.story)
             self._count(None, before)
         elif agent is not None:
             agent.end()

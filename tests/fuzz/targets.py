@@ -13,7 +13,7 @@ from pathlib import Path
 from google.protobuf.message import DecodeError
 
 from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
-from nri_plugin.checkpoint.format import FORMAT, JOURNAL_VERSION, VERSION, Encoder, decode, last_checksum
+from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder, decode, last_checksum
 from nri_plugin.checkpoint.kubelet_files import load_refusal
 from nri_plugin.checkpoint.kubelet_import import File, allocations_in, shared_within_pods
 from nri_plugin.config.loading import Config, load_text
@@ -41,7 +41,7 @@ from tests.protocol.peer import plugin
 CORPUS = Path(__file__).with_name("corpus")
 
 HEAD = f'{{"format":"{FORMAT}","version":{VERSION},'.encode()
-JOURNALED = b"".join(Encoder().encode(State(), 1, None, JOURNAL_VERSION))
+JOURNALED = b"".join(Encoder().encode(State(), 1, None))
 METHODS = sorted(nri_pb2.DESCRIPTOR.services_by_name["Plugin"].methods_by_name)
 EVENT = CreateContainer(pod(), container(pod()))
 EXPORTER = PodResourcesClient("/nowhere", lambda: 0.0)
@@ -153,7 +153,7 @@ def checkpoint(data: bytes) -> None:
     with suppress(ValueError):
         line = b'{"generation":2,' + data.replace(b"\n", b"")
         decode(JOURNALED + line + b',"checksum":"crc32:%08x"}\n' % zlib.crc32(line, last_checksum(JOURNALED)))
-    body = b'{"format":"nri-pin checkpoint","version":2,' + data
+    body = HEAD + data
     decode(body + b',\n"checksum":"crc32:%08x"}\n' % zlib.crc32(body))
 
 

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from nri_plugin.checkpoint.file import CheckpointFile, Origin, read_checkpoint
-from nri_plugin.checkpoint.format import JOURNAL_VERSION, Encoder, decode, last_checksum
+from nri_plugin.checkpoint.format import VERSION, Encoder, decode, last_checksum
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.state import State
 from tests.property.checkpoint_states import states
@@ -28,7 +28,7 @@ def sealed(body: bytes) -> bytes:
 
 
 def headed(rest: bytes) -> bytes:
-    return sealed(b'{"format":"nri-pin checkpoint","version":2,' + rest)
+    return sealed(b'{"format":"nri-pin checkpoint","version":%d,' % VERSION + rest)
 
 
 def decode_or_refuse(data: bytes) -> None:
@@ -61,7 +61,7 @@ def test_bytes_with_a_true_checksum_are_decoded_or_refused(rest: bytes) -> None:
 @example(b'"pods":[{"uid":"u","sandbox_id":"s","qos":"Guaranteed","affinity":"3-1"}]')
 @example(b'"allocations":[' + b"[" * 100_000)
 def test_records_with_a_true_checksum_are_decoded_or_refused(rest: bytes) -> None:
-    document = b"".join(Encoder().encode(State(), 1, None, JOURNAL_VERSION))
+    document = b"".join(Encoder().encode(State(), 1, None))
     line = b'{"generation":2,' + rest.replace(b"\n", b"")
     decode_or_refuse(
         document + line + b',"checksum":"crc32:%08x"}\n' % zlib.crc32(line, last_checksum(document))

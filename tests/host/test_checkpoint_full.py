@@ -53,7 +53,7 @@ def test_full_file_system_takes_appends_to_its_end_and_goes_on_where_there_is_ro
     assert len(state.allocations) > 10
     filler.unlink()
     file.append(after)
-    file.finish()  # closes the file, or it could not be unmounted
+    file.close()  # or it could not be unmounted
     assert CheckpointFile(str(tiny / "nri-pin")).load().state == after
 
 

@@ -14,8 +14,6 @@ from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.checkpoint.format import (
-    JOURNAL_VERSION,
-    VERSION,
     DamagedJournalError,
     Encoder,
     decode,
@@ -33,7 +31,7 @@ from tests.property.checkpoint_states import states
 def journal(first: State, *others: State) -> tuple[bytes, list[int]]:
     """A checkpoint with a record for each of the others, and where the document and each record end."""
     encoder, former = Encoder(), first
-    data = b"".join(encoder.encode(first, 1, None, JOURNAL_VERSION))
+    data = b"".join(encoder.encode(first, 1, None))
     ends = [len(data)]
     for generation, state in enumerate(others, 2):
         data += encoder.record(state.changes_from(former), generation, last_checksum(data))
@@ -54,7 +52,7 @@ def last_before(ends: list[int], at: int) -> int:
 def test_the_last_state_is_read(sequence: list[State]) -> None:
     data, ends = journal(*sequence)
     found = decode(data)
-    assert (found.state, found.version, found.is_cut) == (sequence[-1], JOURNAL_VERSION, False)
+    assert (found.state, found.is_cut) == (sequence[-1], False)
     assert found.generation == 1 + max((n for n in range(1, len(ends)) if ends[n] > ends[n - 1]), default=0)
 
 
@@ -186,12 +184,6 @@ class SavedFile(RuleBasedStateMachine):
     def compact(self, fault: Fault | None, at: int) -> None:
         self.do(self.file.compact, fault, at)
 
-    @rule(fault=faults, at=steps)
-    def finish(self, fault: Fault | None, at: int) -> None:
-        is_intact = len(self.possible) == 1
-        if self.do(self.file.finish, fault, at) and is_intact and self.state != State():
-            assert decode(bytes(self.disk.names["state.json"].data)).version == VERSION
-
     @rule()
     def kill(self) -> None:
         self.disk.restart()
@@ -212,15 +204,6 @@ class SavedFile(RuleBasedStateMachine):
         inode = self.disk.names.get("state.json")
         found = State() if inode is None else decode(bytes(inode.data)).state
         assert found in self.possible
-
-    @invariant()
-    def an_older_release_finds_no_other(self) -> None:
-        for name in ("state.json", "state.json.previous"):
-            inode = self.disk.names.get(name)
-            found = decode(bytes(inode.data)) if inode else None
-            if found is not None and found.version <= VERSION:
-                assert found.state in self.possible
-                return
 
 
 SavedFile.TestCase.settings = settings(max_examples=300, stateful_step_count=30, deadline=None)

@@ -133,7 +133,10 @@ def node(tmp_path: Path) -> Path:
         shutil.copy(top / "node" / "config.yaml", top / name)
     shutil.copy(top / "node" / "state" / "state.json", top / "state.json")
     shell(top, "nri-pin topology demo -o json > node7.json; zcat " + f"{LSTOPO} > node7.xml")
-    done = shell(top, "nri-pin state convert node/state kubelet/ --machine demo --config node/config.yaml")
+    done = shell(
+        top,
+        "mkdir kubelet && nri-pin state export kubelet --state-dir node/state --root node/machine --config node/config.yaml",
+    )
     assert done.returncode == 0, done.stderr
     shutil.copy(top / "node" / "config.yaml", top / "kubelet" / "config.yaml")
     (top / "rehearsal").mkdir()

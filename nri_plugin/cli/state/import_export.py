@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -26,19 +27,20 @@ from nri_plugin.checkpoint.kubelet_import import (
     KubeletAllocations,
     imported,
     read_allocations,
+    shared_within_pods,
 )
 from nri_plugin.cli.output import echo, format_option
-from nri_plugin.cli.state.convert import named_allocations
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option, usage_errors
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
 from nri_plugin.model.errors import CheckpointError, HostError
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, Node
-from nri_plugin.model.records import is_whole_pod, named
+from nri_plugin.model.records import allocation_key, is_whole_pod, named
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 
+BY_CRICTL = "--containers FILE, made by `crictl ps -o json > FILE`"
 KUBELET_CONFIG = "config.yaml"
 RETIRED = "retired"
 """The folder of checkpoints that no agent uses any more."""
@@ -179,11 +181,38 @@ def importable(
         CheckpointError: a file cannot be read, or is damaged.
         FailedError: they cannot be kept.
     """
-    allocations = named_allocations(read_allocations(kubelet_dir), CPU_FILE, containers)
+    allocations = _named(read_allocations(kubelet_dir), containers)
     _check_memory(allocations, node, config, without_memory=without_memory)
     state = imported(node, allocations)
     _refuse([str(one) for one in violations(node, state)])
     return state
+
+
+def _named(found: KubeletAllocations, containers: str | None) -> KubeletAllocations:
+    """The allocations by pod and container, of running containers alone where the output of crictl names these."""
+    if containers is not None:
+        found = found.of(_running(containers))
+    if found.cpus_by_id:
+        raise FailedError(
+            f"{CPU_FILE} names containers by id, as kubelets before 1.18 did; name their containers with {BY_CRICTL}"
+        )
+    if shared := shared_within_pods(found):
+        raise FailedError(f"{'; '.join(shared)}: one of them has ended; name those that run with {BY_CRICTL}")
+    return found
+
+
+def _running(path: str) -> Mapping[str, str]:
+    """Allocation keys by container id, from the output of crictl."""
+    try:
+        listed = json.loads(Path(path).read_bytes())["containers"]
+        return {
+            one["id"]: allocation_key(one["labels"]["io.kubernetes.pod.uid"], one["metadata"]["name"])
+            for one in listed
+        }
+    except OSError as error:
+        raise CheckpointError(path, f"cannot be read: {error.strerror}") from None
+    except (ValueError, LookupError, TypeError):
+        raise CheckpointError(path, "is not what `crictl ps -o json` prints") from None
 
 
 def exportable(config: Config, node: Node) -> tuple[State, dict[str, bytes]]:

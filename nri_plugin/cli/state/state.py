@@ -9,7 +9,6 @@ Examples:
   nri-pin state show                     the CPUs of every container
   nri-pin state verify                   whether allocations and cgroups agree
   nri-pin state history --since 10m      the latest decisions and refusals
-  nri-pin state convert state.json ./kubelet/    the same allocations as kubelet state files
   nri-pin state import /var/lib/kubelet  take over from the kubelet's static managers
 """
 
@@ -18,7 +17,6 @@ COMMANDS = {
     for name, target, summary in (
         ("show", "show:command", "List containers with their CPUs and memory nodes."),
         ("verify", "verify:command", "Check the allocations, and the cgroups against them."),
-        ("convert", "convert:command", "Write allocations in another form, offline."),
         ("history", "history:command", "List the latest decisions, and the checkpoints that are kept."),
         ("import", "import_export:import_command", "Import allocations of the kubelet's static managers."),
         ("export", "import_export:export_command", "Export allocations as the kubelet's state files."),
@@ -34,4 +32,4 @@ COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 def command() -> None:
-    """Show, check and convert the allocations of containers."""
+    """Show and check the allocations of containers, and exchange them with the kubelet."""

@@ -1,11 +1,9 @@
-import re
 import zlib
-from dataclasses import replace
 
 import pytest
 
 from nri_plugin import __version__
-from nri_plugin.checkpoint.format import JOURNAL_VERSION, Encoder, decode
+from nri_plugin.checkpoint.format import VERSION, Encoder, decode
 from nri_plugin.checkpoint.rows import CONTAINER, NodeFacts
 from nri_plugin.model.records import (
     Allocation,
@@ -66,7 +64,7 @@ ENDED = Allocation(CPUSet.of(4), is_init=True)
 STATE = State({"uid-1": POD}, {"c1": RECORD}, {"uid-1/app": ALLOCATION, "uid-1/setup": ENDED})
 
 DOCUMENT = f"""\
-{{"format":"nri-pin checkpoint","version":3,"writer":"{__version__}","generation":7,
+{{"format":"nri-pin checkpoint","version":4,"writer":"{__version__}","generation":7,
 "node":{{"online":"0-15","reserved":"0-1","numa_nodes":{{"0":"0-7","1":"8-15"}},"memory_nodes":"0-1"}},
 "pods":[
 {{"uid":"uid-1","sandbox_id":"sb-1","qos":"Guaranteed","name":"web-0","namespace":"shop",\
@@ -92,16 +90,6 @@ def sealed(body: str) -> bytes:
 def test_document_is_readable_line_by_line() -> None:
     pieces = Encoder().encode(STATE, 7, NodeFacts.of(a_node(machine())))
     assert b"".join(pieces) == sealed(DOCUMENT)
-
-
-def test_checkpoint_written_by_version_1_is_read_for_ever() -> None:
-    without_facts = re.sub(r',"facts":.*(?=}\n\],\n"containers")', "", DOCUMENT)
-    found = decode(sealed(without_facts.replace('"version":3', '"version":1')))
-    assert found.state == STATE.with_pod(
-        replace(POD, facts=None, devices_counted=False, is_admitted=False, regime=None)
-    )
-    assert (found.generation, found.writer) == (7, __version__)
-    assert found.facts == NodeFacts.of(a_node(machine()))
 
 
 def test_node_made_from_the_facts_judges_as_the_real_one_does() -> None:
@@ -156,8 +144,8 @@ REFUSED = {
     "the kubelet's state file": (b'{"policyName":"static","checksum":1}', "does not begin"),
     "nothing": (b"", "does not begin"),
     "a later version": (
-        DOCUMENT.replace('"version":3', '"version":9').encode(),
-        f"version 9 and this program \\({__version__}\\) reads versions 1 to {JOURNAL_VERSION}",
+        DOCUMENT.replace('"version":4', '"version":9').encode(),
+        f"version 9 and this program \\({__version__}\\) reads version {VERSION}",
     ),
     "a cut": (sealed(DOCUMENT)[:-30], "cut short"),
     "a change": (

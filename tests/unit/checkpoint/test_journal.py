@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 from nri_plugin.checkpoint import file as checkpoint
-from nri_plugin.checkpoint import format as checkpoint_format
 from nri_plugin.checkpoint.file import CheckpointFile, LoadResult, Origin, read_checkpoint
-from nri_plugin.checkpoint.format import Encoder, last_checksum, with_version
+from nri_plugin.checkpoint.format import last_checksum
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
@@ -66,18 +65,6 @@ def lines(file: CheckpointFile) -> list[bytes]:
     """The records of the journal."""
     data = Path(file.path).read_bytes()
     return data[data.index(b'\n"checksum"') + 1 :].splitlines()[1:]
-
-
-@pytest.fixture
-def older(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], LoadResult]:
-    """The start of a release that does not know journals."""
-
-    def start(directory: Path) -> LoadResult:
-        with monkeypatch.context() as patch:
-            patch.setattr(checkpoint_format, "READABLE", (1, 2, 3))
-            return load(directory)
-
-    return start
 
 
 # --- what is appended
@@ -376,86 +363,6 @@ def test_a_compaction_that_fails_changes_nothing(
     assert Path(file.path).read_bytes().startswith(before)
 
 
-# --- an older release
-
-
-def test_an_orderly_end_leaves_what_an_older_release_reads(
-    file: CheckpointFile, directory: Path, older: Callable[[Path], LoadResult]
-) -> None:
-    file.append(SECOND)
-    file.finish()
-    assert older(directory) == load(directory) == LoadResult(SECOND, Origin.CURRENT)
-    assert json.loads(Path(file.path).read_bytes())["version"] == 3
-
-
-def test_an_end_that_fails_leaves_the_journal(
-    file: CheckpointFile, directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", failing(errno.ENOSPC))
-        with pytest.raises(CheckpointError):
-            file.finish()
-    assert load(directory) == LoadResult(FIRST, Origin.CURRENT)
-
-
-def test_an_agent_without_events_ends_in_the_same_way(
-    file: CheckpointFile, directory: Path, older: Callable[[Path], LoadResult]
-) -> None:
-    again = CheckpointFile(str(directory), durable=False)
-    again.load()
-    again.finish()
-    assert older(directory).state == FIRST
-    inode = os.stat(file.path).st_ino
-    again.finish()
-    assert os.stat(file.path).st_ino == inode
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_after_a_crash_an_older_release_finds_nothing_that_it_could_take_for_the_present(
-    directory: Path, older: Callable[[Path], LoadResult], version: int
-) -> None:
-    """Also where that release itself wrote the files that an agent of this one started with."""
-    directory.mkdir()
-    for name in ("state.json", "state.json.previous"):
-        document = b"".join(Encoder().encode(FIRST, 1))
-        (directory / name).write_bytes(with_version(document, version))
-    file = CheckpointFile(str(directory), durable=False)
-    assert file.load().state == FIRST
-    file.append(SECOND)
-    previous = load(directory, "state.json.previous")
-    assert (previous.state, previous.origin) == (FIRST, Origin.CURRENT)
-    found = older(directory)
-    assert (found.state, found.origin, found.kept_aside) == (None, Origin.NONE, f"{file.path}.damaged-1")
-    assert "it has version 4 and this program" in found.reason
-
-
-def test_a_former_file_that_was_fallen_back_to_is_no_present_state_either(
-    directory: Path, older: Callable[[Path], LoadResult]
-) -> None:
-    CheckpointFile(str(directory), durable=False).save(FIRST)
-    (directory / "state.json").rename(directory / "state.json.previous")
-    file = CheckpointFile(str(directory), durable=False)
-    assert file.load().origin is Origin.PREVIOUS
-    file.append(SECOND)
-    assert load(directory, "state.json.previous").state == FIRST
-    assert older(directory).state is None
-
-
-def test_a_former_file_that_cannot_be_rewritten_goes(
-    directory: Path, older: Callable[[Path], LoadResult], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = CheckpointFile(str(directory), durable=False)
-    first.save(FIRST)
-    first.save(SECOND)
-    file = CheckpointFile(str(directory), durable=False)
-    file.load()
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "with_version", failing(errno.EIO))
-        file.append(THIRD)
-    assert os.listdir(directory) == ["state.json"]
-    assert older(directory).state is None
-
-
 # --- damage
 
 
@@ -594,21 +501,20 @@ def lived(directory: Path, act: str, patch: Callable[[pytest.MonkeyPatch], None]
                 "append": lambda: file.append(THIRD),
                 "first append": lambda: file.append(THIRD),
                 "compact": file.compact,
-                "finish": file.finish,
             }[act]()
         except (CrashError, CheckpointError):
             return False
     return True
 
 
-ACTS = ("append", "first append", "compact", "finish")
+ACTS = ("append", "first append", "compact")
 
 
 @pytest.mark.parametrize("torn", [0, 1, 40])
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("act", ACTS)
 def test_a_crash_at_any_system_call_leaves_the_state_before_or_after(
-    tmp_path: Path, act: str, durable: bool, torn: int, older: Callable[[Path], LoadResult]
+    tmp_path: Path, act: str, durable: bool, torn: int
 ) -> None:
     after, outcomes = (THIRD if "append" in act else SECOND), []
     for at in range(100):
@@ -618,7 +524,6 @@ def test_a_crash_at_any_system_call_leaves_the_state_before_or_after(
         assert found.origin is Origin.CURRENT
         assert found.state in (SECOND, after)
         outcomes.append(found.state)
-        assert older(directory).state in (None, found.state)
         if is_done:
             break
     assert outcomes[0] == SECOND
@@ -630,7 +535,7 @@ def test_a_crash_at_any_system_call_leaves_the_state_before_or_after(
 @pytest.mark.parametrize("durable", [False, True])
 @pytest.mark.parametrize("act", ACTS)
 def test_an_error_at_any_system_call_loses_nothing_and_the_next_event_is_saved(
-    tmp_path: Path, act: str, durable: bool, number: int, older: Callable[[Path], LoadResult]
+    tmp_path: Path, act: str, durable: bool, number: int
 ) -> None:
     after = THIRD if "append" in act else SECOND
     failures = 0
@@ -645,7 +550,6 @@ def test_an_error_at_any_system_call_loses_nothing_and_the_next_event_is_saved(
         file.load()
         file.append(FIRST)
         assert load(directory) == LoadResult(FIRST, Origin.CURRENT)
-        assert older(directory).state is None
         if at > 30:
             break
     # A compaction that fails raises nothing, and an append is made up for.

@@ -30,7 +30,6 @@ NO_JSON = {
     "completion": "prints a script",
     "help": "prints the help of another command",
     "extender": "serves",
-    "state convert": "writes files",
 }
 """Commands without `-o json`, and why."""
 

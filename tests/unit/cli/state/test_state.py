@@ -700,7 +700,7 @@ def test_verify_looks_only_at_running_containers(tmp_path: Path) -> None:
 def test_what_cannot_be_read_ends_in_what_to_do(directory: Path) -> None:
     file = directory / "state.json"
     whole = file.read_text()
-    file.write_text(whole.replace('"version":3', '"version":99', 1))
+    file.write_text(whole.replace('"version":4', '"version":99', 1))
     other = run("show", directory).output
     assert "version 99" in other
     assert other.rstrip().endswith("; show it with the nri-pin that wrote it")
