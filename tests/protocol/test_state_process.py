@@ -82,7 +82,4 @@ def test_the_history_of_an_agent_tells_whom_it_placed_and_refused(
         ("placed", "shop/db-0/db"),
         ("refused", "shop/big-0/big"),
     ]
-    assert [row["file"] for row in rows if row["what"] == "checkpoint"] == [
-        "state.json",
-        "state.json.previous",
-    ]
+    assert [row["file"] for row in rows if row["what"] == "checkpoint"] == ["state.json"]
