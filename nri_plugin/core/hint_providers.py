@@ -20,15 +20,14 @@ Its hints are merged with ours, for every QoS class, and refusals quote its `why
 runtime waits, it must not block, and it must answer the same question alike: decisions are made again to explain them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
 from nri_plugin.core.requests import ContainerRequest
 from nri_plugin.model.errors import AdmissionError, HintProviderError
 from nri_plugin.model.options import HintProvider, MemoryManagerPolicy, Node
-from nri_plugin.model.persistent import RunningSum, persistent
-from nri_plugin.model.records import Allocation, MemoryBlock, PodRecord
+from nri_plugin.model.records import PodRecord
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
@@ -40,12 +39,8 @@ from nri_plugin.policy.memory_state import (
     MemoryMachine,
     MemoryState,
     Reuse,
-    Totals,
     memory_machine,
     memory_state,
-    memory_state_of_totals,
-    moved,
-    totals,
 )
 
 
@@ -174,14 +169,5 @@ def memory_machine_of(node: Node) -> MemoryMachine:
 
 def memory_state_of(node: Node, state: State) -> MemoryState:
     """The allocated memory of each NUMA node."""
-    machine = memory_machine_of(node)
-    found = memory_state_of_totals(machine, persistent(state.allocations).total(_MEMORY))
-    if found is not None:
-        return found
-    blocks = (allocation.memory for allocation in state.allocations.values() if allocation.memory)
-    return memory_state(machine, blocks)
-
-
-_MEMORY: RunningSum[str, Allocation, Sequence[MemoryBlock], Totals] = RunningSum(
-    lambda _key, one: one.memory or None, totals, moved
-)
+    blocks = (one.memory for one in state.allocations.values() if one.memory)
+    return state.remember("_memory", node, lambda: memory_state(memory_machine_of(node), blocks))

@@ -25,10 +25,9 @@ from dataclasses import replace
 from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.requests import qos_slices, slice_pattern
 from nri_plugin.model.options import CPUManagerPolicy, Effect, Node
-from nri_plugin.model.persistent import Tally, persistent, tally
 from nri_plugin.model.records import CgroupRef, ContainerRecord, Phase, PodRecord, pod_of, slice_above
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.state import State
+from nri_plugin.model.state import Grouping, State
 from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 
 
@@ -172,11 +171,10 @@ def floor_writes(node: Node, state: State, pod: PodRecord | None = None) -> tupl
 
 def slices_of(state: State) -> list[CgroupRef]:
     """The Burstable and BestEffort slices of all pods."""
-    patterns = persistent(state.pods).total(_PATTERNS)
-    return [ref for pattern in sorted(patterns) for ref in qos_slices(pattern)]
+    return [ref for pattern in sorted(state.grouped(_BY_PATTERN)) for ref in qos_slices(pattern)]
 
 
-_PATTERNS: Tally[str, PodRecord, str] = tally(lambda _uid, pod: slice_pattern(pod.cgroup_parent))
+_BY_PATTERN = Grouping("pods", lambda _uid, pod: slice_pattern(pod.cgroup_parent))
 
 
 def _floor(node: Node, state: State, slices: Iterable[CgroupRef]) -> tuple[CpusetWrite, ...]:

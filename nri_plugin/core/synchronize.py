@@ -271,7 +271,7 @@ def _going_on(records: Mapping[str, ContainerRecord], listed: Sequence[Pod]) -> 
 
 def _settled(
     records: Mapping[str, ContainerRecord], allocations: Mapping[str, Allocation]
-) -> Mapping[str, Allocation]:
+) -> dict[str, Allocation]:
     """Settle unconfirmed resizes: the cpuset that the runtime has stored tells whether they were done."""
     stored = {record.key: record.stored_cpus for record in records.values()}
     return {

@@ -3,15 +3,15 @@
 The shared pool, available CPUs and free memory are derived from allocations and stored nowhere.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
+from itertools import chain
 from operator import or_
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
 
 from nri_plugin.model.options import Node
-from nri_plugin.model.persistent import Change, PersistentMap, Tally, persistent, tally
 from nri_plugin.model.records import (
     Allocation,
     CgroupRef,
@@ -27,7 +27,24 @@ from nri_plugin.model.sets import NO_CPUS, CPUSet
 
 Value = TypeVar("Value")
 
-_PERSISTENT = (PersistentMap, PersistentMap, PersistentMap)
+MOST_STEPS = 32
+"""A state remembers by which steps it was made; with one that is further away, all records are compared."""
+
+
+class Grouping(NamedTuple):
+    """A way to group the keys of one mapping of a state; `State.grouped` has the groups."""
+
+    mapping: str
+    group: Callable[[Any, Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[Value]):
+    """A key whose value differs between two mappings; None where it is missing."""
+
+    key: str
+    before: Value | None
+    after: Value | None
 
 
 @dataclass(frozen=True)
@@ -42,24 +59,14 @@ class State:
             counted there, and nowhere in its containers.
     """
 
-    pods: Mapping[str, PodRecord] = field(default_factory=dict)
-    containers: Mapping[str, ContainerRecord] = field(default_factory=dict)
-    allocations: Mapping[str, Allocation] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        # Most states are made from an earlier one, whose mappings are persistent already.
-        if (type(self.pods), type(self.containers), type(self.allocations)) == _PERSISTENT:
-            return
-        for name, group in _GROUPS.items():
-            given = getattr(self, name)
-            if type(given) is not PersistentMap:
-                object.__setattr__(self, name, PersistentMap.of(given, group))
+    pods: dict[str, PodRecord] = field(default_factory=dict)
+    containers: dict[str, ContainerRecord] = field(default_factory=dict)
+    allocations: dict[str, Allocation] = field(default_factory=dict)
 
     @cached_property
     def exclusive(self) -> CPUSet:
         """All exclusive CPUs."""
-        masks = persistent(self.allocations).total(_EXCLUSIVE)
-        return CPUSet(reduce(or_, masks, 0))
+        return CPUSet(reduce(or_, [one.cpus.mask for one in self.allocations.values()], 0))
 
     @cached_property
     def owned(self) -> Mapping[str, CPUSet]:
@@ -169,170 +176,235 @@ class State:
 
     def containers_of(self, pod_uid: str) -> list[ContainerRecord]:
         """The pod's containers."""
-        return [self.containers[one] for one in persistent(self.containers).keys_in(pod_uid)]
+        return [self.containers[one] for one in self.grouped(_BY_POD).get(pod_uid, ())]
 
     def allocations_of(self, pod_uid: str) -> dict[str, Allocation]:
         """The allocations of the pod and of its containers, by key."""
-        return {key: self.allocations[key] for key in persistent(self.allocations).keys_in(pod_uid)}
+        return {key: self.allocations[key] for key in self.grouped(_HELD_BY_POD).get(pod_uid, ())}
 
     def pod_of_sandbox(self, sandbox_id: str) -> PodRecord | None:
         """The pod that has this sandbox now."""
-        keys = persistent(self.pods).keys_in(sandbox_id)
-        return self.pods[keys[0]] if keys else None
+        uids = self.grouped(_BY_SANDBOX).get(sandbox_id)
+        return self.pods[uids[0]] if uids else None
 
-    @property
+    @cached_property
     def holders(self) -> list[str]:
         """The keys of the allocations that have CPUs."""
-        allocations = persistent(self.allocations)
-        keys = allocations.total(_HOLDERS)
-        return allocations.in_order(keys)
+        return [key for key, one in self.allocations.items() if one.cpus]
 
-    @property
+    @cached_property
     def owners(self) -> Collection[str]:
         """The uids of the pods with such allocations."""
-        return persistent(self.allocations).total(_OWNERS)
+        return frozenset(map(pod_of, self.holders))
 
     @property
     def guaranteed_pods(self) -> list[PodRecord]:
         """The pods of class Guaranteed."""
-        pods = persistent(self.pods)
-        uids = pods.total(_GUARANTEED)
-        return [pods[uid] for uid in pods.in_order(uids)]
+        return [self.pods[uid] for uid in self.grouped(_BY_QOS).get(QOSClass.GUARANTEED, ())]
 
     @property
     def has_unreachable(self) -> bool:
         """Whether a container has no path of a cgroup, so that only the runtime can change its cpuset."""
-        return _NO_PATH in self._places
+        return _NO_PATH in self.grouped(_BY_PLACE)
+
+    def grouped(self, by: Grouping) -> Mapping[Any, tuple[str, ...]]:
+        """The keys of a mapping by group, in the order in which they came to it.
+
+        The first call looks at all records. States that are made from this one keep the answer up to date.
+        """
+        known = self._groups.get(by)
+        if known is None:
+            found: dict[Any, list[str]] = {}
+            for key, value in getattr(self, by.mapping).items():
+                found.setdefault(by.group(key, value), []).append(key)
+            known = self._groups[by] = {one: tuple(keys) for one, keys in found.items()}
+        return known
+
+    @cached_property
+    def _groups(self) -> dict[Grouping, Mapping[Any, tuple[str, ...]]]:
+        return {}
 
     def changes_from(self, before: "State") -> "StateChanges":
-        """What differs from `before`. The cost is that of the changes where one state was made from the other."""
-        # The validator, the checkpoint and the cgroup writes ask for the same changes.
+        """The records that are other objects than in `before`: removed ones first, then in their order.
+
+        Only the changed keys are looked at where this state was made from `before`.
+        """
+        # The validator, the checkpoint and the cgroup writes ask for the same changes. The latter two may be a step behind.
         known: tuple[ReferenceType[State], StateChanges] | None = self.__dict__.get("_changes")
         if known is None or known[0]() is not before:
+            keys = self._keys_since(before)
             changes = StateChanges(
-                persistent(self.pods).changes_from(persistent(before.pods)),
-                persistent(self.containers).changes_from(persistent(before.containers)),
-                persistent(self.allocations).changes_from(persistent(before.allocations)),
+                _changes(before.pods, self.pods, keys.get("pods")),
+                _changes(before.containers, self.containers, keys.get("containers")),
+                _changes(before.allocations, self.allocations, keys.get("allocations")),
             )
             # Nobody asks again once the former state is gone; the changes would keep its records alive.
             forget = partial(_forget_changes, ref(self))
             known = self.__dict__["_changes"] = (ref(before, forget), changes)
         return known[1]
 
-    def changed_allocations(self, before: "State") -> list[Change[str, Allocation]]:
+    def _keys_since(self, before: "State") -> Mapping[str, Iterable[str]]:
+        """The keys by mapping that were changed since `before`; empty where that is no longer known."""
+        steps: tuple[_Step, ...] = self.__dict__.get("_steps", ())
+        for at in range(len(steps) - 1, -1, -1):
+            if steps[at].origin() is before:
+                keys: dict[str, dict[str, None]] = {name: {} for name in _MAPPINGS}
+                for step in steps[at:]:
+                    keys[step.mapping].update(dict.fromkeys(step.keys))
+                return keys
+        return {}
+
+    def changed_allocations(self, before: "State") -> list[Change[Allocation]]:
         """The same of the allocations alone."""
         return [] if self.allocations is before.allocations else self.changes_from(before).allocations
 
     @property
     def slices_above(self) -> frozenset[CgroupRef]:
         """The QoS slices above containers with a cgroup."""
-        return frozenset(place for place in self._places if isinstance(place, CgroupRef))
-
-    @property
-    def _places(self) -> Collection[CgroupRef | str]:
-        """Where cgroups of containers are, see `_place`."""
-        return persistent(self.containers).total(_PLACES)
+        return frozenset(place for place in self.grouped(_BY_PLACE) if isinstance(place, CgroupRef))
 
     def outside(self, slices: Collection[CgroupRef]) -> list[ContainerRecord]:
-        """The containers with a cgroup that none of these slices is above.
-
-        The cost is that of their number, unless a slice that is not among these has containers.
-        """
-        containers = persistent(self.containers)
-        if self._are_all_below(slices):
-            ids = [one for one, _ in containers.total(_OUTSIDE)]
-            return [containers[one] for one in containers.in_order(ids)]
-        paths = ((record, record.cgroup.path) for record in containers.values())
-        return [record for record, path in paths if path and slice_above(path) not in slices]
+        """The containers with a cgroup that none of these slices is above."""
+        places = self.grouped(_BY_PLACE)
+        ids = [places[one] for one in places if one is not _NO_PATH and one not in slices]
+        return [self.containers[one] for one in chain.from_iterable(ids)]
 
     def unpinned_outside(self, slices: Collection[CgroupRef], pods: Collection[str]) -> list[ContainerRecord]:
-        """Of these containers those that have no CPUs of their own in force, and all of the given pods.
-
-        Where `outside` goes over all containers, so does this.
-        """
-        if not self._are_all_below(slices):
-            return self.outside(slices)
-        containers, pinned = persistent(self.containers), persistent(self.allocations).total(_PINNED)
-        outside = containers.total(_OUTSIDE)
-        ids = [one for one, key in outside if key not in pinned or pod_of(key) in pods]
-        return [containers[one] for one in containers.in_order(ids)]
-
-    def _are_all_below(self, slices: Collection[CgroupRef]) -> bool:
-        """Whether there is no slice but these that has containers."""
-        return all(place in slices for place in self._places if isinstance(place, CgroupRef))
+        """Of these containers those that have no CPUs of their own in force, and all of the given pods."""
+        allocations = self.allocations
+        return [
+            one
+            for one in self.outside(slices)
+            if one.pod_uid in pods or (held := allocations.get(one.key)) is None or not held.in_force
+        ]
 
     def ids_below(self, slices: Collection[CgroupRef]) -> Iterator[str]:
-        """The ids of the containers that one of these slices is above, in any order, found one by one."""
-        for one, record in persistent(self.containers).in_any_order():
-            if record.cgroup.path and slice_above(record.cgroup.path) in slices:
-                yield one
+        """The ids of the containers that one of these slices is above."""
+        places = self.grouped(_BY_PLACE)
+        return chain.from_iterable(places.get(one, ()) for one in slices)
 
-    def _with(self, pods: Mapping[str, PodRecord], containers: Mapping[str, ContainerRecord]) -> "State":
-        """This state with these records and the same allocations; what follows from allocations alone is known already."""
-        if pods is self.pods and containers is self.containers:
+    def with_entries(self, name: str, entries: Mapping[str, Any]) -> "State":
+        """This state with these entries in one of its mappings; None removes one."""
+        former: dict[str, Any] = getattr(self, name)
+        entries = {key: value for key, value in entries.items() if former.get(key) is not value}
+        if not entries:
             return self
-        made = State(pods, containers, self.allocations)
-        known = self.__dict__
-        for name in ("exclusive", "_pool"):
-            if name in known:
-                made.__dict__[name] = known[name]
+        mapping = former.copy()
+        for key, value in entries.items():
+            if value is None:
+                del mapping[key]
+            else:
+                mapping[key] = value
+        made = State(**{one: mapping if one == name else getattr(self, one) for one in _MAPPINGS})
+        known, of_made = self.__dict__, made.__dict__
+        if name != "allocations":
+            of_made.update((one, known[one]) for one in _OF_ALLOCATIONS if one in known)
+        of_made["_groups"] = regrouped = {}
+        for by, groups in tuple(self._groups.items()):  # another thread may add one
+            regrouped[by] = groups if by.mapping != name else _regrouped(by, groups, former, entries)
+        of_made["_steps"] = (*known.get("_steps", ())[-MOST_STEPS:], _Step(ref(self), name, tuple(entries)))
         return made
 
     def with_pod(self, pod: PodRecord) -> "State":
         """This state with `pod` added or replaced."""
-        return self._with(persistent(self.pods).with_item(pod.uid, pod), self.containers)
+        return self.with_entries("pods", {pod.uid: pod})
 
     def with_container(self, record: ContainerRecord) -> "State":
         """This state with `record` added or replaced."""
-        containers = persistent(self.containers).with_item(record.id, record)
-        return self._with(self.pods, containers)
+        return self.with_entries("containers", {record.id: record})
 
     def with_containers(self, records: Mapping[str, ContainerRecord]) -> "State":
         """This state with `records`, by id, added or replaced."""
-        return self._with(self.pods, persistent(self.containers).with_items(records))
+        return self.with_entries("containers", records)
 
     def with_allocation(self, key: str, allocation: Allocation) -> "State":
         """This state with the allocation added or replaced."""
-        allocations = persistent(self.allocations).with_item(key, allocation)
-        return State(self.pods, self.containers, allocations)
+        return self.with_entries("allocations", {key: allocation})
 
     def without_container(self, container_id: str) -> "State":
         """This state without the container's record; its allocation stays."""
-        return self._with(self.pods, persistent(self.containers).without(container_id))
+        return self.with_entries("containers", {container_id: None})
 
     def without_allocation(self, key: str) -> "State":
         """This state without that allocation."""
-        kept = persistent(self.allocations).without(key)
-        return self if kept is self.allocations else State(self.pods, self.containers, kept)
+        return self.with_entries("allocations", {key: None})
 
     def released(self, pod_uid: str) -> "State":
         """This state without the pod's allocations."""
-        allocations = persistent(self.allocations)
-        kept = allocations.without(*allocations.keys_in(pod_uid))
-        return self if kept is allocations else State(self.pods, self.containers, kept)
+        return self.with_entries("allocations", dict.fromkeys(self.allocations_of(pod_uid)))
 
     def without_pod(self, pod_uid: str) -> "State":
         """This state without the pod, its containers and its allocations."""
-        containers = persistent(self.containers)
-        containers = containers.without(*containers.keys_in(pod_uid))
-        return State(persistent(self.pods).without(pod_uid), containers, self.released(pod_uid).allocations)
+        ids = [one.id for one in self.containers_of(pod_uid)]
+        return (
+            self.released(pod_uid)
+            .with_entries("containers", dict.fromkeys(ids))
+            .with_entries("pods", {pod_uid: None})
+        )
+
+
+class _Step(NamedTuple):
+    """The state that another one was made from, and the keys that differ."""
+
+    origin: ReferenceType[State]
+    mapping: str
+    keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StateChanges:
     """Records that one of two states has and the other has not, or has otherwise."""
 
-    pods: list[Change[str, PodRecord]]
-    containers: list[Change[str, ContainerRecord]]
-    allocations: list[Change[str, Allocation]]
+    pods: list[Change[PodRecord]]
+    containers: list[Change[ContainerRecord]]
+    allocations: list[Change[Allocation]]
 
 
-_GROUPS: Mapping[str, Callable[[str, Any], str]] = {
-    "pods": lambda _uid, pod: pod.sandbox_id,
-    "containers": lambda _id, record: record.pod_uid,
-    "allocations": lambda key, _allocation: pod_of(key),
-}
-"""The group of a record in each mapping of a state."""
+_MAPPINGS = ("pods", "containers", "allocations")
+
+_OF_ALLOCATIONS = ("exclusive", "holders", "owners", "_pool", "_memory")
+"""Derived values that depend on nothing but the allocations and the node."""
+
+
+def _changes(
+    before: Mapping[str, Value], after: Mapping[str, Value], keys: Iterable[str] | None
+) -> list[Change[Value]]:
+    """The entries that differ among these keys; None: among all."""
+    if before is after:
+        return []
+    if keys is None:
+        keys = (*(key for key in before if key not in after), *after)
+    pairs = ((key, before.get(key), after.get(key)) for key in keys)
+    found = [Change(key, old, new) for key, old, new in pairs if old is not new]
+    found.sort(key=lambda one: one.after is not None)
+    return found
+
+
+def _regrouped(
+    by: Grouping,
+    groups: Mapping[Any, tuple[str, ...]],
+    former: Mapping[str, Any],
+    entries: Mapping[str, Any],
+) -> Mapping[Any, tuple[str, ...]]:
+    """The groups of a mapping after a change of these entries; None removes one."""
+    changed = dict(groups)
+    is_same = True
+    for key, value in entries.items():
+        left = by.group(key, former[key]) if key in former else None
+        joined = None if value is None else by.group(key, value)
+        if left == joined:
+            continue
+        is_same = False
+        if left is not None:
+            at = changed[left].index(key)
+            others = changed[left][:at] + changed[left][at + 1 :]
+            if others:
+                changed[left] = others
+            else:
+                del changed[left]
+        if joined is not None:
+            changed[joined] = (*changed.get(joined, ()), key)
+    return groups if is_same else changed
 
 
 def _forget_changes(state: ReferenceType[State], _: ReferenceType[State]) -> None:
@@ -350,14 +422,8 @@ def _place(_id: str, one: ContainerRecord) -> CgroupRef | str:
     return (slice_above(one.cgroup.path) or _NO_SLICE) if one.cgroup.path else _NO_PATH
 
 
-_PLACES: Tally[str, ContainerRecord, CgroupRef | str] = tally(_place)
-_OUTSIDE: Tally[str, ContainerRecord, tuple[str, str]] = tally(
-    lambda one_id, one: (one_id, one.key) if _place(one_id, one) is _NO_SLICE else None
-)
-_GUARANTEED: Tally[str, PodRecord, str] = tally(
-    lambda uid, pod: uid if pod.qos is QOSClass.GUARANTEED else None
-)
-_EXCLUSIVE: Tally[str, Allocation, int] = tally(lambda _key, one: one.cpus.mask or None)
-_HOLDERS: Tally[str, Allocation, str] = tally(lambda key, one: key if one.cpus else None)
-_OWNERS: Tally[str, Allocation, str] = tally(lambda key, one: pod_of(key) if one.cpus else None)
-_PINNED: Tally[str, Allocation, str] = tally(lambda key, one: key if one.in_force else None)
+_BY_PLACE = Grouping("containers", _place)
+_BY_POD = Grouping("containers", lambda _id, one: one.pod_uid)
+_BY_SANDBOX = Grouping("pods", lambda _uid, pod: pod.sandbox_id)
+_BY_QOS = Grouping("pods", lambda _uid, pod: pod.qos)
+_HELD_BY_POD = Grouping("allocations", lambda key, _allocation: pod_of(key))

@@ -20,7 +20,6 @@ from nri_plugin.model import bits
 from nri_plugin.model.options import ReservedMemory
 from nri_plugin.model.quantity import format_bytes
 from nri_plugin.model.records import MemoryBlock
-from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.topology import NUMANode, Topology
 
 MEMORY = "memory"
@@ -146,51 +145,6 @@ def memory_state(machine: MemoryMachine, containers: Iterable[Sequence[MemoryBlo
         machine, {}, dict.fromkeys(machine.nodes, 0), {node: 1 << node for node in machine.nodes}
     )
     return empty.with_blocks((block, block.size_bytes) for blocks in containers for block in blocks)
-
-
-Totals = Mapping[tuple[int, str], tuple[int, int]]
-"""By (node mask, resource): the bytes and the number of blocks."""
-
-
-def totals(containers: Iterable[Sequence[MemoryBlock]]) -> Totals:
-    """The totals of all blocks."""
-    found: dict[tuple[int, str], tuple[int, int]] = {}
-    for blocks in containers:
-        for block in blocks:
-            key = block.nodes.mask, block.resource
-            size, count = found.get(key, (0, 0))
-            found[key] = size + block.size_bytes, count + 1
-    return found
-
-
-def moved(found: Totals, left: Sequence[MemoryBlock] | None, came: Sequence[MemoryBlock] | None) -> Totals:
-    """The totals without the blocks that left and with those that came."""
-    changed = dict(found)
-    for blocks, sign in ((left, -1), (came, 1)):
-        for block in blocks or ():
-            key = block.nodes.mask, block.resource
-            size, count = changed.pop(key, (0, 0))
-            if count + sign:
-                changed[key] = size + sign * block.size_bytes, count + sign
-    return changed
-
-
-def memory_state_of_totals(machine: MemoryMachine, blocks: Totals) -> MemoryState | None:
-    """As `memory_state`; None where blocks have some of their nodes in common, because then their order matters."""
-    masks, seen = {mask for mask, _ in blocks}, 0
-    for mask in masks:
-        if seen & mask:
-            return None
-        seen |= mask
-    state = memory_state(
-        machine,
-        ((MemoryBlock(NodeMask(mask), resource, size),) for (mask, resource), (size, _) in blocks.items()),
-    )
-    assignments = dict.fromkeys(machine.nodes, 0)
-    for (mask, _), (_, count) in blocks.items():
-        for node in bits.iterate(mask):
-            assignments[node] = assignments.get(node, 0) + count
-    return replace(state, assignments=assignments)
 
 
 Reuse = Mapping[tuple[int, str], int]

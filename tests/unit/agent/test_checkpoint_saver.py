@@ -306,5 +306,4 @@ def test_an_event_beside_thousands_of_allocations_costs_the_saver_what_it_change
             sys.setprofile(None)
         return calls
 
-    # A leaf of the mapping has up to 16 entries, and each is compared: see `model/persistent.py`.
-    assert work(3000) <= work(30) + 150
+    assert work(3000) <= work(30) + 10

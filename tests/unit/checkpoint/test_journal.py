@@ -121,7 +121,7 @@ def test_an_event_beside_thousands_of_containers_does_the_work_of_one_beside_few
 
     (few, line), (many, same_line) = work(30), work(3000)
     assert line == same_line
-    assert many <= few + 100  # a leaf of the mapping has up to 16 entries: see `model/persistent.py`
+    assert many <= few + 10
 
 
 def test_the_first_save_of_a_process_appends_to_nothing_that_it_did_not_write(

@@ -8,9 +8,6 @@ from nri_plugin.policy.memory_state import (
     MemoryState,
     memory_machine,
     memory_state,
-    memory_state_of_totals,
-    moved,
-    totals,
 )
 from tests.oracles.manager_steps import without_blocks
 from tests.unit.policy.shapes import machine
@@ -126,21 +123,3 @@ def test_room_is_counted_over_all_nodes_and_blocks_together():
     assert not held.has_room_for([block(0b1, 4), block(0b11, 11)])
     assert not held.has_room_for([block(0b1, 5)])
     assert held.has_room_for([])
-
-
-def test_blocks_add_up_to_the_same_state_in_any_order_where_their_nodes_are_apart():
-    first, second = (block(3, 4), block(3, 8)), (block(3, 5, "hugepages-2Mi"),)
-    summed = moved(moved(totals([]), None, second), None, first)
-    assert summed == totals([first, second]) == {(3, "memory"): (12, 2), (3, "hugepages-2Mi"): (5, 1)}
-    assert memory_state_of_totals(TWO, summed) == memory_state(TWO, [first, second])
-
-
-def test_totals_forget_blocks_that_left():
-    first, second = (block(3, 4), block(3, 8)), (block(3, 5),)
-    assert moved(totals([first, second]), first, None) == totals([second])
-    assert moved(totals([first]), first, second) == totals([second])
-    assert moved(totals([second]), second, None) == {}
-
-
-def test_the_order_matters_where_blocks_have_some_nodes_in_common():
-    assert memory_state_of_totals(TWO, totals([(block(1, 4), block(3, 4))])) is None
