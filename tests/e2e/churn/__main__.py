@@ -178,15 +178,18 @@ def plan_of(arguments: argparse.Namespace, folder: Path, control: Path, node: Pa
     for _ in range(arguments.nodes):
         kinds = arguments.faults or draw.sample([*FAULTS, MIXED], len(FAULTS) + 1)
         rounds.append([kinds[index % len(kinds)] for index in range(count)])
-    other = arguments.other or folder / "other"
-    if arguments.other is None:
+    # copies, as the checkout may be edited while it runs
+    checkouts = {"ours": CHECKOUT, "other": arguments.other or CHECKOUT}
+    for name, checkout in checkouts.items():
         shutil.copytree(
-            CHECKOUT / "nri_plugin", other / "nri_plugin", ignore=shutil.ignore_patterns("__pycache__")
+            checkout / "nri_plugin",
+            folder / name / "nri_plugin",
+            ignore=shutil.ignore_patterns("__pycache__"),
         )
     return {
         "folder": str(folder), "cluster": str(folder / "cluster"), "control": str(control), "programs": str(node),
         "machine": arguments.machine, "nodes": arguments.nodes, "rounds": rounds, "faults": sorted({kind for kinds in rounds for kind in kinds}),
-        "round_s": ROUND_S, "seed": arguments.seed, "config": arguments.config, "other": str(other.resolve()),
+        "round_s": ROUND_S, "seed": arguments.seed, "config": arguments.config, "checkouts": [str(folder / name) for name in checkouts],
         "cgroup": f"churn-{os.getpid()}", "kubelet": arguments.kubelet,
         "commit": run(["git", "-C", CHECKOUT, "describe", "--always", "--dirty", "--abbrev=8"]).strip() if (CHECKOUT / ".git").exists() else "",
     }  # fmt: skip

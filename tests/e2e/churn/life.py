@@ -61,7 +61,7 @@ class Life:
         self.notes = Notes(folder)
         self.parts = Parts(
             self.name, number, self.cluster, self.notes,
-            other=Path(plan["other"]), is_clocked="clock-jump" in plan["faults"] or MIXED in plan["faults"],
+            checkouts=[Path(one) for one in plan["checkouts"]], is_clocked="clock-jump" in plan["faults"] or MIXED in plan["faults"],
         )  # fmt: skip
         self.random = random.Random(f"{plan['seed']}/{number}")
         self.machine = self.parts.machine()

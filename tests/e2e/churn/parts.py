@@ -21,8 +21,7 @@ from typing import Any
 import yaml
 
 from tests.e2e.cluster.control_plane import ControlPlane, free_ports
-from tests.e2e.lab.ready import CHECKOUT
-from tests.e2e.lab.shell import LabError
+from tests.e2e.lab.shell import LabError, run
 from tests.e2e.node_rig.cgroups import ROOT, is_v2
 from tests.e2e.node_rig.inside import BOOT_ID, CONTAINERD_CONFIG, DISK, RIG, furnish
 from tests.e2e.node_rig.programs import FAKETIME
@@ -47,16 +46,23 @@ class Parts:
     number: of the node, from 0: its address is 10.77.0.(number + 1).
     cluster: the control plane.
     notes: where all is noted; its folder gets the logs.
-    other: the folder of another nri-pin, to which the agent is upgraded.
+    checkouts: of nri-pin; the first runs, and an upgrade changes to the second.
     is_clocked: the wall clock of agent and exporter can be set.
     """
 
     def __init__(
-        self, name: str, number: int, cluster: ControlPlane, notes: Notes, *, other: Path, is_clocked: bool
+        self,
+        name: str,
+        number: int,
+        cluster: ControlPlane,
+        notes: Notes,
+        *,
+        checkouts: list[Path],
+        is_clocked: bool,
     ) -> None:
         self.name, self.cluster, self.notes = name, cluster, notes
         self.address = f"10.77.0.{number + 1}"
-        self.checkouts = [CHECKOUT, other]
+        self.checkouts = checkouts
         self.is_clocked = is_clocked
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         self._locks: dict[str, threading.RLock] = {}
@@ -76,9 +82,7 @@ class Parts:
     def boot(self) -> None:
         """Start containerd and what belongs to the machine; the state directory is small, as it can be full."""
         STATE.mkdir(mode=0o700)
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={STATE_SIZE},mode=700", "state", STATE], check=True
-        )
+        run(["mount", "-t", "tmpfs", "-o", f"size={STATE_SIZE},mode=700", "state", STATE])
         CLOCK.write_text("+0")
         self._start("kernel", ["rig", "kernel"])
         self.until((RIG / "cgroup/kubepods/besteffort/cgroup.events").exists, "the tree is there")
@@ -269,7 +273,7 @@ class Parts:
                     os.kill(pid, signal.SIGKILL)
             time.sleep(0.05)
         _remove_real_cgroups()
-        subprocess.run(["umount", "-l", STATE], check=True)
+        run(["umount", "-l", STATE])
         for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
             if line.split()[1].startswith("/run/containerd"):
                 subprocess.run(["umount", "-l", line.split()[1]], check=False, capture_output=True)
@@ -280,9 +284,11 @@ class Parts:
                 shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink()
         furnish(programs)
         (RIG / "oci.jsonl").write_text(oci)
-        boot_id = RIG / "boot_id"
+        boot_id = DISK / "boot_id"
+        is_first = not boot_id.exists()
         boot_id.write_text(f"{uuid.uuid4()}\n")
-        subprocess.run(["mount", "--bind", boot_id, BOOT_ID], check=True)
+        if is_first:
+            run(["mount", "--bind", boot_id, BOOT_ID])
         time.sleep(away_s)
         self.boot()
         self.start_all()
