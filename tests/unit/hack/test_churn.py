@@ -1,18 +1,24 @@
 """The judge of hack/churn, on small records: what holds is no violation, and each law catches the record that breaks it."""
 
 import copy
+import http.client
 import json
+import random
+import threading
 from collections.abc import Callable
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.e2e.churn import proxy
 from tests.e2e.churn.__main__ import _arguments
 from tests.e2e.churn.faults import FAULTS
 from tests.e2e.churn.judge import Judge, Verdict
 from tests.e2e.churn.past import Past
-from tests.e2e.churn.records import Notes, cpus, read_rows, shown
+from tests.e2e.churn.pod_kinds import KINDS, Draw, amounts, container, request_milli
+from tests.e2e.churn.records import Notes, cpus, read_rows, runtime_rows, shown
 from tests.e2e.churn.report import write_report
 
 Rows = dict[str, list[dict[str, Any]]]
@@ -304,3 +310,68 @@ def test_every_fault_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
         ],
     )
     assert _arguments().faults == list(FAULTS)
+
+
+@pytest.mark.parametrize(
+    ("orders", "path", "status"),
+    [
+        ({"status": 429}, "/api/v1/pods", 429),
+        ({"status": 410}, "/api/v1/pods?watch=1&resourceVersion=7", 410),
+        ({"status": 410}, "/api/v1/pods?continue=abc", 410),
+        ({"old": True}, "/seen", 200),
+    ],
+)
+def test_the_proxy_answers_as_ordered(
+    orders: Any, path: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy.Proxy, "orders_file", tmp_path / "orders", raising=False)
+    monkeypatch.setattr(proxy.Proxy, "answers", {"/seen": (200, b"{}")})
+    (tmp_path / "orders").write_text(json.dumps(orders))
+    with ThreadingHTTPServer(("127.0.0.1", 0), proxy.Proxy) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=30)
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        assert answer.status == status
+        assert (answer.headers.get("Retry-After") is not None) is (status == 429)
+        if status != 200:
+            assert json.loads(answer.read())["code"] == status
+        connection.close()
+        serving.join()
+
+
+def test_the_log_of_the_runtime_tells_when_it_had_a_plugin() -> None:
+    log = (
+        'time="2026-11-27T18:20:41.004201337Z" level=info msg="starting containerd"\n'
+        'time="2026-11-27T18:20:42.5Z" level=info msg="plugin \\"90-nri-pin\\" connected and synchronized"\n'
+        'time="2026-11-27T18:20:43.5Z" level=info msg="something else"\n'
+    )
+    assert [(round(row["t"] % 60, 2), row["what"]) for row in runtime_rows(log)] == [
+        (41.0, "starts"),
+        (42.5, "serves"),
+    ]
+
+
+def test_a_pod_that_was_placed_before_its_facts_came_is_told_by_the_log() -> None:
+    line = "2026-11-27T18:20:{}Z INFO    decided op=1 event={} pod=default/{} steps={}\n"
+    log = line.format("01.000", "CreateContainer", "late", "exclusive") + line.format(
+        "02.000", "PodFactsTold", "late", "facts"
+    )
+    log += line.format("03.000", "CreateContainer", "known", "whole-pod") + line.format(
+        "04.000", "CreateContainer", "known", "kept"
+    )
+    rows = records()
+    rows["faults"].append({"t": 25.0, "part": "clock", "what": "set", "offset_s": 3600})
+    assert list(Past(rows).facts_told_late(log)) == ["late"]
+
+
+def test_pods_ask_for_what_the_scheduler_counts() -> None:
+    draw = Draw(random.Random(1), {"cpuManagerPolicyOptions": {}}, 6)
+    for _, kind in KINDS.values():
+        assert 0 <= request_milli(kind(draw)) <= 40_000
+    spec = {
+        "initContainers": [container("i", amounts(3)), container("s", amounts(1), restartPolicy="Always")],
+        "containers": [container("a", amounts("1500m"))],
+    }
+    assert request_milli(spec) == 4000
