@@ -34,7 +34,12 @@ from nri_plugin.core.reuse import (
     reusable_cpus,
     reusable_memory,
 )
-from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, TwoOwnersError
+from nri_plugin.model.errors import (
+    AdmissionError,
+    InsufficientCPUsError,
+    TopologyAffinityError,
+    TwoOwnersError,
+)
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     Node,
@@ -319,8 +324,14 @@ def _hint_of(record: ContainerRecord) -> MergedHint | None:
 # ----------------------------------------------------------------------------------------------------
 # 4. Hints and merge, by the scope of the topology manager.
 
+STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
+"""Policies that refuse what does not fit their hints."""
+
 POD_SCOPE = "pod-scope"
 """The step of a container that decides for its whole pod."""
+
+KEPT_HINT = "pod-scope-kept"
+"""The step of a container that is placed by the hint of its pod."""
 
 OWN_FIRST = "own-first"
 """The step of a container that gets only what ended init containers of its pod leave."""
@@ -419,6 +430,8 @@ def _granted(question: Question) -> _Granted:
     """
     state, hint, steps = _admitted(question)
     cpus = cpus_under(question, hint)
+    if steps == (KEPT_HINT,) and state.containers_of(question.pod.uid):
+        _refuse_outside(question, hint, cpus)
     leave_a_pool(question.node, state, cpus)
     return _Granted(state, hint, steps, cpus, *memory_under(question, hint))
 
@@ -479,7 +492,7 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
     if pod.cpu_milli is None and pod.facts is None:
         return "pod-total-unknown", question
     if pod_hint(question.state, pod) is not None:
-        return "pod-scope-kept", None
+        return KEPT_HINT, None
     # The amounts are the pod's. The allocations, and those that pass on to the container, stay as they are.
     total = replace(pod_request(node.options, pod), devices=request.pod_devices or request.devices)
     memory, count = memory_request(node, total), _pod_count(node, pod, total)
@@ -615,6 +628,25 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
         weight_by_node=devices_by_node(request.devices) if options.device_proportional_cpus else None,
         note=note,
     )
+
+
+def _refuse_outside(question: Question, hint: MergedHint, cpus: CPUSet) -> None:
+    """Refuse CPUs outside the NUMA nodes of the pod's hint, where the policy binds the pod to these nodes.
+
+    The hint was merged for the whole pod. Without facts only its first container got CPUs then, and other pods may have
+    taken the rest before the next one came.
+
+    Raises:
+        TopologyAffinityError: there are not enough CPUs on these nodes.
+    """
+    if hint.affinity is None or question.node.options.topology_manager_policy not in STRICT:
+        return
+    outside = cpus - CPUSet(tables_of(question.node).cpus_in(hint.affinity.mask))
+    if outside:
+        raise TopologyAffinityError(
+            f"pod: placed on NUMA nodes {hint.affinity} with its first container, and container {question.request.name} would "
+            f"get CPUs {outside} outside of them"
+        )
 
 
 def leave_a_pool(node: Node, state: State, cpus: CPUSet) -> None:

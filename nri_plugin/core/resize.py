@@ -28,7 +28,7 @@ from itertools import islice
 from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
 from nri_plugin.core.kernel_settings import PERIOD_US
-from nri_plugin.core.placement import exclusive_count, leave_a_pool
+from nri_plugin.core.placement import STRICT, exclusive_count, leave_a_pool
 from nri_plugin.core.requests import (
     ContainerRequest,
     annotated,
@@ -39,7 +39,7 @@ from nri_plugin.core.requests import (
 from nri_plugin.core.reuse import is_plain_init, live_keys
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
 from nri_plugin.model.frozen import changed
-from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy, narrowed
+from nri_plugin.model.options import CPUManagerPolicy, Node, narrowed
 from nri_plugin.model.records import (
     Allocation,
     ContainerRecord,
@@ -61,8 +61,6 @@ from nri_plugin.wire.nri.events import UpdateContainer
 from nri_plugin.wire.nri.messages import Container, Resources
 
 SHARES_PER_CPU = 1024
-
-STRICT = (TopologyManagerPolicy.RESTRICTED, TopologyManagerPolicy.SINGLE_NUMA_NODE)
 
 
 def resized(

@@ -110,6 +110,30 @@ def test_where_the_rest_does_not_fit_the_pod_stays_as_it_is() -> None:
     assert life.create("c").refusal is not None
 
 
+@pytest.mark.parametrize("do_facts_come", [False, True])
+@pytest.mark.parametrize(
+    ("policy", "is_refused"),
+    [
+        (TopologyManagerPolicy.SINGLE_NUMA_NODE, True),
+        (TopologyManagerPolicy.RESTRICTED, True),
+        (TopologyManagerPolicy.BEST_EFFORT, False),
+    ],
+)
+def test_a_later_container_is_not_placed_off_the_nodes_of_its_pod_where_another_pod_came_between(
+    policy: TopologyManagerPolicy, is_refused: bool, do_facts_come: bool
+) -> None:
+    on = node(topology_manager_policy=policy, topology_manager_scope=TopologyManagerScope.POD)
+    life = Life(on, one("a", 2), one("b", 4), of=pod(cpu=6))
+    life.run("a")
+    other = pod("between", cpu=3)
+    life.tell(nri.CreateContainer(other, container(other, cpu=3)))
+    if do_facts_come:
+        assert (life.facts_come().steps[0] == "rest-does-not-fit") is is_refused
+    refusal = life.create("b").refusal
+    assert (refusal is not None and refusal.reason == "TopologyAffinityError") is is_refused
+    assert ("b" in life.held) is not is_refused
+
+
 def test_an_init_container_before_one_that_exists_has_ended_and_a_sidecar_has_not() -> None:
     life = Life(
         node(), one("fetch", 6, INIT), one("mesh", 2, SIDECAR), one("last", 6, INIT), one("a", 2), one("b", 2)
