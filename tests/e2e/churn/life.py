@@ -89,6 +89,8 @@ class Life:
             else:
                 self.parts.start_all()
                 self.parts.until(self._is_ready, "the kubelet is ready")
+                # each new Node has a taint until a controller has seen that it is ready, and there is no controller
+                self.ask("PATCH", f"/api/v1/nodes/{self.name}", {"spec": {"taints": None}}, _MERGE)
             self.play(index, kind, config)
         for part in ("kubelet", "exporter", "agent"):
             self.parts.end(part)

@@ -198,10 +198,13 @@ class Past:
         placed: set[str] = set()
         found: dict[str, float] = {}
         for stamp, event, name, more in _PLACED.findall(log):
-            if event == "CreateContainer" and (name not in placed or "whole-pod" not in more):
+            if name not in placed and "whole-pod" not in more and event == "CreateContainer":
                 placed.add(name)
-            elif name in placed:
-                found.setdefault(name, self._true_time(dt.datetime.fromisoformat(stamp).timestamp()))
+                if name in self.by_name and self.by_name[name].spec.get("resources"):
+                    found[name] = NEVER  # one with resources of its own is placed whole where it is known
+            elif name in placed and (event == "PodFactsTold" or "whole-pod" in more):
+                told_at = self._true_time(dt.datetime.fromisoformat(stamp).timestamp())
+                found[name] = min(found.get(name, NEVER), told_at)
         return found
 
     def _true_time(self, shown: float) -> float:
