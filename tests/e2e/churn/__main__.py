@@ -24,6 +24,7 @@ from tests.e2e.lab.shell import DIES_WITH_US, CannotRun, LabError, run
 from tests.e2e.node_rig.cgroups import remove_cgroups
 from tests.e2e.node_rig.programs import KUBELET, node_programs, prepare_machine
 
+from . import refused
 from .faults import FAULTS, MIXED, NONE, REFUSED
 from .judge import judge
 from .report import REPORT, write_report
@@ -79,8 +80,8 @@ def _arguments() -> argparse.Namespace:
     )
     add(
         "--machine",
-        default=MACHINE,
-        help="a shipped machine, a file, or the text of a description [default: 16 CPUs, 2 NUMA nodes]",
+        default=None,
+        help="a shipped machine, a file, or the text of a description [default: 16 CPUs, 2 NUMA nodes; 256 for refused]",
     )
     add(
         "--kubelet",
@@ -118,6 +119,7 @@ def _arguments() -> argparse.Namespace:
     for fault in arguments.faults:
         if fault not in (*FAULTS, MIXED, NONE, REFUSED):
             parser.error(f"there is no fault {fault}; there are {', '.join([*FAULTS, MIXED, NONE, REFUSED])}")
+    arguments.machine = arguments.machine or (refused.MACHINE if REFUSED in arguments.faults else MACHINE)
     try:
         arguments.config = json.loads(arguments.config)
         parse(arguments.machine) if is_description(arguments.machine) else load(arguments.machine)

@@ -26,7 +26,7 @@ FAILED_S = 30.0
 """From a refusal to the phase Failed, what was needed for it being there."""
 
 ENDED_S, RETURNED_S = 12.0, 10.0
-WAITED_S, DELETED_S = 45.0, 45.0
+WAITED_S, DELETED_S = 60.0, 90.0
 MOST_DESCRIPTORS = 64
 SERVERS = ("plugin", "agent", "containerd", "node")
 REFUSALS = (
@@ -113,6 +113,8 @@ class Judge:
         )
         self.counts: Counter[str] = Counter()
         self.born: dict[str, float] = {}
+        self.ended: dict[str, float] = {}
+        self.lived: dict[str, list[Living]] = defaultdict(list)
         self.history: dict[tuple[str, str], list[tuple[float, str, frozenset[int]]]] = defaultdict(list)
         self._what_runs()
         self._what_moves()
@@ -137,9 +139,16 @@ class Judge:
     def _what_runs(self) -> None:
         """Conditions that must not be, from the look that finds one to the look that does not."""
         open_: dict[tuple[str, ...], tuple[float, str, str, str, tuple[str, ...]]] = {}
+        before: set[str] = set()
         for at, living, _ in self.past.looks:
             for one in living:
-                self.born.setdefault(one.id, at)
+                if one.id not in self.born:
+                    self.born[one.id] = at
+                    self.lived[one.pod.uid].append(one)
+                self.ended.pop(one.id, None)
+            here = {one.id for one in living}
+            self.ended |= dict.fromkeys(before - here, at)
+            before = here
             found = {
                 (law, *ids): (what, seen, wanted, ids)
                 for law, what, seen, wanted, ids in self._wrongs(living)
@@ -349,15 +358,10 @@ class Judge:
 
     def _lives(self, pod: Pod) -> list[tuple[float, str, float]]:
         """Of its containers: since when a process was seen, the name, and until when."""
-        found: dict[str, list[Any]] = {}
-        for at, living, _ in self.past.looks:
-            alive = {one.id: one.name for one in living if one.pod is pod}
-            for id_, row in found.items():
-                if id_ not in alive and row[2] is None:
-                    row[2] = at
-            for id_, name in alive.items():
-                found.setdefault(id_, [at, name, None])[2] = None
-        return [(at, name, self.past.end if ends is None else ends) for at, name, ends in found.values()]
+        return [
+            (self.born[one.id], one.name, self.ended.get(one.id, self.past.end))
+            for one in self.lived[pod.uid]
+        ]
 
     # Refusals and waits
 
@@ -376,7 +380,7 @@ class Judge:
             ends = min(failed, pod.deleted_at, pod.gone_at, self.past.end)
             runs = any(is_app for is_app in self._app_lives(pod))
             took = ends - at - self.past.away_s(needed, at, ends)
-            is_braked = self.owners[pod.rows[0].get("owner", "")] > 1
+            is_braked = self._is_braked(pod)
             if failed < NEVER and not runs:
                 self.took[is_braked].append(took)
             if took > FAILED_S and not runs and not is_braked:
@@ -393,6 +397,10 @@ class Judge:
                 self.counts["refusals near a fault, not judged"] += 1
             elif self._fits_all_the_time(pod, at - 3, at):
                 self.hit("what fits is not refused", pod.name, at, _refusal(pod), self._room_words(pod, at))
+
+    def _is_braked(self, pod: Pod) -> bool:
+        """Whether its controller has made several pods: the exporter fails them after growing pauses."""
+        return self.owners[pod.rows[0].get("owner", "")] > 1
 
     def _app_lives(self, pod: Pod) -> list[bool]:
         return [True for _, name, _ in self._lives(pod) if any(one["name"] == name for one in pod.containers)]
@@ -477,7 +485,7 @@ class Judge:
                 took = (
                     row["t"] - since - self.past.away_s(everything, since, row["t"]) if since < NEVER else 0.0
                 )
-                if took > WAITED_S and (not words or row["phase"] == ""):
+                if took > WAITED_S and not self._is_braked(pod) and (not words or row["phase"] == ""):
                     self.hit(
                         "no pod waits long",
                         pod.name,

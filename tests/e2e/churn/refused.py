@@ -9,7 +9,10 @@ from .pod_kinds import NO_CONTROLLER_RUNS, amounts, container, pod
 REPLICAS, SINGLES = 200, 50
 ROUND_S = 240.0
 CONFIG = {"topologyManagerPolicy": "single-numa-node", "cpuManagerPolicyOptions": {"full-pcpus-only": "true"}}
-"""With it three CPUs are refused, as they are no whole cores."""
+"""With it one CPU is refused, as it is no whole core."""
+
+MACHINE = "topology: pack:2 numa:1(memory=8GiB) l3:8 core:8 pu:2(indexes=core)"
+"""256 CPUs: the kubelet itself refuses what exceeds the sum of them."""
 
 _BATCH = 10
 _LOOK_S = 1.0
@@ -54,7 +57,7 @@ class Refused:
         spec = {
             "nodeName": self._node,
             "terminationGracePeriodSeconds": 0,
-            "containers": [container("a", amounts(3))],
+            "containers": [container("a", amounts(1, "16Mi"))],
         }
         made = pod(name, spec, owner)
         if owner is not None:
