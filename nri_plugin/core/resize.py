@@ -85,7 +85,7 @@ def resized(
         return state
     # 1. The current size. The runtime reports no failure, so an earlier resize may still be open.
     stored = state.allocation_of(record) or Allocation()
-    held = _by_evidence(stored, container)
+    held = stored.settled_by(stored_cpus(container.resources))
     if held != stored:
         state = state.with_allocation(record.key, held)
     # 2. The requested size. The request before is read in the same way as the one after, so that rounding affects both
@@ -292,7 +292,7 @@ def _refuse_below_start(held: list[Allocation], before_milli: int, cpu_milli: in
         size = one.resize.before if one.resize else size_of(one)
         if size.cpu_milli == 1000 * len(size.cpus):
             # Plain init containers keep CPUs that the others need not have, and none of them runs beside these.
-            kept.append(_at_start(size))
+            kept.append(at_start(size))
             running |= CPUSet() if one.is_init else kept[-1]
     first = max((running, *kept), key=len)
     if cpu_milli < 1000 * len(first):
@@ -332,19 +332,12 @@ def _in_cpus(milli: int) -> str:
     return f"{milli / 1000:.10g}"
 
 
-def _at_start(size: Size) -> CPUSet:
+def at_start(size: Size | Allocation) -> CPUSet:
     """The CPUs that a container was allocated at its start."""
     grown = CPUSet()
     for step in size.grown:
         grown |= step
     return size.cpus - grown
-
-
-def _by_evidence(held: Allocation, container: Container) -> Allocation:
-    """Settle an earlier, unconfirmed resize by the cpuset that the runtime has stored."""
-    if held.resize is None:
-        return held
-    return held.settled(is_done=stored_cpus(container.resources) == held.resize.after.cpus)
 
 
 def _request(node: Node, pod: PodRecord, container: Container, asked: Resources) -> ContainerRequest:
@@ -409,7 +402,7 @@ def _grown(node: Node, state: State, held: Allocation, after: Size, count: int) 
 
 def _shrunk(node: Node, held: Allocation, after: Size, count: int) -> Size:
     # Source: KEP-5554: the CPUs of the admission are kept.
-    first, before = _at_start(size_of(held)), len(held.cpus)
+    first, before = at_start(held), len(held.cpus)
     if before - count < len(first):
         raise AdmissionError(_below_start("container", 1000 * before, 1000 * (before - count), first))
     # CPUs that came last leave first.

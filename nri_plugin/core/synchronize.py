@@ -30,7 +30,7 @@ from nri_plugin.core.requests import (
     with_late_facts,
     without_admission,
 )
-from nri_plugin.core.resize import followed, fraction_before, shares_on
+from nri_plugin.core.resize import at_start, followed, fraction_before, shares_on
 from nri_plugin.core.reuse import handed_over, init_memory_released, lives
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import AdmissionError
@@ -45,6 +45,7 @@ from nri_plugin.model.records import (
     allocation_key,
     pod_of,
 )
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.wire.nri.events import Synchronize, SynchronizeResponse
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
@@ -58,7 +59,7 @@ _PHASE = {
 
 @dataclass(frozen=True, slots=True)
 class _Unseen:
-    """A container that the stored state does not know.
+    """A container that the stored state does not know, or of which it lacks a resize.
 
     Attributes:
         request: None where an annotation refuses it.
@@ -67,6 +68,10 @@ class _Unseen:
     record: ContainerRecord
     container: Container
     request: ContainerRequest | None
+
+    def having(self, cpus: CPUSet) -> "_Unseen":
+        """The same with these CPUs; with what the runtime has stored where they are empty."""
+        return replace(self, record=replace(self.record, stored_cpus=cpus)) if cpus else self
 
 
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
@@ -90,17 +95,14 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
         after = after.with_pod(replace(pod, refusal=None))
     pods = dict(after.pods)
     # 3. Containers without a record: first free their CPUs from outdated allocations, then adopt or place them.
-    strange = [
-        c
-        for c in listed.values()
-        if c.id not in state.containers or _has_grown(node, after, records[c.id], c)
-    ]
+    strange = [c for c in listed.values() if c.id not in state.containers]
     may_hold = _may_hold(after) | {records[c.id].pod_uid for c in strange if c.env}
     unseen = [
         _Unseen(records[c.id], c, _request(node, pods[records[c.id].pod_uid], c))
         for c in strange
         if records[c.id].pod_uid in may_hold
     ]
+    unseen = _with_resized(node, after, unseen, [c for c in listed.values() if c.id in state.containers])
     after = _without_outdated(node, after, unseen) if unseen else after
     after, pools = with_pools(node, after, [(one.record, one.request) for one in unseen])
     steps = [f"kept={len(after.allocations)}", f"released={len(before.allocations) - len(after.allocations)}"]
@@ -275,18 +277,50 @@ def _settled(
     """Settle unconfirmed resizes: the cpuset that the runtime has stored tells whether they were done."""
     stored = {record.key: record.stored_cpus for record in records.values()}
     return {
-        key: one.settled(is_done=one.resize is not None and stored.get(key) == one.resize.after.cpus)
+        key: one.settled_by(stored[key]) if key in stored else one.settled(is_done=False)
         for key, one in allocations.items()
     }
 
 
-def _has_grown(node: Node, state: State, record: ContainerRecord, container: Container) -> bool:
-    """Whether the container runs on its CPUs and on more, as many as it asks for now: an outdated checkpoint lacks the resize."""
-    held, stored = state.allocations.get(record.key), record.stored_cpus
-    if held is None or not held.cpus or held.cpus == stored or not held.cpus <= stored:
-        return False
-    request = _request(node, state.pods[record.pod_uid], container)
-    return request is not None and request.exclusive_cpus == len(record.stored_cpus)
+def _with_resized(
+    node: Node, state: State, unseen: Sequence[_Unseen], known: Sequence[Container]
+) -> list[_Unseen]:
+    """The unknown containers, and the known ones of which an outdated checkpoint lacks a resize, with the CPUs that they have.
+
+    The runtime was not told of CPUs that were offline, or out of the pods' reach, at that time. They are those of the
+    stored allocation where the container asks for as many together.
+    """
+    taken, found = NO_CPUS, list[_Unseen]()
+    for one in unseen:
+        cpus = one.record.stored_cpus
+        if one.request is not None and one.request.exclusive_cpus == len(cpus) and _liveliness(one.record):
+            taken |= cpus
+    for one in unseen:
+        held = state.allocations.get(one.record.key)
+        found.append(one.having(_cpus_since(held, one, taken)) if held is not None else one)
+    for container in known:
+        record = state.containers[container.id]
+        held = state.allocations.get(record.key)
+        if held is not None and held.cpus and record.stored_cpus != held.cpus:
+            one = _Unseen(record, container, _request(node, state.pods[record.pod_uid], container))
+            cpus = _cpus_since(held, one, taken)
+            if cpus and cpus != held.cpus:
+                found.append(one.having(cpus))
+    return found
+
+
+def _cpus_since(held: Allocation, one: _Unseen, taken: CPUSet) -> CPUSet:
+    """The CPUs that a container has by its stored allocation and by the runtime; empty where it asks for another number.
+
+    It keeps what it has grown by until another container has it: a runtime that restarted may have forgotten the growth.
+    """
+    stored, request = one.record.stored_cpus, one.request
+    if request is None or not stored:
+        return NO_CPUS
+    returned = held.cpus - at_start(held) - stored
+    cpus = held.cpus | stored if returned.isdisjoint(taken) else (held.cpus | stored) - returned
+    count = len(held.cpus) if request.cpu_milli == held.cpu_milli else request.exclusive_cpus
+    return cpus if len(cpus) == count and (cpus - stored).isdisjoint(taken) else NO_CPUS
 
 
 def _resized_meanwhile(node: Node, before: State, after: State, listed: Mapping[str, Container]) -> State:
@@ -327,7 +361,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
 
     A claim is the allocation of an unknown container, where its CPUs are exactly what it asks for. A running container
     wins over one that only exists, and both win over an allocation without a living container. Of two that run the known
-    one wins: its allocation changes by a resize alone, and one that has grown since counts as unknown.
+    one wins: its allocation changes by a resize alone, and one whose resize is not stored counts as unknown.
     """
     # 1. The known containers, by allocation: how alive the liveliest container of each is.
     strange = {one.record.id for one in unseen}
@@ -348,7 +382,7 @@ def _without_outdated(node: Node, state: State, unseen: Sequence[_Unseen]) -> St
         if claim is None:
             continue
         # 3. The allocations in its way. The claim wins only where it is livelier than all of them.
-        clashing = [key for key, held in state.allocations.items() if _clashes(one, claim, key, held)]
+        clashing = [key for key, held in state.allocations.items() if _clashes(record.key, claim, key, held)]
         if clashing and all(holders.get(key, 0) < _liveliness(record) for key in clashing):
             # The claim may still be refused beside the other allocations; then nothing is freed.
             freed = _freed(state, record, claim, clashing)
@@ -362,15 +396,11 @@ def _liveliness(record: ContainerRecord) -> int:
     return {Phase.STOPPED: 0, Phase.RUNNING: 2}.get(record.phase, 1)
 
 
-def _clashes(claimant: _Unseen, claim: Allocation, key: str, held: Allocation) -> bool:
-    if key != claimant.record.key:
+def _clashes(claimant: str, claim: Allocation, key: str, held: Allocation) -> bool:
+    if key != claimant:
         # The CPUs of a pod as a whole include those of its containers.
-        return not claim.cpus.isdisjoint(held.cpus) and key != allocation_key(claimant.record.pod_uid, "")
-    if bool(claim.mems) and claim.mems != held.mems:
-        return True
-    # The runtime was not told of the CPUs that were offline, or out of the pods' reach, when the container was created.
-    is_part = claimant.request is not None and claim.cpu_milli < held.cpu_milli == claimant.request.cpu_milli
-    return claim.cpus != held.cpus and not (is_part and claim.cpus <= held.cpus)
+        return not claim.cpus.isdisjoint(held.cpus) and key != allocation_key(pod_of(claimant), "")
+    return claim.cpus != held.cpus or (bool(claim.mems) and claim.mems != held.mems)
 
 
 def _freed(state: State, record: ContainerRecord, claim: Allocation, clashing: Sequence[str]) -> State:

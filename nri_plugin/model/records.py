@@ -225,6 +225,15 @@ class Allocation:
             self, cpus=size.cpus, grown=size.grown, cpu_milli=size.cpu_milli, memory=size.memory, resize=None
         )
 
+    def settled_by(self, stored: CPUSet) -> "Allocation":
+        """With the size that the cpuset tells which the runtime has stored; CPUs that were offline then are missing there."""
+        if self.resize is None:
+            return self
+        before, after = self.resize.before.cpus, self.resize.after.cpus
+        is_before = stored <= before and not after <= before
+        is_part = bool(stored) and stored <= after and not is_before
+        return self.settled(is_done=is_part or stored == after)
+
     @property
     def in_force(self) -> CPUSet:
         """The CPUs its cgroup should hold: those before an unconfirmed resize."""

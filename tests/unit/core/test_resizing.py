@@ -185,12 +185,17 @@ def test_a_success_nobody_heard_of_is_noticed_at_the_next_try() -> None:
     assert [str(step) for step in held(state).grown] == ["4-5", "6-7"]
 
 
-@pytest.mark.parametrize(("stored", "expected"), [("2-3", "2-3"), ("2-5", "2-5")])
-def test_synchronize_tells_how_a_resize_ended(stored: str, expected: str) -> None:
+@pytest.mark.parametrize(
+    ("offline", "stored", "asks", "expected"),
+    [("", "2-3", 2, "2-3"), ("", "2-5", 4, "2-5"), ("3", "2", 2, "2-3"), ("3", "2,4-5", 4, "2-5")],
+)
+def test_synchronize_tells_how_a_resize_ended(offline: str, stored: str, asks: int, expected: str) -> None:
+    """The runtime is not told of CPUs that are offline."""
     on = node()
     state, what = running(on)
     state = resize(on, state, what, 4).state
-    listed = replace(what, resources=cpu_resources(len(CPUSet.parse(stored)), cpus=stored))
+    on = replace(on, topology=on.topology.within(on.topology.online - CPUSet.parse(offline)))
+    listed = replace(what, resources=cpu_resources(asks, cpus=stored))
     after = decide(on, state, nri.Synchronize((POD,), (listed,))).state
     assert (str(held(after).cpus), held(after).resize) == (expected, None)
 

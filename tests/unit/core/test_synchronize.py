@@ -381,26 +381,47 @@ def test_a_container_that_has_grown_since_the_checkpoint_keeps_its_cpus(
     assert listed(on, older, (pod(), grown)).state.allocations["p1/c"].cpus == cpus(has)
 
 
+OUT_OF_REACH = cpus("3")
+
+
+@pytest.mark.parametrize("is_back", [False, True])
 @pytest.mark.parametrize(
-    ("out_of_reach", "asks", "another_runs_on", "has"),
+    ("held", "is_known", "asks", "runs_on", "another_has", "has"),
     [
-        ("3", 2, "", "2-3"),
-        ("", 2, "", "2-3"),  # the CPU came back while the agent was away
-        ("", 1, "", "2"),  # the record of its resize is lost
-        ("", 2, "3", "2,4"),  # it shrank, another container was given the CPU, and it asks for two again
+        ("2-3", False, 2, "2", "", "2-3"),  # it was created again
+        ("2-3", False, 1, "2", "", "2"),  # it was made anew with another size
+        ("2-3", False, 2, "2", "3", "2,4"),  # another container was given the CPU since
+        ("2-3", True, 3, "2,4", "", "2-4"),  # it has grown
+        ("2-3", False, 3, "2,4", "", "2-4"),
+        ("2-3+4", True, 2, "2", "4", "2-3"),  # it has shrunk
+        ("2-3+4", True, 2, "2", "", "2-4"),  # or the runtime has forgotten that it had grown
+        ("2-3+4", True, 3, "2,4", "", "2-4"),
     ],
 )
-def test_a_container_created_while_a_cpu_was_out_of_reach_keeps_that_cpu(
-    out_of_reach: str, asks: int, another_runs_on: str, has: str
+def test_a_cpu_that_the_runtime_was_not_told_of_stays_where_the_record_of_a_change_is_lost(
+    held: str, is_known: bool, asks: int, runs_on: str, another_has: str, has: str, *, is_back: bool
 ) -> None:
+    """Nobody gets it: the CPU was offline, or out of the pods' reach, when the container was created or resized."""
     topology = machine()
-    on = node(topology.within(topology.online - cpus(out_of_reach)))
-    older = listed(node(), EMPTY, (pod("a"), container(pod("a"), cpu=2, cpus="2-3"))).state
-    again = pod("a"), container(pod("a"), cpu=asks, cpus="2", number=1)
-    others = [(pod("b"), container(pod("b"), cpu=1, cpus=another_runs_on))] if another_runs_on else []
-    after = listed(on, older, again, *others).state
-    assert after.allocations["a/c"].cpus == cpus(has)
-    assert [one.cpus for key, one in after.allocations.items() if key != "a/c"] == [
-        cpus(another_runs_on) for _ in others
-    ]
+    on = node(topology if is_back else topology.within(topology.online - OUT_OF_REACH))
+    first, _, grown = held.partition("+")
+    older = listed(node(), EMPTY, (pod("a"), container(pod("a"), cpu=len(cpus(first)), cpus=first))).state
+    if grown:
+        one = older.allocations["a/c"]
+        more = replace(one, cpus=one.cpus | cpus(grown), grown=(cpus(grown),), cpu_milli=3000)
+        older = older.with_allocation("a/c", more)
+    now = pod("a"), container(pod("a"), cpu=asks, cpus=runs_on, number=0 if is_known else 1)
+    other = (pod("b"), container(pod("b"), cpu=1, cpus=another_has))
+    after = listed(on, older, now, *[other] if another_has else []).state
+    allocations = {key: str(held.cpus) for key, held in after.allocations.items()}
+    assert allocations == {"a/c": has} | ({"b/c": another_has} if another_has else {})
     assert violations(on, after) == []
+
+
+def test_a_filled_up_core_stays_whole_where_one_cpu_of_it_is_out_of_reach() -> None:
+    whole = node(smt_odd_counts=SMTOddCounts.ROUND_UP)
+    on = replace(whole, topology=whole.topology.within(whole.topology.online - OUT_OF_REACH))
+    older = listed(whole, EMPTY, (pod("a"), container(pod("a"), cpu=3, cpus="2-5"))).state
+    assert older.allocations["a/c"].cpus == cpus("2-5")
+    after = listed(on, older, (pod("a"), container(pod("a"), cpu=3, cpus="2,4-5", number=1))).state
+    assert after.allocations["a/c"].cpus == cpus("2-5")
