@@ -487,6 +487,7 @@ def test_the_state_before_a_new_sandbox_of_the_pod_moves_no_container(is_informe
     life = admitted()
     older, other = life.state, pod("p2")
     life.tell(nri.StopPodSandbox(life.of))
+    life.tell(nri.RemovePodSandbox(life.of))
     beside = container(other, "c", cpu=2, memory=GIB)
     life.tell(nri.CreateContainer(other, beside))
     life.of, life.is_informed = replace(life.of, id="sb-new"), is_informed
@@ -501,6 +502,29 @@ def test_the_state_before_a_new_sandbox_of_the_pod_moves_no_container(is_informe
     life.tell(nri.Synchronize((life.of, other), (running, held)))
     assert life.runs_on("app") == has
     assert life.state.allocations["p2/c"].cpus == cpus("2-3")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"topology_manager_scope": TopologyManagerScope.CONTAINER}, {"pod_level_managers": False}],
+)
+def test_a_container_placed_without_the_facts_is_not_moved_by_the_state_that_has_them(
+    options: dict[str, object],
+) -> None:
+    """The kubelet gives a container without limits those of its pod."""
+    life = PodLife(pod_scope(**MEMORY_NONE, **options), part("app", 2), part("free", 0), resources=whole(6))
+    life.run("app", "free")
+    older = life.state
+    life.tell(nri.StopPodSandbox(life.of))
+    life.tell(nri.RemovePodSandbox(life.of))
+    life.of, life.is_informed, life.number = replace(life.of, id="sb-new"), False, 1
+    life.tell(nri.RunPodSandbox(life.of))
+    life.run("free")
+    has = life.held["free"]
+    assert has == "2-7"
+    life.state = older
+    life.tell(nri.Synchronize((life.of,), tuple(listed(life, {"free": has}, mems=""))))
+    assert life.held["free"] == life.runs_on("free") == has
 
 
 def test_a_new_sandbox_whose_containers_were_given_no_cpus_has_those_of_its_pod() -> None:
