@@ -439,8 +439,9 @@ def _rings(tables: CPUTables, held: int, distances: Distances | None) -> Iterato
     yield tables.caches_of(held)
     nodes = tables.nodes_of(held)
     yield tables.cpus_in(nodes)
-    if distances is not None:
-        homes = list(bits.iterate(nodes))
+    homes = list(bits.iterate(nodes))
+    # Where all that it holds is offline, the machine tells no node, and all CPUs are equally far.
+    if distances is not None and homes:
         far = {node: min(distances.rows[home][node] for home in homes) for node, _ in tables.nodes}
         for distance in sorted(set(far.values())):
             yield tables.cpus_in(bits.from_ids(node for node, value in far.items() if value <= distance))

@@ -1,7 +1,8 @@
 """A restart from a checkpoint that was not saved for a while: what runs keeps its CPUs, whatever was saved last.
 
-Pods get new sandboxes under the same uid, containers are made anew under the same name, and init containers leave
-their CPUs to others, so that the checkpoint tells of allocations that ended since.
+Pods get new sandboxes under the same uid, containers are made anew under the same name or resized, and init containers
+leave their CPUs to others, so that the checkpoint tells of allocations that ended since. Some CPUs are out of reach for a
+while, so that the runtime is not told of all.
 """
 
 from dataclasses import replace
@@ -10,6 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import CPUSet
@@ -17,7 +19,7 @@ from nri_plugin.model.state import State
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
-from tests.builders import container, machine, node, pod
+from tests.builders import container, cpu_resources, cpus, machine, node, pod
 
 NODES = [
     node(machine(nodes=2, cores=4), topology_manager_policy=policy, full_pcpus_only=whole)
@@ -85,6 +87,28 @@ class Saving(RuleBasedStateMachine):
         if start:
             self.tell(nri.StartContainer(of, made))
             self.containers[made.id] = (of, replace(made, state=ContainerState.RUNNING))
+
+    @precondition(lambda self: self.containers)
+    @rule(data=st.data(), cpu=st.sampled_from([1, 2, 3, 4]))
+    def resize(self, data: st.DataObject, cpu: int) -> None:
+        key = data.draw(st.sampled_from(sorted(self.containers)))
+        of, one = self.containers[key]
+        if one.state is not ContainerState.RUNNING:
+            return
+        response = self.tell(nri.UpdateContainer(of, one, cpu_resources(cpu)))
+        if not isinstance(response, nri.UpdateContainerResponse):
+            return
+        stored = next((str(each.resources.cpus) for each in response.updates if each.container_id == key), "")
+        one = replace(one, resources=cpu_resources(cpu, cpus=stored or one.resources.cpus))
+        self.containers[key] = (of, one)
+        self.tell(nri.PostUpdateContainer(of, one))
+
+    @rule(gone=st.sampled_from(["", "2", "3", "4-5"]))
+    def reach(self, gone: str) -> None:
+        """The cgroup above the pods loses CPUs, or has all again; the runtime is not told."""
+        topology = NODES[0].topology
+        self.on = replace(self.on, topology=topology.within(topology.online - cpus(gone)))
+        self.tell(MachineChanged())
 
     @precondition(lambda self: self.containers)
     @rule(data=st.data(), is_removed=st.booleans())

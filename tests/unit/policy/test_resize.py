@@ -63,6 +63,11 @@ def test_farther_nodes_come_by_distance() -> None:
     assert texts(steps) == ["4-5", "2-3", "6"]
 
 
+def test_all_are_equally_far_from_cpus_that_are_offline() -> None:
+    distances = distances_of(machine())
+    assert texts(nearest(TABLES, cpus("40"), cpus("2-15"), 2, Options(), distances)) == ["2-3"]
+
+
 def test_full_pcpus_only_grows_by_whole_cores() -> None:
     options = Options(full_pcpus_only=True)
     assert texts(nearest(TABLES, cpus("0-1"), cpus("3-15"), 2, options)) == ["4-5"]
