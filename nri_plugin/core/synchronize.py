@@ -10,7 +10,7 @@ which no container runs has ended.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin.core.decision import Decision
@@ -102,7 +102,7 @@ def synchronize(node: Node, state: State, event: Synchronize) -> Decision:
         for c in strange
         if records[c.id].pod_uid in may_hold
     ]
-    unseen = _with_resized(node, after, unseen, [c for c in listed.values() if c.id in state.containers])
+    unseen = _with_resized(node, state, after, unseen, listed.values())
     after = _without_outdated(node, after, unseen) if unseen else after
     after, pools = with_pools(node, after, [(one.record, one.request) for one in unseen])
     steps = [f"kept={len(after.allocations)}", f"released={len(before.allocations) - len(after.allocations)}"]
@@ -283,7 +283,7 @@ def _settled(
 
 
 def _with_resized(
-    node: Node, state: State, unseen: Sequence[_Unseen], known: Sequence[Container]
+    node: Node, before: State, state: State, unseen: Sequence[_Unseen], listed: Iterable[Container]
 ) -> list[_Unseen]:
     """The unknown containers, and the known ones of which an outdated checkpoint lacks a resize, with the CPUs that they have.
 
@@ -296,9 +296,15 @@ def _with_resized(
         if one.request is not None and one.request.exclusive_cpus == len(cpus) and _liveliness(one.record):
             taken |= cpus
     for one in unseen:
-        held = state.allocations.get(one.record.key)
-        found.append(one.having(_cpus_since(held, one, taken)) if held is not None else one)
-    for container in known:
+        held, former = state.allocations.get(one.record.key), before.pods.get(one.record.pod_uid)
+        is_same = former is not None and former.sandbox_id == one.container.pod_id
+        cpus = _cpus_since(held, one, taken) if held is not None else NO_CPUS
+        if held is not None and is_same and not cpus:
+            cpus = _cpus_kept(held, one, taken)
+        found.append(one.having(cpus))
+    for container in listed:
+        if container.id not in before.containers:
+            continue
         record = state.containers[container.id]
         held = state.allocations.get(record.key)
         if held is not None and held.cpus and record.stored_cpus != held.cpus:
@@ -321,6 +327,13 @@ def _cpus_since(held: Allocation, one: _Unseen, taken: CPUSet) -> CPUSet:
     cpus = held.cpus | stored if returned.isdisjoint(taken) else (held.cpus | stored) - returned
     count = len(held.cpus) if request.cpu_milli == held.cpu_milli else request.exclusive_cpus
     return cpus if len(cpus) == count and (cpus - stored).isdisjoint(taken) else NO_CPUS
+
+
+def _cpus_kept(held: Allocation, one: _Unseen, taken: CPUSet) -> CPUSet:
+    """The CPUs of an instance made in the same sandbox: it keeps those of the first one, whatever size it asks for."""
+    stored, first = one.record.stored_cpus, at_start(held)
+    is_sound = stored <= held.cpus and (first - stored).isdisjoint(taken)
+    return first | stored if stored and is_sound else NO_CPUS
 
 
 def _resized_meanwhile(node: Node, before: State, after: State, listed: Mapping[str, Container]) -> State:

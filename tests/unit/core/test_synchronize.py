@@ -389,7 +389,7 @@ OUT_OF_REACH = cpus("3")
     ("held", "is_known", "asks", "runs_on", "another_has", "has"),
     [
         ("2-3", False, 2, "2", "", "2-3"),  # it was created again
-        ("2-3", False, 1, "2", "", "2"),  # it was made anew with another size
+        ("2-3", False, 1, "2", "", "2-3"),  # with a size that is no reason to take CPUs from it
         ("2-3", False, 2, "2", "3", "2,4"),  # another container was given the CPU since
         ("2-3", True, 3, "2,4", "", "2-4"),  # it has grown
         ("2-3", False, 3, "2,4", "", "2-4"),
