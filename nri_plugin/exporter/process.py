@@ -149,6 +149,6 @@ def serve_http(
         servers.append(Server(place, Routes(probes), log, keeps_trying=True))
     if options.metrics_bind_address is not None:
         place = ListenAddress("--metrics-bind-address", options.metrics_bind_address, "metrics")
-        pages = {"/metrics": monitoring.metrics_page(exporter), **probes}
+        pages = {"/metrics": lambda: monitoring.metrics_page(exporter), **probes}
         servers.append(Server(place, Routes(pages), log, keeps_trying=True))
     return servers

@@ -5,7 +5,6 @@ under the lock of the cache. Objects are decoded before the lock is taken.
 """
 
 import gc
-import json
 import logging
 import queue
 import signal
@@ -41,6 +40,7 @@ from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
 from nri_plugin.kube.pod_demand import PodDemand
 from nri_plugin.kube.watch import NOT_FOUND, Follower, Sink, WatchBackoff
 from nri_plugin.model.errors import ConfigError, KubeAPIError
+from nri_plugin.process.figures import figure
 from nri_plugin.process.http_server import (
     PROMETHEUS_TEXT,
     Certificates,
@@ -441,22 +441,22 @@ class ExtenderProcess:
     def _metrics(self) -> Page:
         with self._lock:
             counters, charged = self._cache.counters, self._cache.charged_pods()
-            rejected = [json.dumps(name) for name in list(self._cache.rejected)[:MOST_REJECTED]]
+            rejected = list(self._cache.rejected)[:MOST_REJECTED]
             nodes = len(self._cache.cluster.table.row_by_node)
         is_stale = self._certificates is not None and self._certificates.is_stale
-        lines = [
-            ("nri_pin_extender_certificate_stale", "gauge", int(is_stale)),
-            ("nri_pin_extender_nodes", "gauge", nodes),
-            ("nri_pin_extender_charged_pods", "gauge", charged),
-            ("nri_pin_extender_expired_charges_total", "counter", counters.expired_charges),
-            ("nri_pin_extender_rejected_objects_total", "counter", counters.rejected_objects),
-            ("nri_pin_extender_faults_total", "counter", self._feed.faults),
-        ]
-        text = "".join(f"# TYPE {name} {kind}\n{name} {value}\n" for name, kind, value in lines)
-        of_node = "nri_pin_extender_rejected_node"
-        text += f"# TYPE {of_node} gauge\n"
-        text += "".join(f"{of_node}{{node={label}}} 1\n" for label in rejected)
-        return Page(text.encode(), content_type=PROMETHEUS_TEXT)
+        rows: tuple[tuple[str, str, float | dict[str, int], str], ...] = (
+            ("certificate_stale", "Whether new certificate files cannot be used.", int(is_stale), ""),
+            ("nodes", "Nodes with an object.", nodes, ""),
+            ("charged_pods", "Pods that their node does not account for yet.", charged, ""),
+            ("expired_charges_total", "Charges that ended by their time.", counters.expired_charges, ""),
+            ("rejected_objects_total", "Objects that could not be read.", counters.rejected_objects, ""),
+            ("faults_total", "Unexpected errors of a watch.", self._feed.faults, ""),
+            ("rejected_node", "Nodes whose object is not used.", dict.fromkeys(rejected, 1), "node"),
+        )
+        body = "".join(
+            figure(f"nri_pin_extender_{name}", text, value, label) for name, text, value, label in rows
+        )
+        return Page(body.encode(), content_type=PROMETHEUS_TEXT)
 
 
 def run(process: ExtenderProcess) -> int:

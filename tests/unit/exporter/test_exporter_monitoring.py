@@ -6,13 +6,11 @@ import socket
 from collections.abc import Sequence
 from contextlib import closing
 
-import prometheus_client
 import pytest
-from prometheus_client import CollectorRegistry
 
 from nri_plugin.agent.status_client import AgentStatus
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
-from nri_plugin.exporter.monitoring import STUCK_S, ExporterFigures, probe_pages, unready
+from nri_plugin.exporter.monitoring import STUCK_S, metrics_page, probe_pages, unready
 from nri_plugin.exporter.process import serve_http
 from nri_plugin.kube.api_client import KubeClient
 from nri_plugin.model.options import Node, Options
@@ -37,29 +35,27 @@ def says(exporter: Exporter) -> None:
 
 
 def figures(exporter: Exporter) -> str:
-    registry = CollectorRegistry()
-    registry.register(ExporterFigures(exporter))
-    return prometheus_client.generate_latest(registry).decode()
+    return metrics_page(exporter).body.decode()
 
 
 def test_all_series_are_there_from_the_start(exporter: Exporter) -> None:
     text = figures(exporter)
     for result in ("written", "unchanged", "failed"):
-        assert f'nri_pin_export_publish_total{{result="{result}"}} 0.0' in text
-    assert 'nri_pin_export_events_total{reason="other",result="failed"} 0.0' in text
-    assert 'nri_pin_export_rejections_total{result="failed-pod"} 0.0' in text
+        assert f'nri_pin_export_publish_total{{result="{result}"}} 0' in text
+    assert 'nri_pin_export_events_total{reason="other",result="failed"} 0' in text
+    assert 'nri_pin_export_rejections_total{result="failed-pod"} 0' in text
     assert "nri_pin_export_last_success_timestamp_seconds 0.0" in text
-    assert "nri_pin_export_agent_connected 0.0" in text
-    assert "nri_pin_export_pods_known 0.0" in text
+    assert "nri_pin_export_agent_connected 0" in text
+    assert "nri_pin_export_pods_known 0" in text
 
 
 def test_what_is_said_twice_is_written_once(exporter: Exporter) -> None:
     says(exporter)
     says(exporter)
     text = figures(exporter)
-    assert 'nri_pin_export_publish_total{result="written"} 1.0' in text
-    assert 'nri_pin_export_publish_total{result="unchanged"} 1.0' in text
-    assert "nri_pin_export_agent_connected 1.0" in text
+    assert 'nri_pin_export_publish_total{result="written"} 1' in text
+    assert 'nri_pin_export_publish_total{result="unchanged"} 1' in text
+    assert "nri_pin_export_agent_connected 1" in text
     assert "nri_pin_export_last_success_timestamp_seconds 0.0" not in text
 
 
@@ -78,7 +74,7 @@ def test_who_cannot_publish_is_not_ready_and_says_why(exporter: Exporter, api: K
     says(exporter)
     assert unready(exporter)
     assert unready(exporter).startswith("not published: ")
-    assert 'nri_pin_export_publish_total{result="failed"} 1.0' in figures(exporter)
+    assert 'nri_pin_export_publish_total{result="failed"} 1' in figures(exporter)
 
 
 def test_an_exporter_whose_node_is_gone_is_not_ready(exporter: Exporter, api: KubeAPI) -> None:
