@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from nri_plugin.agent.arguments import HELP, Arguments, parse
+from nri_plugin.agent.arguments import Arguments, parse
 from nri_plugin.agent.assembly import Assembly, collect_garbage_between_requests
 from nri_plugin.agent.connection import SocketWatch, adopt, connect
 from nri_plugin.agent.handler import Handler
@@ -83,12 +83,11 @@ def main(argv: Sequence[str]) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     try:
         arguments = parse(argv)
-        if arguments.wants_help:
-            sys.stdout.write(HELP)
-            return EXIT_STOPPED
         if not argv and not os.environ.keys().isdisjoint({"NRI_PLUGIN_SOCKET", LIFE}):
             return run_for_runtime(arguments, os.environ)
         return run_external(arguments)
+    except SystemExit:  # the parser has printed its help
+        return EXIT_STOPPED
     except NriPinError as error:
         log = logging.getLogger(LOGGER_NAME)
         if not log.handlers:

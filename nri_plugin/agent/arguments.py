@@ -1,4 +1,4 @@
-"""The arguments of `nri-pin run`. They are parsed by hand because an argument library makes every start slower."""
+"""The arguments of `nri-pin run`. The parser is loaded only where there are any: a start of the container path has none."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,42 +10,31 @@ from nri_plugin.process.logs import FORMATS, LEVELS
 
 DEFAULTS = Settings()
 
-HELP = f"""\
-Usage: nri-pin run [OPTIONS]
+CONFIG, RECORD = "--config", "--record"
+NAMES = (CONFIG, RECORD, *FLAGS, "--help")
 
-  Run the agent: connect to the container runtime and place every container it
-  creates. One agent serves a runtime: a second one waits, not connected and not
-  ready, until the first ends.
+ABOUT = """\
+Run the agent: connect to the container runtime and place every container it
+creates. One agent serves a runtime: a second one waits, not connected and not
+ready, until the first ends. Options win over the configuration file; paths may
+be relative."""
 
-Options:
-  --config FILE          The configuration file.
-                         [default: {DEFAULT_PATH}]
+HELP_BY_NAME: Mapping[str, str] = {
+    CONFIG: f"The file to read. [default: {DEFAULT_PATH}]",
+    "--nri-socket": f"The runtime's NRI socket. [default: {DEFAULTS.nri_socket}]",
+    "--state-dir": f"Where the checkpoint is kept. [default: {DEFAULTS.state_dir}]",
+    "--sysfs-root": "The folder with the machine's sys and proc. [default: /host if it has them, else /]",
+    "--cgroup-root": "The mount point of the cgroup tree.",
+    "--plugin-name": "The name the runtime logs.",
+    "--plugin-index": f"Two digits; the runtime calls plugins in this order. [default: {DEFAULTS.plugin_index}]",
+    "--log-level": f"{', '.join(LEVELS)}.",
+    "--log-format": f"{' or '.join(FORMATS)}.",
+    OBSERVE: "Decide, log and count, and change nothing.",
+    RECORD: "A file to which everything that is decided is appended, for nri-pin replay.",
+}
+OF_KUBELET = "As for the kubelet; options replace those of the file altogether."
 
-  Each of these wins over the configuration file; paths may be relative:
-  --nri-socket PATH      The runtime's NRI socket.
-                         [default: {DEFAULTS.nri_socket}]
-  --state-dir DIR        Where the checkpoint is kept.  [default: {DEFAULTS.state_dir}]
-  --sysfs-root DIR       The folder that holds the machine's sys and proc.
-                         [default: /host if it has them, else /]
-  --cgroup-root DIR      The mount point of the cgroup tree.
-  --plugin-name NAME     The name the runtime logs.
-  --plugin-index NN      Two digits; the runtime calls plugins in this order.
-                         [default: {DEFAULTS.plugin_index}]
-  --log-level LEVEL      {", ".join(LEVELS)}.
-  --log-format FORMAT    {" or ".join(FORMATS)}.
-  --observe              Decide, log and count, and change nothing.
-  --cpu-manager-policy POLICY,
-  --cpu-manager-policy-options NAME=VALUE,...
-  --topology-manager-policy POLICY,
-  --topology-manager-policy-options NAME=VALUE,...
-  --topology-manager-scope SCOPE
-                         As for the kubelet; options replace those of the file
-                         altogether.
-
-  --record FILE          Also append everything that is decided to a file, for
-                         nri-pin replay.
-  -h, --help             Show this text and leave.
-
+MORE = """\
 The smallest configuration keeps a core for the system, here CPUs 0 and 32
 (lscpu -e tells which CPUs share a core); the kubelet must reserve the same:
   reservedSystemCPUs: "0,32"
@@ -62,11 +51,6 @@ Examples:
   nri-pin run --observe --record ./day.jsonl
 """
 
-CONFIG = "--config"
-RECORD = "--record"
-SEE = "see nri-pin run --help"
-NAMES = (CONFIG, RECORD, *FLAGS, "--help")
-
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
@@ -76,13 +60,11 @@ class Arguments:
         config: path of the configuration file.
         flags: values by name; they replace those of the file.
         record: file to record to; empty for none.
-        wants_help: print the help and leave.
     """
 
     config: str = DEFAULT_PATH
     flags: Mapping[str, str] = field(default_factory=dict)
     record: str = ""
-    wants_help: bool = False
 
     def load(self) -> Config:
         """Return the configuration of the file, with the flags of the command line.
@@ -94,33 +76,41 @@ class Arguments:
 
 
 def parse(words: Sequence[str]) -> Arguments:
-    """Read `--name value` and `--name=value`.
+    """Read the options; prints the help and leaves where it is requested.
 
     Raises:
-        ConfigError: an unknown option, a missing or a wrong value; names the option.
+        ConfigError: an unknown option, or one without a value.
     """
-    flags: dict[str, str] = {}
-    rest = list(words)
-    while rest:
-        name, equals, value = rest.pop(0).partition("=")
-        if name in ("-h", "--help"):
-            return Arguments(wants_help=True)
-        if name not in NAMES:
-            raise _unknown(name)
-        if name == OBSERVE and not equals:
-            value = "true"
-        elif not equals:
-            value = rest.pop(0) if rest else ""
-        if not value or (not equals and value.startswith("--")):
-            raise ConfigError(name, f"needs a value, found {value or 'nothing'}; {SEE}")
-        flags[name] = value
+    if not words:
+        return Arguments()
+    import argparse
+
+    def value(text: str) -> str:
+        if not text:
+            raise argparse.ArgumentTypeError("expected one argument, found nothing")
+        return text
+
+    parser = argparse.ArgumentParser(
+        "nri-pin run",
+        usage="nri-pin run [OPTIONS]",
+        description=ABOUT,
+        epilog=MORE,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, 2, 25, 80),
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+        exit_on_error=False,
+    )
+    for name in (CONFIG, *FLAGS, RECORD):
+        option = parser.add_argument(name, dest=name, metavar="VALUE", type=value)
+        option.help = HELP_BY_NAME.get(name, OF_KUBELET)
+        if name == OBSERVE:
+            option.nargs, option.const = "?", "true"
+    try:
+        found, unknown = parser.parse_known_args(words)
+    except argparse.ArgumentError as error:
+        name = error.argument_name or "nri-pin run"
+        raise ConfigError(name, f"{error.message}; see nri-pin run --help") from None
+    if unknown:
+        raise ConfigError(unknown[0], "no such option of nri-pin run; see nri-pin run --help")
+    flags = vars(found)
     return Arguments(flags.pop(CONFIG, DEFAULT_PATH), flags, flags.pop(RECORD, ""))
-
-
-def _unknown(word: str) -> ConfigError:
-    """Return the error for a word that is no option: misspelt, without its dashes, or an extra argument."""
-    import difflib  # only a mistake needs it
-
-    close = difflib.get_close_matches("--" + word.lstrip("-"), NAMES, n=1, cutoff=0.7)
-    what = "no such option of nri-pin run" if word.startswith("-") else "nri-pin run takes only options"
-    return ConfigError(word, f"{what}, did you mean {close[0]}; {SEE}" if close else f"{what}; {SEE}")

@@ -14,7 +14,7 @@ import pytest
 from nri_plugin.__main__ import main
 from nri_plugin.agent import agent, assembly
 from nri_plugin.agent.agent import PluginIdentity, checked_identity
-from nri_plugin.agent.arguments import HELP
+from nri_plugin.agent.arguments import NAMES
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.config.loading import Config, load, load_text
@@ -34,9 +34,12 @@ def put_the_interpreter_back() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_help_is_printed_and_nothing_else_happens(capsys: pytest.CaptureFixture[str]):
-    assert agent.main(["--help"]) == 0
-    assert capsys.readouterr().out == HELP
+def test_help_names_every_option_and_the_exit_codes_and_nothing_else_happens(
+    capsys: pytest.CaptureFixture[str],
+):
+    assert agent.main(["--help", "--nonsense"]) == 0
+    text = capsys.readouterr().out
+    assert [name for name in (*NAMES, "Exit code", "70") if name not in text] == []
 
 
 def test_a_missing_configuration_ends_with_2_and_the_lines_to_add(
