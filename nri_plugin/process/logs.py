@@ -16,10 +16,11 @@ import socket
 import stat
 import sys
 import time
-from collections.abc import Hashable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from nri_plugin.model.bounds import visible
 
@@ -88,56 +89,17 @@ SYSLOG_DAEMON = 3 << 3
 SYSLOG_SEVERITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3}
 
 
-class Outlet(Protocol):
-    """A stream that is written to without waiting."""
-
-    def send(self, data: bytes) -> int:
-        """Take as many bytes as there is room for; returns their number.
-
-        Raises:
-            OSError: there is no room, or the reader has closed the stream.
-        """
-
-    def close(self) -> None:
-        """Close the stream."""
-
-
-class PipeOutlet:
-    """The writing end of a pipe, opened again: `O_NONBLOCK` must not change for processes that share the given one."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._own = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-
-    def send(self, data: bytes) -> int:
-        """Write."""
-        return os.write(self._own, data)
-
-    def close(self) -> None:
-        """Close our end."""
-        os.close(self._own)
-
-
-class SocketOutlet:
-    """A connected stream socket, as systemd gives to services."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._own = socket.socket(fileno=os.dup(descriptor))
-
-    def send(self, data: bytes) -> int:
-        """Send."""
-        return self._own.send(data, socket.MSG_DONTWAIT)
-
-    def close(self) -> None:
-        """Close our end."""
-        self._own.close()
-
-
 class LineSink(logging.Handler):
-    """Writes lines to a stream that may be full."""
+    """Writes lines to a stream that may be full.
 
-    def __init__(self, outlet: Outlet) -> None:
+    Args:
+        send: takes as many bytes as there is room for, and returns their number.
+        end: closes the stream.
+    """
+
+    def __init__(self, send: Callable[[bytes], int], end: Callable[[], object] = lambda: None) -> None:
         super().__init__()
-        self._outlet = outlet
+        self._send, self._end = send, end
         self._lost = 0
         self._is_cut = False
 
@@ -150,7 +112,7 @@ class LineSink(logging.Handler):
         if self._is_cut:
             data = b"\n" + data
         try:
-            sent = self._outlet.send(data)
+            sent = self._send(data)
         except OSError:
             self._lost += 1
         else:
@@ -159,7 +121,7 @@ class LineSink(logging.Handler):
 
     def close(self) -> None:
         """Close the stream."""
-        self._outlet.close()
+        self._end()
         super().close()
 
 
@@ -181,29 +143,21 @@ class SyslogSink(logging.Handler):
         data = f"<{priority}>nri-pin[{os.getpid()}]: {self.format(record)}".encode(
             "utf-8", "backslashreplace"
         )
-        try:
-            self._socket.send(data)
-        except BlockingIOError:
-            return
-        except OSError:
-            self._send_anew(data)
+        with suppress(OSError):
+            try:
+                self._socket.send(data)
+            except BlockingIOError:
+                return
+            except OSError:
+                fresh = connected(self._path)
+                self._socket.close()
+                self._socket = fresh
+                fresh.send(data)
 
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
         super().close()
-
-    def _send_anew(self, data: bytes) -> None:
-        try:
-            fresh = connected(self._path)
-        except OSError:
-            return
-        self._socket.close()
-        self._socket = fresh
-        try:
-            fresh.send(data)
-        except OSError:
-            return
 
 
 def connected(path: str) -> socket.socket:
@@ -222,17 +176,20 @@ def connected(path: str) -> socket.socket:
     return sock
 
 
-def without_waiting(descriptor: int) -> Outlet | None:
-    """Return a non-blocking stream for a pipe or socket; None for files and terminals, which always have room."""
+def without_waiting(descriptor: int) -> LineSink | None:
+    """Return a sink for a pipe or a socket; None for files and terminals, which always have room."""
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISSOCK(mode):
-        return SocketOutlet(descriptor)
+        own = socket.socket(fileno=os.dup(descriptor))
+        return LineSink(lambda data: own.send(data, socket.MSG_DONTWAIT), own.close)
     if not stat.S_ISFIFO(mode):
         return None
     try:
-        return PipeOutlet(descriptor)
+        # Opened again: `O_NONBLOCK` must not change for processes that share the given one.
+        end = os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:  # no /proc, or the pipe was made by another user
         return None
+    return LineSink(partial(os.write, end), partial(os.close, end))
 
 
 LOGGER_NAME = "nri-pin"
@@ -343,8 +300,7 @@ def _directed(handler: logging.Handler, level: str, form: str) -> logging.Logger
 def pick_handler(state_dir: Path, syslog: str = SYSLOG_SOCKET) -> logging.Handler:
     """Return the first of standard error, system log and log file that can be written to."""
     if is_read(2) and sys.stderr is not None:
-        outlet = without_waiting(2)
-        return LineSink(outlet) if outlet else logging.StreamHandler(sys.stderr)
+        return without_waiting(2) or logging.StreamHandler(sys.stderr)
     try:
         return SyslogSink(syslog)
     except OSError:
@@ -364,13 +320,10 @@ def file_handler(state_dir: Path) -> logging.Handler:
     """Return a handler for the log file in `state_dir`; one that drops all lines where the file cannot be written."""
     path = state_dir / FILE_NAME
     try:
-        set_aside_when_long(path)
+        if (
+            path.exists() and path.stat().st_size > MAX_FILE_BYTES
+        ):  # the one that was renamed before is replaced
+            path.replace(path.with_suffix(".log.old"))
         return logging.FileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError:
         return logging.NullHandler()
-
-
-def set_aside_when_long(path: Path) -> None:
-    """Rename a long log file; the one that was renamed before is replaced."""
-    if path.exists() and path.stat().st_size > MAX_FILE_BYTES:
-        path.replace(path.with_suffix(".log.old"))

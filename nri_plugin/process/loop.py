@@ -199,15 +199,15 @@ class Loop:
             try:
                 if mask & selectors.EVENT_WRITE and on_writable:
                     on_writable()
-                # Mostly one source is ready, and nothing ran that could have dropped it.
-                if mask & selectors.EVENT_READ and (
-                    (mask == selectors.EVENT_READ and len(ready) == 1) or self._watches(key)
-                ):
+                # An action before may have dropped the source. Mostly one source is ready, and nothing ran before it.
+                is_first = mask == selectors.EVENT_READ and len(ready) == 1
+                if mask & selectors.EVENT_READ and (is_first or key.fd in self._selector.get_map()):
                     on_readable()
             except Exception:  # noqa: BLE001 - see the top
                 self._pause_source(key, self._failed(_name_of(on_readable)))
             else:
-                self._went_well(on_readable)
+                if self._in_a_row:
+                    self._in_a_row.pop(_name_of(on_readable), None)
         if self._posted:
             self._run_posted()
         self._run_due_timers()
@@ -222,31 +222,21 @@ class Loop:
         self._wake_in.close()
         self._wake_out.close()
 
-    def _watches(self, key: selectors.SelectorKey) -> bool:
-        """Return whether the source is still watched; the action before may have dropped it."""
-        return self._selector.get_map().get(key.fd) is not None
-
     def _timeout(self) -> float | None:
         if self._posted:
             return 0.0
         if not self._timers:
             return None
-        return max(0.0, self._next_due() - self.clock())
-
-    def _next_due(self) -> float:
-        return float(min(map(_WHEN, self._timers.values())))
+        return max(0.0, float(min(map(_WHEN, self._timers.values()))) - self.clock())
 
     def _run_posted(self) -> None:
         for _ in range(len(self._posted)):
             action = self._posted.popleft()
-            try:
-                action()
-            except Exception:  # noqa: BLE001 - see the top
-                self._failed(_name_of(action))
+            self._guarded(_name_of(action), action)
 
     def _run_due_timers(self) -> None:
         now = self.clock()
-        if not self._timers or self._next_due() > now:
+        if not self._timers or min(map(_WHEN, self._timers.values())) > now:
             return
         for name in [name for name, (when, _) in self._timers.items() if when <= now]:
             if self._put_off < MOST_PUT_OFF and self.is_asked():
@@ -259,28 +249,29 @@ class Loop:
         self._put_off = 0
 
     def _run_timer(self, name: str, action: Action) -> None:
-        try:
-            action()
-        except Exception:  # noqa: BLE001 - see the top
-            again_at = self.clock() + self._failed(name)
+        pause_s = self._guarded(name, action)
+        if pause_s:
+            again_at = self.clock() + pause_s
             # It may have set its next time before it failed.
             when, action = self._timers.get(name, (again_at, action))
             self._timers[name] = (max(when, again_at), action)
-        else:
-            if self._in_a_row:
-                self._in_a_row.pop(name, None)
 
     def _run_after_turn(self, action: Action) -> None:
+        pause_s = self._guarded(_AFTER_TURN, action)
+        if pause_s:
+            self._after_turn = None
+            again = partial(self.after_each_turn, action)
+            self.set_timer("after each turn again", self.clock() + pause_s, again)
+
+    def _guarded(self, name: str, action: Action) -> float:
+        """Run the action; return the seconds until it may be tried again, 0 if it went well."""
         try:
             action()
         except Exception:  # noqa: BLE001 - see the top
-            self._after_turn = None
-            pause_s = self._failed(_AFTER_TURN)
-            again = partial(self.after_each_turn, action)
-            self.set_timer("after each turn again", self.clock() + pause_s, again)
-        else:
-            if self._in_a_row:
-                self._in_a_row.pop(_AFTER_TURN, None)
+            return self._failed(name)
+        if self._in_a_row:
+            self._in_a_row.pop(name, None)
+        return 0.0
 
     def _failed(self, name: str) -> float:
         """Log and count the exception that is handled; return the seconds until the work may be tried again."""
@@ -291,10 +282,6 @@ class Loop:
             with suppress(Exception):
                 say_trace(self._log, "internal error, the agent goes on", work=name, in_a_row=count)
         return pause_s
-
-    def _went_well(self, action: Action) -> None:
-        if self._in_a_row:
-            self._in_a_row.pop(_name_of(action), None)
 
     def _pause_source(self, key: selectors.SelectorKey, pause_s: float) -> None:
         """Do not listen to a source whose action fails: it stays readable, and the loop would spin."""

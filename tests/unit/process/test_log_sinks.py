@@ -23,9 +23,8 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def test_a_full_pipe_costs_lines_and_no_time_and_the_loss_is_said(pipe: tuple[int, int]):
     read, write = pipe
-    outlet = without_waiting(write)
-    assert outlet is not None
-    sink = LineSink(outlet)
+    sink = without_waiting(write)
+    assert sink is not None
     for _ in range(3000):  # a pipe holds 64 kB; a sink that waited would hang here
         sink.emit(record("x" * 99))
     said = os.read(read, 1 << 20)
@@ -39,18 +38,17 @@ def test_a_full_pipe_costs_lines_and_no_time_and_the_loss_is_said(pipe: tuple[in
 
 
 def test_the_pipe_itself_is_left_blocking_for_whoever_shares_it(pipe: tuple[int, int]):
-    outlet = without_waiting(pipe[1])
-    assert outlet is not None
+    sink = without_waiting(pipe[1])
+    assert sink is not None
     assert os.get_blocking(pipe[1])
-    outlet.close()
+    sink.close()
 
 
 def test_a_stream_socket_that_is_full_costs_lines_and_no_time():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        outlet = without_waiting(ours.fileno())
-        assert outlet is not None
-        sink = LineSink(outlet)
+        sink = without_waiting(ours.fileno())
+        assert sink is not None
         for _ in range(20_000):
             sink.emit(record("x" * 99))
         assert ours.getblocking()
@@ -61,15 +59,11 @@ def test_a_stream_socket_that_is_full_costs_lines_and_no_time():
 def test_a_line_cut_by_a_full_pipe_is_ended_before_the_next():
     taken: list[bytes] = []
 
-    class Narrow:
-        def send(self, data: bytes) -> int:
-            taken.append(data[:3])
-            return min(3, len(data))
+    def narrow(data: bytes) -> int:
+        taken.append(data[:3])
+        return min(3, len(data))
 
-        def close(self) -> None:
-            taken.append(b"closed")
-
-    sink = LineSink(Narrow())
+    sink = LineSink(narrow, lambda: taken.append(b"closed"))
     sink.emit(record("first"))
     sink.emit(record("second"))
     sink.close()
@@ -83,10 +77,9 @@ def test_files_are_written_the_ordinary_way(tmp_path: Path):
 
 def test_the_reader_of_a_pipe_may_go_away(pipe: tuple[int, int]):
     read, write = os.pipe()
-    outlet = without_waiting(write)
+    sink = without_waiting(write)
     os.close(read)
-    assert outlet is not None
-    sink = LineSink(outlet)
+    assert sink is not None
     sink.emit(record("nobody"))
     sink.close()
     os.close(write)
