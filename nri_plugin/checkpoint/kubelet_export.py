@@ -7,8 +7,6 @@ counted.
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 from nri_plugin.checkpoint.kubelet_files import (
@@ -18,10 +16,8 @@ from nri_plugin.checkpoint.kubelet_files import (
     UnreadableError,
     checksum,
     cpu_state_refusal,
-    cpu_v1,
     cpu_v2,
     cpu_v3,
-    data_checksum,
     data_of,
     machine_state,
     memory_state_refusal,
@@ -37,18 +33,16 @@ from nri_plugin.model import bits
 from nri_plugin.model.options import MemoryManagerPolicy, Node
 from nri_plugin.model.records import (
     MemoryBlock,
-    Phase,
     is_whole_pod,
     named,
     owner_of,
     pod_of,
 )
-from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.policy.memory_state import memory_machine
 from nri_plugin.policy.pod_level import memory_of
 
-NO_MORE: Mapping[str, Any] = MappingProxyType({})
 Value = TypeVar("Value")
 
 
@@ -190,62 +184,19 @@ def _of_pods(by_key: Mapping[str, Value]) -> dict[str, Value]:
     return {pod_of(key): by_key[key] for key in sorted(by_key) if is_whole_pod(key)}
 
 
-def without_pods(state: State) -> State:
-    """The allocations that forms without pods as wholes can hold: none of a pod as a whole, none of a shared pool.
-
-    The slices of the pod's containers stay. The rest of the pod's CPUs returns to the node's shared pool.
-    """
-    kept = {}
-    for key, one in state.allocations.items():
-        if not one.is_pod_shared and not is_whole_pod(key):
-            kept[key] = one
-        elif one.mems and not is_whole_pod(key):
-            kept[key] = replace(one, cpus=NO_CPUS, is_pod_shared=False)
-    return replace(state, allocations=kept)
-
-
-def cpu_file(node: Node, state: State, version: int | None = None) -> bytes:
-    """`cpu_manager_state` with our allocations.
-
-    Args:
-        node: the machine.
-        state: the allocations.
-        version: 1 names containers by id, as kubelets before 1.18 did, and has only allocations of containers that
-            exist; 1 and 2 have what `without_pods` keeps; 3 is that of PodLevelResourceManagers, 4 that of Kubernetes
-            1.37. None for 3 where `needs_pod_level`, else 2.
-    """
-    version = version or (3 if needs_pod_level(node, state) else 2)
-    state = state if version >= FIRST_WITH_PODS[CPU_FILE] else without_pods(state)
+def cpu_file(node: Node, state: State) -> bytes:
+    """`cpu_manager_state` with our allocations: version 3, that of PodLevelResourceManagers, where needed, else 2."""
+    lists = {key: str(one.cpus) for key, one in state.allocations.items() if one.cpus}
     record: dict[str, Any] = {"policyName": "static", "defaultCpuSet": str(_default(node, state))}
-    lists = _lists(state)
-    entries = cpus_by_id(state) if version == 1 else _nested(_of_containers(lists))
-    if entries:
+    if entries := _nested(_of_containers(lists)):
         record["entries"] = entries
-    pods = {pod: {"cpuSet": cpus} for pod, cpus in _of_pods(lists).items()}
-    return _written(record, pods, version == LAST[CPU_FILE], CPU_RENDERINGS[version])
+    if pods := {pod: {"cpuSet": cpus} for pod, cpus in _of_pods(lists).items()}:
+        record["podEntries"] = pods
+    return sealed(record, cpu_v3 if needs_pod_level(node, state) else cpu_v2)
 
 
-def cpus_by_id(state: State) -> dict[str, str]:
-    """Exclusive CPUs by container id, of those containers that have not ended."""
-    lists = _lists(state)
-    return {
-        record.id: lists[record.key]
-        for record in sorted(state.containers.values(), key=lambda record: record.id)
-        if record.key in lists and record.phase is not Phase.STOPPED
-    }
-
-
-def memory_file(node: Node, state: State, version: int | None = None) -> bytes:
-    """`memory_manager_state` with our allocations.
-
-    Args:
-        node: the machine.
-        state: the allocations.
-        version: 1 has what `without_pods` keeps; 2 is that of PodLevelResourceManagers, 3 that of Kubernetes 1.37. None
-            for 2 where `needs_pod_level`, else 1.
-    """
-    version = version or (2 if needs_pod_level(node, state) else 1)
-    state = state if version >= FIRST_WITH_PODS[MEMORY_FILE] else without_pods(state)
+def memory_file(node: Node, state: State) -> bytes:
+    """`memory_manager_state` with our allocations: version 2, that of PodLevelResourceManagers, where needed, else 1."""
     machine = memory_machine(node.topology, node.options.reserved_memory)
     counted = _counted(state)
     stored = machine_state(machine, list(counted.values()))
@@ -259,8 +210,9 @@ def memory_file(node: Node, state: State, version: int | None = None) -> bytes:
     }
     if blocks:
         record["entries"] = _nested(blocks)
-    pods = {pod: {"memoryBlocks": list(map(_block, value))} for pod, value in _of_pods(counted).items()}
-    return _written(record, pods, version == LAST[MEMORY_FILE], MEMORY_RENDERINGS[version])
+    if pods := {pod: {"memoryBlocks": list(map(_block, value))} for pod, value in _of_pods(counted).items()}:
+        record["podEntries"] = pods
+    return sealed(record, memory_v2 if needs_pod_level(node, state) else memory_v1)
 
 
 def parts_of_pods(state: State) -> dict[str, tuple[MemoryBlock, ...]]:
@@ -282,36 +234,9 @@ def parts_of_pods(state: State) -> dict[str, tuple[MemoryBlock, ...]]:
     return found
 
 
-CPU_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: cpu_v1, 2: cpu_v2, 3: cpu_v3, 4: cpu_v2}
-MEMORY_RENDERINGS: Mapping[int, Callable[[Record], str]] = {1: memory_v1, 2: memory_v2, 3: memory_v1}
-FIRST_WITH_PODS = {CPU_FILE: 3, MEMORY_FILE: 2}
-"""The first version of a file that holds pods as wholes."""
-
-
-LAST = {CPU_FILE: max(CPU_RENDERINGS), MEMORY_FILE: max(MEMORY_RENDERINGS)}
-"""The version of a file with `data`."""
-
-
-def _written(
-    record: dict[str, Any], pods: Mapping[str, Any], has_data: bool, render: Callable[[Record], str]
-) -> bytes:
-    """The text of a file.
-
-    Source: kubelet v1.37.2: version 4 of cpu_manager_state and version 3 of memory_manager_state have the fields and the
-        checksum of the version without pods, for older kubelets, and the whole state in `data`.
-    """
-    whole = {**record, "podEntries": pods} if pods else record
-    if not has_data:
-        return sealed(whole, render)
-    data = go_json(whole)
-    return sealed(record, render, {"data": data, "dataChecksum": data_checksum(data)})
-
-
-def sealed(
-    record: Mapping[str, Any], render: Callable[[Record], str], more: Mapping[str, Any] = NO_MORE
-) -> bytes:
+def sealed(record: Mapping[str, Any], render: Callable[[Record], str]) -> bytes:
     """The file of a record, with its checksum."""
-    return go_json({**record, "checksum": checksum(render(record)), **more}).encode()
+    return go_json({**record, "checksum": checksum(render(record))}).encode()
 
 
 def go_json(value: object) -> str:
@@ -321,10 +246,6 @@ def go_json(value: object) -> str:
 
 
 _ESCAPED = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
-
-
-def _lists(state: State) -> dict[str, str]:
-    return {key: str(one.cpus) for key, one in state.allocations.items() if one.cpus}
 
 
 def _nested(by_key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

@@ -533,8 +533,8 @@ def _given_by_default(wish: QuietWanted, default: KeptSetting, found: Interrupt)
     return {ours: own for ours, own in result.items() if ours}
 
 
-NO_LIMIT, NO_LATENCY = "0", "n/a"
-"""Words of `pm_qos_resume_latency_us`. Source: kernel Documentation/ABI/testing/sysfs-devices-power."""
+NO_LATENCY = "n/a"
+"""Of `pm_qos_resume_latency_us`: no latency at all; "0" is no limit. Source: kernel Documentation/ABI/testing/sysfs-devices-power."""
 
 
 def latency_text(latency_us: int) -> str:

@@ -188,11 +188,6 @@ class Topology:
         return CPUSet(mask)
 
     @cached_property
-    def core_by_cpu(self) -> Mapping[CPUID, CoreID]:
-        """The core of each online CPU."""
-        return _by_cpu(self.cores)
-
-    @cached_property
     def socket_by_cpu(self) -> Mapping[CPUID, SocketID]:
         """The socket of each online CPU."""
         return _by_cpu(self.sockets)

@@ -107,12 +107,6 @@ class MemoryState:
         allocatable = self.machine.allocatable_of(resource)
         return {node: size - allocated.get((node, resource), 0) for node, size in allocatable.items()}
 
-    def has_room_for(self, blocks: Sequence[MemoryBlock]) -> bool:
-        """Whether all blocks fit beside the allocated ones."""
-        after = self.with_blocks((block, block.size_bytes) for block in blocks)
-        taken = sum(after.allocated.values()) - sum(self.allocated.values())
-        return taken == sum(block.size_bytes for block in blocks)
-
     def without_free(self) -> "MemoryState":
         """This state with nothing free on any node."""
         by_resource = self.machine.allocatable.items()

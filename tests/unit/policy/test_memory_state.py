@@ -114,12 +114,3 @@ def test_where_more_is_allocated_than_there_is_any_more_nothing_further_is_taken
     state = MemoryState(shrunk, before.allocated, before.assignments, before.group)
     after = state.with_blocks([(block(0b11, 5), 5)])
     assert after.free("memory") == {0: -4, 1: 5}
-
-
-def test_room_is_counted_over_all_nodes_and_blocks_together():
-    held = memory_state(TWO, [[block(0b1, 6)]])
-    assert held.has_room_for([block(0b1, 4), block(0b10, 10)])
-    assert held.has_room_for([block(0b11, 14)])
-    assert not held.has_room_for([block(0b1, 4), block(0b11, 11)])
-    assert not held.has_room_for([block(0b1, 5)])
-    assert held.has_room_for([])

@@ -63,7 +63,8 @@ OTHERS = {
 
 
 def rows(topology: Topology) -> list[list[int]]:
-    of = (topology.core_by_cpu, topology.socket_by_cpu, topology.node_by_cpu, topology.cache_by_cpu)
+    core_by_cpu = {cpu: core for core, cpus in topology.cores for cpu in cpus}
+    of = (core_by_cpu, topology.socket_by_cpu, topology.node_by_cpu, topology.cache_by_cpu)
     return [[cpu, *(group[cpu] for group in of)] for cpu in topology.online]
 
 
