@@ -11,8 +11,6 @@ from typing import Any, TypeVar
 
 from nri_plugin.checkpoint.kubelet_files import (
     Record,
-    StoredMemory,
-    StoredNode,
     UnreadableError,
     checksum,
     cpu_state_refusal,
@@ -127,13 +125,14 @@ def _cpu_refusal(node: Node, record: Record) -> str:
 
 def _memory_refusal(node: Node, record: Record) -> str:
     machine = memory_machine(node.topology, node.options.reserved_memory)
-    stored, blocks = _stored_nodes(record), memory_in(record)
+    stored = record.get("machineState") or {}
+    blocks = memory_in(record)
     refusal = memory_state_refusal(stored, _nested(_of_containers(blocks)), machine, _of_pods(blocks))
     changed = [
-        f"NUMA node {number} had {memory.total} bytes of {name} and has {now}"
-        for number, one in sorted(stored.items())
-        for name, memory in one.memory.items()
-        if (now := machine.total.get(name, {}).get(number, 0)) != memory.total
+        f"NUMA node {number} had {amounts.get('total', 0)} bytes of {name} and has {now}"
+        for number, one in sorted(stored.items(), key=lambda entry: int(entry[0]))
+        for name, amounts in one["memoryMap"].items()
+        if (now := machine.total.get(name, {}).get(int(number), 0)) != amounts.get("total", 0)
     ]
     return "; ".join([refusal, *changed]) if refusal else ""
 
@@ -199,14 +198,13 @@ def memory_file(node: Node, state: State) -> bytes:
     """`memory_manager_state` with our allocations: version 2, that of PodLevelResourceManagers, where needed, else 1."""
     machine = memory_machine(node.topology, node.options.reserved_memory)
     counted = _counted(state)
-    stored = machine_state(machine, list(counted.values()))
     blocks = {
         key: list(map(_block, value))
         for key, value in (_of_containers(counted) | parts_of_pods(state)).items()
     }
     record: dict[str, Any] = {
         "policyName": "Static",
-        "machineState": {str(number): _stored(stored[number]) for number in sorted(stored, key=str)},
+        "machineState": machine_state(machine, list(counted.values())),
     }
     if blocks:
         record["entries"] = _nested(blocks)
@@ -259,39 +257,3 @@ def _nested(by_key: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 def _block(block: MemoryBlock) -> dict[str, Any]:
     return {"numaAffinity": list(block.nodes), "type": block.resource, "size": block.size_bytes}
-
-
-def _stored_nodes(record: Record) -> dict[int, StoredNode]:
-    return {
-        int(number): StoredNode(
-            one.get("numberOfAssignments", 0),
-            sum(1 << cell for cell in one["cells"]),
-            {
-                name: StoredMemory(
-                    *(
-                        amounts.get(key, 0)
-                        for key in ("total", "systemReserved", "allocatable", "reserved", "free")
-                    )
-                )
-                for name, amounts in one["memoryMap"].items()
-            },
-        )
-        for number, one in (record.get("machineState") or {}).items()
-    }
-
-
-def _stored(node: StoredNode) -> dict[str, Any]:
-    return {
-        "numberOfAssignments": node.assignments,
-        "memoryMap": {
-            name: {
-                "total": memory.total,
-                "systemReserved": memory.system_reserved,
-                "allocatable": memory.allocatable,
-                "reserved": memory.reserved,
-                "free": memory.free,
-            }
-            for name, memory in sorted(node.memory.items())
-        },
-        "cells": list(bits.iterate(node.group)),
-    }

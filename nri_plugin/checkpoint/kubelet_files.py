@@ -80,34 +80,12 @@ def cpu_state_refusal(
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredMemory:
-    """One resource of a NUMA node as a kubelet stored it, in bytes."""
-
-    total: int
-    system_reserved: int
-    allocatable: int
-    reserved: int
-    free: int
-
-
-@dataclass(frozen=True, slots=True)
-class StoredNode:
-    """A NUMA node as a kubelet stored it.
-
-    Attributes:
-        assignments: how many blocks count on it.
-        group: mask of the nodes it serves together with, itself included.
-        memory: by resource.
-    """
-
-    assignments: int
-    group: int
-    memory: Mapping[str, StoredMemory]
+StoredMachine = Mapping[str, Mapping[str, Any]]
+"""The `machineState` of a file: by NUMA node how many blocks count on it, its group of nodes, and bytes by resource."""
 
 
 def memory_state_refusal(
-    stored: Mapping[int, StoredNode],
+    stored: StoredMachine,
     assignments: MemoryAssignments,
     machine: MemoryMachine,
     pods: Mapping[str, Sequence[MemoryBlock]] = NO_PODS,
@@ -149,67 +127,61 @@ def order_dependent_nodes(assignments: MemoryAssignments) -> Mapping[int, Sequen
     return {node: sorted(several) for node, several in sorted(masks.items()) if len(several) > 1}
 
 
-def _unknown_blocks(stored: Mapping[int, StoredNode], assignments: MemoryAssignments) -> Iterator[str]:
+def _unknown_blocks(stored: StoredMachine, assignments: MemoryAssignments) -> Iterator[str]:
     for pod, by_name in assignments.items():
         for name, blocks in by_name.items():
             for block in blocks:
                 for node in bits.iterate(block.nodes.mask):
                     where = f"(pod: {pod}, container: {name}) the memory assignment uses"
-                    if node not in stored:
+                    if str(node) not in stored:
                         yield f"{where} the NUMA that does not exist"
-                    elif block.resource not in stored[node].memory:
+                    elif block.resource not in stored[str(node)]["memoryMap"]:
                         yield f"{where} memory resource that does not exist"
 
 
-def machine_state(
-    machine: MemoryMachine, containers: Sequence[Sequence[MemoryBlock]]
-) -> Mapping[int, StoredNode]:
-    """The machine as it would be stored with these blocks."""
+def machine_state(machine: MemoryMachine, containers: Sequence[Sequence[MemoryBlock]]) -> StoredMachine:
+    """The machine as a kubelet would store it with these blocks."""
     state = memory_state(machine, containers)
     free = {name: state.free(name) for name in machine.total}
     return {
-        node: StoredNode(
-            state.assignments[node],
-            state.group[node],
-            {
-                name: StoredMemory(
-                    machine.total[name][node],
-                    machine.reserved[name][node],
-                    machine.allocatable[name][node],
-                    state.allocated.get((node, name), 0),
-                    free[name][node],
-                )
-                for name in machine.total
+        str(node): {
+            "numberOfAssignments": state.assignments[node],
+            "memoryMap": {
+                name: {
+                    "total": machine.total[name][node],
+                    "systemReserved": machine.reserved[name][node],
+                    "allocatable": machine.allocatable[name][node],
+                    "reserved": state.allocated.get((node, name), 0),
+                    "free": free[name][node],
+                }
+                for name in sorted(machine.total)
             },
-        )
-        for node in machine.nodes
+            "cells": list(bits.iterate(state.group[node])),
+        }
+        for node in sorted(machine.nodes, key=str)
     }
 
 
-def _comparable(nodes: Mapping[int, StoredNode]) -> object:
+def _comparable(stored: StoredMachine) -> object:
     """A value that is equal for two machine states that the kubelet considers equal."""
     return {
         node: (
-            stored.assignments,
-            stored.group,
+            one.get("numberOfAssignments", 0),
+            set(one["cells"]),
             {
-                name: (memory.total, memory.system_reserved, memory.allocatable)
-                + _sums(nodes, stored.group, name)
-                for name, memory in stored.memory.items()
+                name: [amounts.get(key, 0) for key in ("total", "systemReserved", "allocatable")]
+                + [_sum(stored, one["cells"], name, key) for key in ("reserved", "free")]
+                for name, amounts in one["memoryMap"].items()
             },
         )
-        for node, stored in nodes.items()
+        for node, one in stored.items()
     }
 
 
-def _sums(nodes: Mapping[int, StoredNode], group: int, name: str) -> tuple[int, int]:
-    """Allocated and free bytes of a resource over the nodes of a group."""
-    rows = [
-        memory
-        for node in bits.iterate(group)
-        if node in nodes and (memory := nodes[node].memory.get(name)) is not None
-    ]
-    return sum(row.reserved for row in rows), sum(row.free for row in rows)
+def _sum(stored: StoredMachine, cells: Iterable[int], name: str, key: str) -> int:
+    """An amount of a resource over the nodes of a group."""
+    maps = [stored[str(cell)]["memoryMap"] for cell in cells if str(cell) in stored]
+    return sum(amounts[name].get(key, 0) for amounts in maps if name in amounts)
 
 
 Record = Mapping[str, Any]

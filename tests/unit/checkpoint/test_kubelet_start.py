@@ -5,8 +5,6 @@ from dataclasses import replace
 import pytest
 
 from nri_plugin.checkpoint.kubelet_files import (
-    StoredMemory,
-    StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
     order_dependent_nodes,
@@ -50,19 +48,22 @@ def test_a_stored_cpu_state_is_judged_as_by_the_kubelet(default, assigned, stric
 
 GIB = 1 << 30
 TWO = memory_machine(machine(2, 1, memory_bytes={0: 4 * GIB, 1: 4 * GIB}))
-EMPTY = {
-    node: StoredNode(0, 1 << node, {"memory": StoredMemory(4 * GIB, 0, 4 * GIB, 0, 4 * GIB)})
-    for node in (0, 1)
-}
+
+
+def stored(count, cells, used, free):
+    """A NUMA node of 4 GiB as a kubelet stores it; used and free in GiB."""
+    amounts = {"total": 4 * GIB, "systemReserved": 0, "allocatable": 4 * GIB}
+    amounts |= {"reserved": used * GIB, "free": free * GIB}
+    return {"numberOfAssignments": count, "memoryMap": {"memory": amounts}, "cells": cells}
+
+
+EMPTY = {str(node): stored(0, [node], 0, 4) for node in (0, 1)}
 BLOCK = MemoryBlock(NodeMask(0b11), "memory", 6 * GIB)
 
 
 def grouped(first, second):
     """Both nodes in one group; (promised, free) in GiB of each."""
-    return {
-        node: StoredNode(1, 0b11, {"memory": StoredMemory(4 * GIB, 0, 4 * GIB, used * GIB, free * GIB)})
-        for node, (used, free) in enumerate((first, second))
-    }
+    return {str(node): stored(1, [0, 1], used, free) for node, (used, free) in enumerate((first, second))}
 
 
 def test_a_machine_without_promises_is_accepted():
@@ -83,7 +84,7 @@ def test_amounts_are_compared_over_the_nodes_of_a_group():
     [
         ({}, {"p": {"c": [BLOCK]}}, "machine state can not be empty when it has memory assignments"),
         (
-            {0: EMPTY[0]},
+            {"0": EMPTY["0"]},
             {"p": {"c": [BLOCK]}},
             "(pod: p, container: c) the memory assignment uses the NUMA that does not exist",
         ),
@@ -92,14 +93,14 @@ def test_amounts_are_compared_over_the_nodes_of_a_group():
             {"p": {"c": [replace(BLOCK, resource="hugepages-1Gi")]}},
             "(pod: p, container: c) the memory assignment uses memory resource that does not exist",
         ),
-        ({0: EMPTY[0]}, {}, "the expected machine state is different from the real one"),
+        ({"0": EMPTY["0"]}, {}, "the expected machine state is different from the real one"),
         (
-            {**EMPTY, 1: replace(EMPTY[1], assignments=1)},
+            {**EMPTY, "1": {**EMPTY["1"], "numberOfAssignments": 1}},
             {},
             "the expected machine state is different from the real one",
         ),
         (
-            {**EMPTY, 1: replace(EMPTY[1], group=0b111)},
+            {**EMPTY, "1": {**EMPTY["1"], "cells": [0, 1, 2]}},
             {},
             "the expected machine state is different from the real one",
         ),

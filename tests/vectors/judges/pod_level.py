@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import (
-    StoredMemory,
-    StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
     parse,
@@ -374,20 +372,9 @@ def _held(by_key: Mapping[str, tuple[MemoryBlock, ...]]) -> dict[str, set[Memory
 
 def _memory_refusal(manager: PodMemoryManager, record: Case) -> str:
     """What a fresh Memory Manager of the kubelet says of the machine in its file."""
-    stored = {
-        int(node): StoredNode(
-            shown["numberOfAssignments"],
-            NodeMask.from_ids(shown["cells"]).mask,
-            {
-                name: StoredMemory(
-                    *(amounts[key] for key in ("total", "systemReserved", "allocatable", "reserved", "free"))
-                )
-                for name, amounts in shown["memoryMap"].items()
-            },
-        )
-        for node, shown in record["machineState"].items()
-    }
-    return memory_state_refusal(stored, _nested(manager.blocks), manager.machine, manager.pod_blocks)
+    return memory_state_refusal(
+        record["machineState"], _nested(manager.blocks), manager.machine, manager.pod_blocks
+    )
 
 
 def _nested(by_owner: Mapping[tuple[str, str], Any]) -> dict[str, dict[str, Any]]:

@@ -1,17 +1,16 @@
 """What a restart makes of the state that a recorded sequence ends with: the kubelet's, and ours."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import (
-    StoredMemory,
-    StoredNode,
     cpu_state_refusal,
     memory_state_refusal,
 )
 from nri_plugin.core.synchronize import synchronize
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
-from nri_plugin.model.sets import CPUSet, NodeMask
+from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
@@ -71,17 +70,26 @@ def memory_refusal(manager: MemoryManager, case: Case) -> str:
     """What a fresh static Memory Manager of the kubelet says of the recorded state; empty when it starts."""
     last = case["expect"]["steps"][-1]["machine"] if case["expect"]["steps"] else manager.shown()
     stored = {
-        int(node): StoredNode(
-            shown["assignments"],
-            NodeMask.from_ids(shown["group"]).mask,
-            {name: StoredMemory(**amounts) for name, amounts in shown["memory"].items()},
-        )
+        str(node): stored_node(shown, shown["group"])
         for node, shown in _whole(case["expect"]["initial"], last).items()
     }
     assignments: dict[str, dict[str, object]] = {}
     for (uid, name), blocks in manager.blocks.items():
         assignments.setdefault(uid, {})[name] = blocks
     return memory_state_refusal(stored, assignments, manager.machine)  # type: ignore[arg-type]
+
+
+def stored_node(shown: Case, group: Iterable[int]) -> Mapping[str, Any]:
+    """A NUMA node of a recorded state as a kubelet's file has it."""
+    spelled = {"system_reserved": "systemReserved"}
+    return {
+        "numberOfAssignments": shown["assignments"],
+        "memoryMap": {
+            name: {spelled.get(key, key): size for key, size in amounts.items()}
+            for name, amounts in shown["memory"].items()
+        },
+        "cells": list(group),
+    }
 
 
 def _whole(initial: Case, last: Case) -> Case:

@@ -4,8 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nri_plugin.checkpoint.kubelet_files import (
-    StoredMemory,
-    StoredNode,
+    StoredMachine,
     cpu_state_refusal,
     memory_state_refusal,
 )
@@ -16,6 +15,7 @@ from nri_plugin.policy.cpu_policy import take_cpus
 from tests.vectors.judges.managers import options_of, reserved_of
 from tests.vectors.judges.memory import machine_of
 from tests.vectors.judges.packed import tables_of
+from tests.vectors.judges.restarting import stored_node
 from tests.vectors.judges.verdict import Case, Document, Judged, compare
 
 POD_LEVEL = "PodLevelResourceManagers"
@@ -74,15 +74,8 @@ def judge_memory_start(case: Case) -> Judged:
     return compare(case["id"], ours, (case.get("error") or "").removeprefix("[memorymanager] "))
 
 
-def _stored(state: Case) -> dict[int, StoredNode]:
-    return {
-        int(node): StoredNode(
-            shown["assignments"],
-            NodeMask.from_ids(shown["cells"]).mask,
-            {name: StoredMemory(**amounts) for name, amounts in shown["memory"].items()},
-        )
-        for node, shown in (state.get("machine") or {}).items()
-    }
+def _stored(state: Case) -> StoredMachine:
+    return {node: stored_node(shown, shown["cells"]) for node, shown in (state.get("machine") or {}).items()}
 
 
 def blocks(state: Case) -> dict[str, dict[str, tuple[MemoryBlock, ...]]]:
