@@ -140,7 +140,7 @@ def command(
         simulations = _with_orders(simulations, machine, plan, choices, seeds, own)
     comparison = compare(*simulations) if len(simulations) == 2 else None
     if html is not None:
-        _write_report(html, as_dict(simulations, comparison))
+        _write_report(html, machine, simulations, comparison)
     if output_format == "json":
         echo(json.dumps(as_dict(simulations, comparison)))
     else:
@@ -229,10 +229,15 @@ def _with_orders(
     return found
 
 
-def _write_report(path: str, result: Mapping[str, Any]) -> None:
+def _write_report(
+    path: str,
+    machine: SourcedMachine,
+    simulations: Sequence[Simulation],
+    comparison: SimulationComparison | None,
+) -> None:
     from nri_plugin.cli.simulate.report import render
 
-    page = render(result["simulations"], result["comparison"])
+    page = render(machine, simulations, comparison)
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)

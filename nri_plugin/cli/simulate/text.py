@@ -23,6 +23,7 @@ from nri_plugin.simulator.simulate.simulation import (
 )
 
 LETTERS = ("A", "B")
+FOLDABLE = ("CONTAINER", "CPUS", "CACHE", "ALIGNED", "DEVICES")
 OF_OPTION = "(--shape)"
 ROWS = 20
 """The most shapes and refusals that are shown; `-o json` has all."""
@@ -34,7 +35,7 @@ def simulation_text(one: Simulation, width: int) -> str:
     """One simulation: placements, refusals and capacity first."""
     sections = [
         head(one, width),
-        _placements(one, width),
+        _telling(placement_rows(one), width, FOLDABLE) or ["no container runs"],
         _refusals(one, width),
         _capacity(one.capacity, width),
         _machine(one, width),
@@ -95,19 +96,31 @@ def _cpu_counts(one: Simulation) -> str:
     return f"{total.exclusive_cpus} exclusive, {total.available_cpus} available, {pool}"
 
 
-def _placements(one: Simulation, width: int) -> list[str]:
-    rows = list(_rows(one))
-    if not rows:
-        return ["no container runs"]
+def placement_rows(one: Simulation) -> list[list[str]]:
+    """The containers that run, pods that own CPUs, and CPUs that ended containers keep; the first row are the heads."""
     heads = ["CONTAINER", "CPUS", "NUMA", "CACHE", "MEMS", "ALIGNED", "DEVICES"]
-    return _telling([heads, *rows], width, {"CONTAINER", "CPUS", "CACHE", "ALIGNED", "DEVICES"})
+    return without_empty_columns([heads, *_rows(one)])
+
+
+def without_empty_columns(rows: list[list[str]]) -> list[list[str]]:
+    """Rows below a row of heads; none where there is only that."""
+    kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
+    return [[row[column] for column in kept] for row in rows] if kept else []
 
 
 def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) -> list[str]:
-    """A table without its empty columns."""
-    kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
-    cells = [[row[column] for column in kept] for row in rows]
-    return table(cells, width, {number for number, head in enumerate(cells[0]) if head in foldable})
+    """A table whose columns with these heads may be folded."""
+    return table(rows, width, {at for at, head in enumerate(rows[0]) if head in foldable}) if rows else []
+
+
+def kept_by_ended(one: Simulation) -> dict[str, CPUSet]:
+    """The CPUs of containers that have ended, such as init containers, by key."""
+    runs = {row.key for row in one.containers}
+    kept = [owner for owner in one.owners if owner.container and owner.container not in runs]
+    return {
+        key: CPUSet.from_ids(owner.cpu for owner in kept if owner.container == key)
+        for key in dict.fromkeys(owner.container for owner in kept)
+    }
 
 
 def _rows(one: Simulation) -> Iterator[list[str]]:
@@ -116,10 +129,7 @@ def _rows(one: Simulation) -> Iterator[list[str]]:
         if (pod := blocks.pop(f"{row.namespace}/{row.pod}", None)) is not None:
             yield _pod_row(one, pod)
         yield _row(one, row, row.key)
-    runs = {row.key for row in one.containers}
-    kept = [owner for owner in one.owners if owner.container and owner.container not in runs]
-    for key in dict.fromkeys(owner.container for owner in kept):
-        cpus = CPUSet.from_ids(owner.cpu for owner in kept if owner.container == key)
+    for key, cpus in kept_by_ended(one).items():
         yield _held_row(one, f"{key} (ended)", cpus)
     shared = [row for row in one.containers if not (row.exclusive or row.mems or row.is_pod_shared)]
     made = {step.target: step.workload or step.shape for step in one.steps if step.shape}
@@ -189,7 +199,7 @@ def _refusals(one: Simulation, width: int) -> list[str]:
     lines: list[str] = []
     rows = _merged(one.refused)
     for row in rows[:ROWS]:
-        who = _who(row)
+        who = who_was_refused(row)
         more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
         count = f"{count_of(len(who), 'pod')} refused," if row.of_pods else f"{len(who)} x"
         unfit = f"; container {row.container} of the pod does not fit" if row.container else ""
@@ -221,7 +231,7 @@ def _merged(rows: Sequence[RefusedRow]) -> list[RefusedRow]:
     return sorted(merged, key=lambda row: -len(row.containers))
 
 
-def _who(row: RefusedRow) -> list[str]:
+def who_was_refused(row: RefusedRow) -> list[str]:
     """The refused containers; the pods where whole pods were refused."""
     if not row.of_pods:
         return list(row.containers)
@@ -239,21 +249,27 @@ def _capacity(rooms: Sequence[ShapeCapacity], width: int) -> list[str]:
     most = sorted(rooms, key=lambda room: (bool(room.example), -room.pods))[:ROWS]
     hidden = len(rooms) - len(most)
     rooms = [room for room in rooms if room in most]
-    heads = ("HOW MANY MORE FIT", "ASKED", "MORE", "ON EMPTY", "ENDED BY")
-    rows = [
-        (
-            room.example or OF_OPTION,
-            str(room.pods),
-            _count(room, room.fits),
-            _count(room, room.fits_empty),
-            room.refusal.reason if room.refusal else "",
-        )
-        for room in rooms
-    ]
-    first, *others = folded_rows([heads, *rows], width, {0})
+    first, *others = folded_rows(capacity_rows(rooms), width, {0})
     asked = (folded(f"  {room.text}", width, 4) for room in rooms)
     lines = [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
     return [*lines, *([f"and {hidden} more shapes: see -o json"] if hidden else [])]
+
+
+def capacity_rows(rooms: Sequence[ShapeCapacity]) -> list[tuple[str, ...]]:
+    """How many more pods of each shape fit, below a row of heads."""
+    return [
+        ("HOW MANY MORE FIT", "ASKED", "MORE", "ON EMPTY", "ENDED BY"),
+        *(
+            (
+                room.example or OF_OPTION,
+                str(room.pods),
+                _count(room, room.fits),
+                _count(room, room.fits_empty),
+                room.refusal.reason if room.refusal else "",
+            )
+            for room in rooms
+        ),
+    ]
 
 
 def _count(room: ShapeCapacity, count: int | None) -> str:
@@ -266,14 +282,27 @@ def _count(room: ShapeCapacity, count: int | None) -> str:
 
 def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
     """The spread of figures over other orders of the pods."""
+    rows = order_rows(one, which)
+    return table(rows, width, {0}) if rows else []
+
+
+def order_rows(one: Simulation, which: str = "") -> list[tuple[str, ...]]:
+    """The figures over other orders of the pods below a row of heads; none where there are no other orders."""
     if not one.orders[1:]:
         return []
     head = (f"{len(one.orders) - 1} SHUFFLES{which}", "THIS ORDER", "LEAST", "MIDDLE", "MOST")
-    rows = [(name, *(f"{value:.0f}" for value in figures)) for name, *figures in spread(one.orders)]
-    return table([head, *rows], width, {0})
+    return [head, *((name, *(f"{value:.0f}" for value in figures)) for name, *figures in spread(one.orders))]
 
 
 def _machine(one: Simulation, width: int) -> list[str]:
+    lines = _telling(node_rows(one), width)
+    broken = [row for row in one.caches if row.fragmentation]
+    if broken and one.machine.caches_known:
+        lines += folded("fragmentation of uncore caches, by core: " + _by_cache(broken), width, 2)
+    return lines
+
+
+def node_rows(one: Simulation) -> list[list[str]]:
     """The CPUs and memory left on each NUMA node, and its fragmentation; a node of one cache has none."""
     groups = "CACHES: WHOLE" if one.machine.caches_known else "SOCKETS: WHOLE"
     heads = ["NUMA", "CPUS", "AVAILABLE", "BROKEN UP", groups, "IN PART", "TAKEN", "MEMORY LEFT"]
@@ -293,11 +322,7 @@ def _machine(one: Simulation, width: int) -> list[str]:
             ]
         )
     ids = [node.id for node in one.numa_nodes]
-    lines = _telling([heads, *_grouped(ids, rows)], width)
-    broken = [row for row in one.caches if row.fragmentation]
-    if broken and one.machine.caches_known:
-        lines += folded("fragmentation of uncore caches, by core: " + _by_cache(broken), width, 2)
-    return lines
+    return without_empty_columns([heads, *_grouped(ids, rows)])
 
 
 def _by_cache(broken: Iterable[FragmentationRow]) -> str:
@@ -336,7 +361,7 @@ def comparison_text(both: Sequence[Simulation], comparison: SimulationComparison
     sections = [
         _heads(first, second, width),
         _differences(comparison, width),
-        _sum_table(comparison, width),
+        table(sum_rows(comparison), width, {0}),
         *(_orders(one, width, f" with {letter}") for one, letter in zip(both, LETTERS, strict=True)),
         *(_refusals_of(one, letter, width) for one, letter in zip(both, LETTERS, strict=True)),
         list(dict.fromkeys([*_problems(first, width), *_problems(second, width)])),
@@ -365,15 +390,21 @@ def _differences(comparison: SimulationComparison, width: int) -> list[str]:
     )
     if not comparison.containers:
         return [*said, "", f"all {comparison.alike} containers get the same"]
-    heads = ("CONTAINER", "DIFFERS IN", *LETTERS)
-    rows = [(one.key, one.what, one.before, one.after) for one in comparison.containers]
+    rows = difference_rows(comparison)
     alike = f"{comparison.alike} other containers get the same"
-    return [*said, "", *table([heads, *rows], width, {0, 2, 3}), alike]
+    return [*said, "", *table(rows, width, {0, 2, 3}), alike]
 
 
-def _sum_table(comparison: SimulationComparison, width: int) -> list[str]:
+def difference_rows(comparison: SimulationComparison) -> list[tuple[str, ...]]:
+    """The containers with different results, below a row of heads."""
+    rows = [(one.key, one.what, one.before, one.after) for one in comparison.containers]
+    return [("CONTAINER", "DIFFERS IN", *LETTERS), *rows]
+
+
+def sum_rows(comparison: SimulationComparison) -> list[tuple[str, ...]]:
+    """The sums of both simulations, below a row of heads."""
     rows = [(one.name, *_figures(one), ("", *LETTERS)[one.better]) for one in comparison.sums]
-    return table([("SUM", *LETTERS, "BETTER"), *rows], width, {0})
+    return [("SUM", *LETTERS, "BETTER"), *rows]
 
 
 def _refusals_of(one: Simulation, letter: str, width: int) -> list[str]:

@@ -17,7 +17,6 @@ from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.output import count_of, memory_text
 from nri_plugin.cli.state.rows import is_over, kept_by_ended
-from nri_plugin.cli.topology.palette import ISOLATED, OFFLINE, RESERVED, SHARED, Paint, paint_of
 from nri_plugin.host.sysfs_parts import read_pci
 from nri_plugin.model import bits
 from nri_plugin.model.errors import CheckpointError, ConfigError
@@ -213,8 +212,68 @@ def _pci(machine: SourcedMachine) -> Mapping[str, Any]:
     return dumped if isinstance(dumped, Mapping) else {}
 
 
+LETTERS = (
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+    "αβγδεζηθκλμξπρστφχψωΓΔΘΛΞΠΣΦΨΩБДЖЗИЛЦЧШЩЫЭЮЯбджзилцчшщыэюя"
+)
+BEYOND = "*"
+"""The letter of all containers after the last letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paint:
+    """How an owner is drawn: the letter alone identifies it.
+
+    Attributes:
+        letter: one character.
+        fill: the background colour, `#rrggbb`; empty for the background of the page.
+        ink: a text colour with enough contrast on `fill`; empty for the ordinary one.
+        ansi: both colours for a terminal, as the parameters of an escape sequence.
+    """
+
+    letter: str
+    fill: str = ""
+    ink: str = ""
+    ansi: str = ""
+
+
+SHARED = Paint("·", ansi="2")
+_BLACK, _WHITE = ("#000000", 16), ("#ffffff", 231)
+_COLOURS = (
+    (26, "#005fd7", _WHITE),
+    (208, "#ff8700", _BLACK),
+    (28, "#008700", _WHITE),
+    (169, "#d75faf", _BLACK),
+    (38, "#00afd7", _BLACK),
+    (160, "#d70000", _WHITE),
+    (220, "#ffd700", _BLACK),
+    (91, "#8700af", _WHITE),
+    (112, "#87d700", _BLACK),
+    (94, "#875f00", _WHITE),
+    (30, "#008787", _BLACK),
+    (218, "#ffafd7", _BLACK),
+    (111, "#87afff", _BLACK),
+    (60, "#5f5f87", _WHITE),
+    (210, "#ff8787", _BLACK),
+    (122, "#87ffd7", _BLACK),
+)
+"""Of containers, over and over: xterm's number, the same as `#rrggbb`, and the ink that is legible on it."""
+
+
+def paint_of(place: int) -> Paint:
+    """The paint of the container at this place, counted from 0."""
+    number, fill, (ink, ink_number) = _COLOURS[place % len(_COLOURS)]
+    letter = LETTERS[place] if place < len(LETTERS) else BEYOND
+    return Paint(letter, fill, ink, f"1;38;5;{ink_number};48;5;{number}")
+
+
 Kind = Literal["exclusive", "shared", "reserved", "isolated", "offline"]
-_PAINTS = {"shared": SHARED, "reserved": RESERVED, "isolated": ISOLATED, "offline": OFFLINE}
+_PAINTS = {
+    "shared": SHARED,
+    "reserved": Paint("="),
+    "isolated": Paint(":"),
+    "offline": Paint("-", ansi="2"),
+}
 
 
 @dataclass(frozen=True, slots=True)

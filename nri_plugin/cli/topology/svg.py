@@ -15,6 +15,7 @@ from nri_plugin.cli.topology.machine_view import (
     CachePart,
     CPUOwner,
     NodePart,
+    Paint,
     View,
     machine_parts,
     members,
@@ -24,24 +25,14 @@ from nri_plugin.cli.topology.machine_view import (
     resources_by_node,
     summary,
 )
-from nri_plugin.cli.topology.palette import UNKNOWN, Paint, Scale, ink_on, scale_of
 from nri_plugin.model import bits
 from nri_plugin.model.topology import NUMANode, Topology
 
-PATTERNS = (
-    '<defs><pattern id="reserved" width="8" height="8" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
-    '<rect class="plain" width="8" height="8"/><line class="hatch" x1="0" y1="0" x2="0" y2="8"/></pattern>'
-    '<pattern id="isolated" width="6" height="6" patternUnits="userSpaceOnUse">'
-    '<rect class="plain" width="6" height="6"/><circle class="dot" cx="3" cy="3" r="1.1"/></pattern></defs>'
-)
 
-
-def style_sheet(owners: Sequence[CPUOwner], paints: Sequence[Paint]) -> str:
+def style_sheet(owners: Sequence[CPUOwner]) -> str:
     """The style sheet; it also highlights the CPUs of the owner under the pointer, without a script."""
     lines = [resources.files(__package__).joinpath("svg.css").read_text("utf-8").rstrip()]
-    for at, (owner, paint) in enumerate(zip(owners, paints, strict=True)):
-        if paint.fill:
-            lines.append(f".k{at}{{fill:{paint.fill}}}.i{at}{{fill:{paint.ink}}}")
+    for at, owner in enumerate(owners):
         if owner.cpus:
             lines.append(f"svg:has(.o{at}:hover) .cpu:not(.o{at}){{opacity:.25}}")
     return "<style>" + "\n".join(lines) + "</style>"
@@ -173,6 +164,8 @@ def describe_node(node: NUMANode) -> str:
         "memory unknown" if node.memory_bytes is None else f"{memory_text(node.memory_bytes)} memory"
     )
     parts += [f"{pages} huge pages of {memory_text(size << 10)}" for size, pages in node.hugepages if pages]
+    if node.distances is not None:
+        parts.append("distances " + " ".join(map(str, node.distances)))
     return "\n".join(parts)
 
 
@@ -191,11 +184,6 @@ MANY = 12
 """The most containers that the legend lists in one column."""
 BARE_WIDTH = 150
 """Width of the content of a node without CPUs."""
-_MARKED = {
-    "reserved": 'fill="url(#reserved)"',
-    "isolated": 'fill="url(#isolated)"',
-    "offline": 'class="offline"',
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +212,13 @@ def draw_svg(view: View) -> str:
     artist = _artist(view)
     machine = _machine(artist)
     width = min(max(machine.width, NARROWEST), WIDEST)
-    page = stacked([_head(view, width), machine, *_below(artist, width)], 1.2 * MARGIN)
+    page = stacked([_head(view, width), machine, *_legend(artist, width)], 1.2 * MARGIN)
     full = (max(page.width, width) + 2 * MARGIN, page.height + 2 * MARGIN)
     size = f'width="{number(full[0])}" height="{number(full[1])}" viewBox="0 0 {number(full[0])} {number(full[1])}"'
     lines = chain(
         [f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'],
         [f"<title>{escape(view.machine.name)}</title><desc>{escape(summary(view.topology))}</desc>"],
-        [style_sheet(artist.owners, artist.paints), PATTERNS],
+        [style_sheet(artist.owners)],
         [rectangle(0, 0, *full, 'class="page"', 0)],
         page.draw(MARGIN, MARGIN),
         ["</svg>"],
@@ -354,9 +342,10 @@ def _whereabouts(artist: Artist, core: int, cache: CachePart) -> str:
 def _cpu(artist: Artist, cpu: int, where: str) -> SVGBox:
     owner = artist.owner_by_cpu.get(cpu)
     holder = "" if owner is None else f"\n{artist.owners[owner].label}"
-    look = _look(artist, owner) if where != "offline" else _MARKED["offline"]
+    look = _look(artist, owner) if where != "offline" else 'class="offline"'
     kind = "cpu" if owner is None else f"cpu o{owner}"
-    width, ink = artist.cell_width, _ink(artist, owner)
+    width = artist.cell_width
+    kind_of_text, ink = _ink(artist, owner)
 
     def draw(x: float, y: float) -> Iterable[str]:
         base = y + CELL_HEIGHT / 2 + 4
@@ -364,11 +353,11 @@ def _cpu(artist: Artist, cpu: int, where: str) -> SVGBox:
         parts = [rectangle(x, y, width, CELL_HEIGHT, look, 2)]
         if letter:
             parts += [
-                text(x + 4, base, str(cpu), ink, NUMBER),
-                text(x + width - 4, base, letter, f"{ink} letter", NUMBER + 1, "end"),
+                text(x + 4, base, str(cpu), kind_of_text, NUMBER, more=ink),
+                text(x + width - 4, base, letter, f"{kind_of_text} letter", NUMBER + 1, "end", ink),
             ]
         else:
-            parts.append(text(x + width / 2, base, str(cpu), ink, NUMBER, "middle"))
+            parts.append(text(x + width / 2, base, str(cpu), kind_of_text, NUMBER, "middle", ink))
         return group(kind, f"CPU {cpu}, {where}{holder}", parts)
 
     return SVGBox(width, CELL_HEIGHT, draw)
@@ -377,50 +366,41 @@ def _cpu(artist: Artist, cpu: int, where: str) -> SVGBox:
 def _look(artist: Artist, owner: int | None) -> str:
     if owner is None:
         return 'class="plain"'
-    if artist.paints[owner].fill:
-        return f'class="k{owner}"'
-    return _MARKED.get(artist.owners[owner].kind, 'class="plain"')
+    fill, kind = artist.paints[owner].fill, artist.owners[owner].kind
+    return f'fill="{fill}"' if fill else f'class="{"plain" if kind == "shared" else kind}"'
 
 
-def _ink(artist: Artist, owner: int | None) -> str:
-    return f"i{owner}" if owner is not None and artist.paints[owner].fill else "number"
+def _ink(artist: Artist, owner: int | None) -> tuple[str, str]:
+    """The class of a text on the colour of an owner, and its other attributes."""
+    ink = "" if owner is None else artist.paints[owner].ink
+    return ("ink", f' fill="{ink}"') if ink else ("number", "")
 
 
 def _swatch(artist: Artist, owner: int, hover: str) -> SVGBox:
-    look, letter, kind = _look(artist, owner), artist.paints[owner].letter, f"{_ink(artist, owner)} letter"
+    look, letter = _look(artist, owner), artist.paints[owner].letter
+    kind, ink = _ink(artist, owner)
 
     def draw(x: float, y: float) -> Iterable[str]:
         parts = [
             rectangle(x, y, SWATCH, SWATCH, look, 2),
-            text(x + SWATCH / 2, y + SWATCH - 4, letter, kind, LEGEND_SIZE, "middle"),
+            text(x + SWATCH / 2, y + SWATCH - 4, letter, f"{kind} letter", LEGEND_SIZE, "middle", ink),
         ]
         return group(f"o{owner}", hover, parts)
 
     return SVGBox(SWATCH, SWATCH, draw)
 
 
-def _below(artist: Artist, width: float) -> list[SVGBox]:
-    """The legend and the matrix of distances, side by side where they fit."""
-    distances = matrix(artist.topology)
-    if not artist.owners:
-        return [distances] if distances else []
-    if distances and width - distances.width - 3 * MARGIN >= NARROWEST / 2:
-        legend = _legend(artist, width - distances.width - 3 * MARGIN)
-        return [grid([legend, distances], 2, 3 * MARGIN)]
-    return [_legend(artist, width), *([distances] if distances else [])]
-
-
-def _legend(artist: Artist, width: float) -> SVGBox:
+def _legend(artist: Artist, width: float) -> list[SVGBox]:
     """Containers, many of them in columns, and below them the owners of the other CPUs."""
     containers: list[SVGBox] = []
     others: list[SVGBox] = []
     for at, owner in enumerate(artist.owners):
         (containers if owner.kind == "exclusive" else others).append(_entry(artist, at, width))
-    if not containers:
-        return stacked(others, 4)
-    widest = max(entry.width for entry in containers) + 2 * MARGIN
-    columns = max(int(width // widest), 1) if len(containers) > MANY else 1
-    return stacked([grid(containers, columns, 4), *others], 4)
+    columns = 1
+    if len(containers) > MANY:
+        columns = max(int(width // (max(entry.width for entry in containers) + 2 * MARGIN)), 1)
+    above = [grid(containers, columns, 4)] if containers else []
+    return [stacked([*above, *others], 4)] if artist.owners else []
 
 
 def _entry(artist: Artist, at: int, width: float) -> SVGBox:
@@ -437,68 +417,3 @@ def _entry(artist: Artist, at: int, width: float) -> SVGBox:
         return group(f"legend o{at}", "", swatch.draw(x, y), lines.draw(x + left, y + 2))
 
     return SVGBox(left + lines.width, max(SWATCH, lines.height + 2), draw)
-
-
-KEY_SIZE = 11
-"""Font size of the key of colours."""
-
-
-def matrix(topology: Topology) -> SVGBox | None:
-    """The matrix of distances with its heading and a key of colours; None where a machine has no distances."""
-    scale = scale_of(topology)
-    if scale is None:
-        return None
-    side = 34 if len(topology.nodes) <= 16 else 24 if len(topology.nodes) <= 40 else 11
-    title = "distances between NUMA nodes"
-    heading = SVGBox(
-        text_width(title, TITLE), TITLE, lambda x, y: [text(x, y + TITLE - 3, title, "label strong")]
-    )
-    key = [
-        _key_entry(scale.colour(value)[0], words)
-        for value, words in scale.key(lambda one: scale.colour(one)[0])
-    ]
-    return stacked([heading, _cells(topology, scale, side), grid(key, 6, 2 * GAP)], 2 * GAP)
-
-
-def _cells(topology: Topology, scale: Scale, side: float) -> SVGBox:
-    names = [str(node) for node in topology.node_ids]
-    size = 12 if side > 30 else 9 if side > 20 else 7
-    high = side if side <= 30 else 24
-    left, top = text_width(names[-1], size) + GAP, size + 4
-    every = 4 if side < 20 else 1  # crowded columns show every fourth number
-
-    def draw(x: float, y: float) -> Iterable[str]:
-        lines = [y + top + (row + 0.5) * high + size * 0.35 for row in range(len(names))]
-        for at in range(0, len(names), every):
-            yield text(x + left + (at + 0.5) * side, y + size, names[at], "muted", size, "middle")
-            yield text(x + left - GAP / 2, lines[at], names[at], "muted", size, "end")
-        for row, node in enumerate(topology.nodes):
-            for column, value in enumerate(node.distances or ()):
-                place = (x + left + column * side, y + top + row * high, side, high)
-                yield from _cell(
-                    scale, value, place, f"NUMA {node.id} to NUMA {names[column]}: {value}", size
-                )
-            if node.distances is None:
-                yield text(x + left + side / 2, lines[row], UNKNOWN, "muted", size)
-
-    return SVGBox(left + side * len(names), top + high * len(names), draw)
-
-
-def _cell(
-    scale: Scale, value: int, place: tuple[float, float, float, float], hover: str, size: float
-) -> Iterable[str]:
-    x, y, width, height = place
-    fill = scale.colour(value)[0]
-    parts = [rectangle(x + 0.5, y + 0.5, width - 1, height - 1, f'fill="{fill}"', 1)]
-    if width > 20:
-        middle = (x + width / 2, y + height / 2 + size * 0.35)
-        parts.append(text(*middle, str(value), "value", size, "middle", f' fill="{ink_on(fill)}"'))
-    return group("far", hover, parts)
-
-
-def _key_entry(fill: str, words: str) -> SVGBox:
-    def draw(x: float, y: float) -> Iterable[str]:
-        yield rectangle(x, y, 14, 12, f'fill="{fill}" class="key"', 1)
-        yield text(x + 19, y + KEY_SIZE - 1, words, "muted", KEY_SIZE)
-
-    return SVGBox(19 + text_width(words, KEY_SIZE), 14, draw)

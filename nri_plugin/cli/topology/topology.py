@@ -18,7 +18,7 @@ from nri_plugin.cli.topology.machine_view import (
     resource_lines,
     summary,
 )
-from nri_plugin.cli.topology.picture import draw, heat_map, in_encoding
+from nri_plugin.cli.topology.picture import NARROWEST, distance_lines, draw, in_encoding
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.simulator.machine.machine import shipped
 from nri_plugin.simulator.machine.source import (
@@ -104,16 +104,12 @@ def command(
 
 def as_text(view: View, width: int, *, colour: bool = False) -> str:
     """The machine in one line, the picture with its legend, the distances, the devices."""
-    parts = [
-        "\n".join(fold_words(summary(view.topology), width)),
-        draw(view.topology, view.owners, width=width, colour=colour, style=None),
-        heat_map(view.topology, max(width, 40), colour=colour),
-        *resource_lines(view.machine.description),
-        *pci_lines(view.machine),
-        view.source,
-    ]
-    parts[3:] = ["\n".join(fold_words(line, width, indent="  ")) for line in parts[3:]]
-    return "\n".join(part for part in parts if part)
+    lines = fold_words(summary(view.topology), width)
+    lines.append(draw(view.topology, view.owners, width=width, colour=colour))
+    lines += distance_lines(view.topology, max(width, NARROWEST))
+    for line in (*resource_lines(view.machine.description), *pci_lines(view.machine), view.source):
+        lines += fold_words(line, width, indent="  ")
+    return "\n".join(line for line in lines if line)
 
 
 def as_facts(view: View) -> dict[str, object]:

@@ -33,11 +33,11 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_root_is_shown_as_boxes_with_its_distances(root: Path) -> None:
+def test_a_root_is_shown_with_its_distances(root: Path) -> None:
     lines = run("--root", str(root)).output.splitlines()
     assert lines[0] == "2 sockets, 2 NUMA nodes, 2 uncore caches, 4 cores, 7 CPUs (SMT 1/2), 2Gi memory"
-    assert lines[1].startswith("┌ socket 0 ─")
-    assert lines[-4:] == ["offline 7", "distance   0   1", "NUMA 0    10· 21▒", "NUMA 1    21▒ 10·"]
+    assert lines[1] == "socket 0"
+    assert lines[-4:] == ["offline 7", "distance  0  1", "NUMA 0   10 21", "NUMA 1   21 10"]
 
 
 def test_json_has_the_facts(root: Path) -> None:
@@ -131,7 +131,7 @@ def placed(tmp_path: Path) -> list[str]:
 
 def test_containers_of_a_checkpoint_have_letters_and_the_legend_names_them(placed: list[str]) -> None:
     lines = run(*placed).output.splitlines()
-    assert any("│ =· ·A │" in line and "│ BB :· │" in line for line in lines)
+    assert {"    L3 0: =· ·A", "    L3 1: BB :·"} <= set(lines)
     legend = lines[lines.index("A gone/x: 5 (1 cpu), NUMA 0, memory anywhere") :]
     assert legend[1:5] == [
         "B shop/db/pg: 2,6 (2 cpus), NUMA 1, memory 1",

@@ -253,7 +253,7 @@ def test_the_block_of_a_pod_is_drawn_once_with_who_shares_in_it(tmp_path: Path) 
     told = run_demo("--scenario", str(tmp_path / "x.yaml")).stdout
     assert re.search(r"\+ a/train/mesh +2,34 +2 in pod +Guaranteed", told)
     assert re.search(r"\+ a/train/log +2,34 +2 in pod +Guaranteed", told)
-    assert "[=· AA BB ··]" in told
+    assert "L3 0: =· AA BB ··" in told
     assert "B a/train: 2,34 (2 cpus), pod shared pool, of the pod's CPUs 1-2,33-34: mesh," in told
     assert "· shared pool: 0,3-32,35-63 (60 cpus)" in told
 
