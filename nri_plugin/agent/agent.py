@@ -15,7 +15,8 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import or_
 from pathlib import Path
 
 from nri_plugin.agent.arguments import Arguments, parse
@@ -28,31 +29,19 @@ from nri_plugin.agent.startup import Reload, build_node
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
+from nri_plugin.core.engine import DECIDED
 from nri_plugin.host.runtime_lock import RuntimeLock
 from nri_plugin.model.errors import ConfigError, HostError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
-from nri_plugin.wire.nri.messages import EventMask
+from nri_plugin.wire.nri.events import EVENTS
 from nri_plugin.wire.nri.session import PluginSession
 
 SWITCH_INTERVAL_S = 0.0005
 """The longest time that another thread holds the interpreter while the runtime waits; the default is ten times that."""
 
-SUBSCRIPTION = (
-    EventMask.RUN_POD_SANDBOX
-    | EventMask.STOP_POD_SANDBOX
-    | EventMask.REMOVE_POD_SANDBOX
-    | EventMask.CREATE_CONTAINER
-    | EventMask.POST_CREATE_CONTAINER
-    | EventMask.START_CONTAINER
-    | EventMask.POST_START_CONTAINER
-    | EventMask.UPDATE_CONTAINER
-    | EventMask.POST_UPDATE_CONTAINER
-    | EventMask.STOP_CONTAINER
-    | EventMask.REMOVE_CONTAINER
-    | EventMask.UPDATE_POD_SANDBOX
-)
+SUBSCRIPTION = reduce(or_, (row.bit for kind, row in EVENTS.items() if kind in DECIDED))
 """The events that decisions need. Each further event would cost the node a round trip per container."""
 
 

@@ -18,7 +18,7 @@ from nri_plugin.host.cgroup_watch import IN_CREATE, IN_DELETE_SELF, IN_MOVE_SELF
 from nri_plugin.model.errors import HostError, LocalProtocolError, RemoteProtocolError
 from nri_plugin.process.logs import say
 from nri_plugin.wire.nri.events import NRIResponse, Request, SessionEvent
-from nri_plugin.wire.nri.session import AnswerProblemKind, PluginSession
+from nri_plugin.wire.nri.session import PluginSession
 
 READ_BYTES = 64 << 10
 """The size of one read. A socket buffer holds about 200 kB, but allocating that much takes longer than a second read."""
@@ -185,16 +185,11 @@ class RuntimeConnection:
             self._log_unsent(request, why)
             self.refuse(request, why)
             return
-        if problem is not None and problem.kind is AnswerProblemKind.PARTLY_HEEDED:
-            text, event = "the runtime drops part of the answer", name_of(request.event)
-            say(self._log, logging.WARNING, text, event=event, err=problem.text)
-        elif problem is not None:
-            self._log_unsent(request, problem.text)
+        self._log_unsent(request, problem)
 
     def refuse(self, request: Request, why: str) -> str:
         """Queue an error; return why that is impossible, empty when it was done."""
-        problem = self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
-        return problem.text if problem is not None else ""
+        return self.session.refuse(request.call, CODE_UNKNOWN, why, self._clock())
 
     def send(self) -> bool:
         """Send what is queued; return whether all of it was sent.

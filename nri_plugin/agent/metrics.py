@@ -37,6 +37,7 @@ from nri_plugin.agent.runtime_link import RuntimeLink
 from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.agent.untold import UntoldContainers
 from nri_plugin.core.drift import Cause
+from nri_plugin.core.engine import DECIDED
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.kernel_counters import ContainerFiles, CounterFiles
@@ -180,22 +181,7 @@ def _aligned_to_node(outcome: RequestOutcome, error: AdmissionRefusal | None) ->
 
 # The counters
 
-EVENTS = (
-    "Synchronize",
-    "RunPodSandbox",
-    "StopPodSandbox",
-    "RemovePodSandbox",
-    "CreateContainer",
-    "PostCreateContainer",
-    "StartContainer",
-    "PostStartContainer",
-    "UpdateContainer",
-    "PostUpdateContainer",
-    "StopContainer",
-    "RemoveContainer",
-    "UpdatePodSandbox",
-    "other",
-)
+EVENTS = (*(kind.__name__ for kind in nri.EVENTS if kind in DECIDED), "other")
 """Values of the label `event`: a closed set, also for events of a newer runtime."""
 
 RESULTS = ("answered", "refused", "failed")

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from nri_plugin.config.loading import Config
 from nri_plugin.core.decision import Decision
+from nri_plugin.core.engine import DECIDED
 from nri_plugin.host.mounts import is_in_memory
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.options import Node
@@ -31,7 +32,7 @@ from nri_plugin.recording.file import (
     node_line,
     outcome_of,
 )
-from nri_plugin.recording.rows import RECORDED, Event
+from nri_plugin.recording.rows import Event
 
 PAUSE_S = 10.0
 """Seconds without writes after a failure, so that a full disk is not tried at every event."""
@@ -113,7 +114,7 @@ class Recorder:
         took_us: int = 0,
     ) -> None:
         """Keep an event and its outcome; event types without a decision are left out."""
-        if type(event) in RECORDED:
+        if type(event) in DECIDED:
             happened = _Happened(self._now(), node, before, event, decision, refusal, failed, op, took_us)
             self._remember(happened)
 

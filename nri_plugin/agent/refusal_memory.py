@@ -72,7 +72,6 @@ def _without_ids(creation: Creation) -> InformedCreate:
         state=ContainerState.UNKNOWN,
         labels=_NONE,
         annotations=_NONE,
-        details=None,
     )
     return replace(known, event=replace(known.event, container=container))
 

@@ -23,7 +23,7 @@ Events of our own: `core/drift.py` has those of cgroups and the machine, `core/p
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
@@ -195,10 +195,9 @@ def _informed_create(
     state, updates = pending_updates(node, state.with_pod(pod).with_container(record), except_id=record.id)
     steps = ("devices-not-counted", *placed.steps) if has_uncounted_devices(known) else placed.steps
     variables = housekeeping_variables(node, state, record.key)
-    adjustment = nri.Adjustment(env=variables) if variables else None
     return Decision(
         state,
-        nri.CreateContainerResponse(resources=resources, updates=updates, adjustment=adjustment),
+        nri.CreateContainerResponse(resources=resources, updates=updates, env=variables),
         overruled=overruled,
         writes=pool_writes(node, before, state),
         steps=steps,
@@ -534,3 +533,5 @@ _HANDLERS: dict[type, Handler] = {
     PodRejected: rejected,
 }
 """The function for each event; all other events change nothing."""
+DECIDED: Final = frozenset(_HANDLERS)
+"""The events that can change the state or cause writes. They are subscribed to, recorded and counted."""

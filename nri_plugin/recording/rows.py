@@ -30,8 +30,9 @@ from nri_plugin.checkpoint.rows import (
     optional,
 )
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
-from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target
-from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodNews, PodRejected
+from nri_plugin.core.drift import Observed, OwnEvent, Target
+from nri_plugin.core.engine import DECIDED
+from nri_plugin.core.pod_news import PodNews
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.options import HintProvider, Node, Options
@@ -357,36 +358,11 @@ _PARTS: Mapping[str, Converts] = {
 }
 """The recorded fields of events, which are fields of a line under the same names."""
 
-_EVENTS: Mapping[str, type[Any]] = {
-    kind.__name__: kind
-    for kind in (
-        nri.Synchronize,
-        nri.RunPodSandbox,
-        nri.UpdatePodSandbox,
-        nri.StopPodSandbox,
-        nri.RemovePodSandbox,
-        nri.CreateContainer,
-        nri.PostCreateContainer,
-        nri.StartContainer,
-        nri.PostStartContainer,
-        nri.UpdateContainer,
-        nri.PostUpdateContainer,
-        nri.StopContainer,
-        nri.RemoveContainer,
-        CpusetsObserved,
-        MachineChanged,
-        PodFactsTold,
-        PodHasEnded,
-        PodRejected,
-    )
-}
+_EVENTS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in DECIDED - {InformedCreate, UnsavedStart}}
 
 _NAMES: Mapping[type[Any], tuple[str, ...]] = {
     kind: tuple(one.name for one in fields(kind) if one.name in _PARTS) for kind in _EVENTS.values()
 }
-
-RECORDED = frozenset({*_EVENTS.values(), InformedCreate, UnsavedStart})
-"""Events that can change the state or cause writes."""
 
 
 def event_line(event: Event, at: datetime, op: str, outcome: OutcomeRow | None) -> RecordedLine:

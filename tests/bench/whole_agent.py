@@ -79,7 +79,7 @@ class WholeAgent(Rig):
         if isinstance(event, nri.CreateContainer):
             make_cgroups(self._base, Synchronize((event.pod,), (event.container,)))
             response = answer.response
-            given = response.whole().resources if isinstance(response, nri.CreateContainerResponse) else None
+            given = response.resources if isinstance(response, nri.CreateContainerResponse) else None
             if given is not None and given.cpus is not None:
                 place = self._base / "cgroup" / event.container.cgroups_path.strip("/") / "cpuset.cpus"
                 place.write_text(f"{given.cpus}\n")

@@ -93,4 +93,3 @@ def test_every_call_gets_its_own_end_once_in_any_order(calls, cuts, random):
     ends = [reply for chunk in cut(server.data_to_send(), cuts) for reply in client.receive_data(chunk)]
     assert [reply.stream_id for reply in ends] == [call.stream_id for call in seen]
     assert {reply.stream_id: reply.payload if reply.status is None else None for reply in ends} == expected
-    assert client.close() == []

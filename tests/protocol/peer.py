@@ -8,13 +8,14 @@ from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE
 from nri_plugin.wire.nri.events import (
     ConfigureResponse,
+    EventMask,
     NRIEvent,
     NRIResponse,
     Request,
     SessionEvent,
     SynchronizeResponse,
 )
-from nri_plugin.wire.nri.messages import Container, EventMask, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
 from nri_plugin.wire.nri.session import PluginSession
 from nri_plugin.wire.ttrpc.connection import Call, CallRefused, ClientConnection, Reply, ServerConnection

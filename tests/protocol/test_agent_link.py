@@ -11,7 +11,8 @@ from nri_plugin.core.decision import Decision
 from nri_plugin.model.errors import ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
 from nri_plugin.wire.nri import events as nri
-from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
+from nri_plugin.wire.nri.events import EventMask
+from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
 from tests.builders import container, node, pod

@@ -12,15 +12,10 @@ import pytest
 
 from nri_plugin.model.errors import HostError
 from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec, RuntimeIdentity
-from nri_plugin.wire.nri import events, spec
-from nri_plugin.wire.nri.events import Adjustment
+from nri_plugin.wire.nri import events
+from nri_plugin.wire.nri.events import EventMask
 from nri_plugin.wire.nri.messages import (
-    ContainerDetails,
     ContainerUpdate,
-    DeviceNode,
-    DeviceRule,
-    EventMask,
-    OwnedField,
     Resources,
 )
 from nri_plugin.wire.nri.session import PluginSession
@@ -42,7 +37,7 @@ class Plugin(threading.Thread):
     def __init__(self, path: Path, answer: Answer, name: str = "test") -> None:
         super().__init__(daemon=True)
         self.answer = answer
-        self.session = PluginSession(name, "10", EventMask(0x3FFF), details=True)
+        self.session = PluginSession(name, "10", EventMask(0x1FFF))
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.connect(str(path))
         self.start()
@@ -201,17 +196,6 @@ def test_updates_at_synchronize_are_applied(server: NRIServer, connect) -> None:
     assert record.message.resources.cpus == "7"
 
 
-def test_a_wish_between_requests_is_applied_and_answered(server: NRIServer, connect) -> None:
-    plugin = connect(server)
-    server.runtime.run_pod(POD)
-    record = server.runtime.create(POD.key, POD.containers[0])
-    wish = ContainerUpdate(record.message.id, Resources(cpus="5"))
-    plugin.session.update_containers((wish,), time.monotonic())
-    plugin.sock.sendall(plugin.session.data_to_send())
-    server.settle()
-    assert record.message.resources.cpus == "5"
-
-
 def test_a_synchronize_that_fails_loses_the_plugin(server: NRIServer, connect) -> None:
     connect(server, lambda _event: "cannot", joins=False)
     with pytest.raises(PluginLostError, match="cannot"):
@@ -245,111 +229,6 @@ def test_a_path_that_is_too_long_is_named(tmp_path: Path) -> None:
         NRIServer(node_runtime("containerd-2.1"), path)
 
 
-EVERYTHING = Adjustment(
-    annotations={"k": "v"},
-    mounts=(spec.MountSpec("/hints", "bind", "/x", ("ro",)),),
-    env={"A": "1"},
-    hooks=spec.Hooks(create_runtime=(spec.Hook("/hook", ("hook",), ("B=1",), 3),)),
-    rlimits=(spec.Rlimit("RLIMIT_NOFILE", 8, 4),),
-    cdi_devices=("v/c=0",),
-    args=("zsh",),
-    devices=(DeviceNode("/dev/x", "c", 1, 2, 0o600, 3, 4),),
-    resources=Resources(cpus="2-3", pids_limit=9, device_rules=(DeviceRule(True, "c", 1, 2, "rw"),)),
-    oom_score_adj=-5,
-    io_priority=spec.IOPriority(spec.IOClass.BEST_EFFORT, 7),
-    seccomp_policy=spec.Seccomp("SCMP_ACT_ERRNO", 1, syscalls=(spec.Syscall(("read",), "SCMP_ACT_ALLOW"),)),
-    namespaces=(spec.Namespace("ipc", "/proc/1/ns/ipc"),),
-    sysctl={"net.core.somaxconn": "9"},
-    net_devices={"eth1": "net1"},
-    scheduler=spec.Scheduler(
-        spec.SchedulerPolicy.DEADLINE, flags=(spec.SchedulerFlag.RECLAIM,), runtime_ns=5
-    ),
-    rdt=spec.RDT("gold", ("L3:0=f",), True),
-    memory_policy=spec.MemoryPolicy(spec.MemoryPolicyMode.BIND, "0-1", (spec.MemoryPolicyFlag.STATIC_NODES,)),
-)
-
-
 def create(server: NRIServer) -> Record:
     server.runtime.run_pod(POD)
     return server.runtime.create(POD.key, POD.containers[0])
-
-
-@pytest.fixture
-def modern(tmp_path: Path) -> Iterator[NRIServer]:
-    made = NRIServer(node_runtime("containerd-2.4"), tmp_path / "m.sock")
-    yield made
-    made.close()
-
-
-def test_everything_a_plugin_may_change_arrives_and_is_told_on(modern, connect) -> None:
-    told: list[events.NRIEvent] = []
-
-    def answer(event: events.NRIEvent) -> events.NRIResponse:
-        told.append(event)
-        if isinstance(event, events.CreateContainer):
-            return events.CreateContainerResponse(adjustment=EVERYTHING)
-        return events.EmptyResponse()
-
-    connect(modern, answer)
-    create(modern)
-    (asked,) = (event for event in told if isinstance(event, events.ValidateContainerAdjustment))
-    assert asked.adjustment == EVERYTHING
-    assert asked.container.details == ContainerDetails()
-    assert asked.plugins == ("10-test",)
-    (owners,) = asked.owners.values()
-    assert owners.simple[OwnedField.Args] == owners.simple[OwnedField.PidsLimit] == "10-test"
-    assert owners.compound[OwnedField.Mounts] == {"/hints": "10-test"}
-    (made,) = (event.container for event in told if isinstance(event, events.PostCreateContainer))
-    assert made.details is not None
-    assert (made.details.args, made.details.mounts) == (EVERYTHING.args, EVERYTHING.mounts)
-    assert (made.details.hooks, made.details.rdt) == (EVERYTHING.hooks, EVERYTHING.rdt)
-    assert (made.devices, made.resources.pids_limit) == (EVERYTHING.devices, 9)
-    assert made.resources.device_rules == (DeviceRule(True, "c", 1, 2, "rw"),)
-
-
-def test_an_older_runtime_drops_what_it_does_not_know(server, connect) -> None:
-    def answer(event: events.NRIEvent) -> events.NRIResponse:
-        if isinstance(event, events.CreateContainer):
-            return events.CreateContainerResponse(adjustment=EVERYTHING)
-        return events.EmptyResponse()
-
-    connect(server, answer)
-    details = create(server).message.details
-    assert details is not None
-    assert details.rlimits == EVERYTHING.rlimits
-    assert (details.args, details.namespaces, details.rdt) == ((), (), None)
-
-
-def test_a_validator_that_rejects_fails_the_creation(modern, connect) -> None:
-    told: list[str] = []
-
-    def answer(event: events.NRIEvent) -> events.NRIResponse:
-        told.append(type(event).__name__)
-        if isinstance(event, events.ValidateContainerAdjustment):
-            return events.ValidateContainerAdjustmentResponse(reject=True, reason="no hooks here")
-        return events.EmptyResponse()
-
-    connect(modern, answer)
-    with pytest.raises(PluginRefusedError, match=r"validator 10-test rejected .* no hooks here"):
-        create(modern)
-    assert told[-4:] == ["CreateContainer", "ValidateContainerAdjustment", "StopContainer", "RemoveContainer"]
-
-
-def test_a_validator_that_errs_fails_the_creation(modern, connect) -> None:
-    def answer(event: events.NRIEvent) -> events.NRIResponse | str:
-        return "broken" if isinstance(event, events.ValidateContainerAdjustment) else events.EmptyResponse()
-
-    connect(modern, answer)
-    with pytest.raises(PluginRefusedError, match="broken"):
-        create(modern)
-
-
-def test_a_validator_that_says_nothing_fails_the_creation(modern, connect) -> None:
-    def answer(event: events.NRIEvent) -> events.NRIResponse | None:
-        if isinstance(event, events.CreateContainer):
-            lose_patience(modern)
-        return None if isinstance(event, events.ValidateContainerAdjustment) else events.EmptyResponse()
-
-    connect(modern, answer)
-    with pytest.raises(PluginRefusedError, match="validator 10-test was lost: context deadline exceeded"):
-        create(modern)

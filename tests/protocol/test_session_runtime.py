@@ -10,12 +10,13 @@ from nri_plugin.wire.nri.events import (
     CreateContainer,
     CreateContainerResponse,
     EmptyResponse,
+    EventMask,
     Request,
     Shutdown,
     StartContainer,
     SynchronizeResponse,
 )
-from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod, Resources
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.wire.nri.mux import HEADER, mux_frames
 from nri_plugin.wire.ttrpc.connection import ClientConnection, ServerConnection
 from nri_plugin.wire.ttrpc.frame import Frame, RPCStatus

@@ -1,18 +1,13 @@
 """Protobuf messages to the plain values of `messages`.
 
-Two readings exist. `PLACEMENT` reads the fields that placement needs, within bounds. `DETAILS` reads everything, takes
-several times as long and has no bound.
-
-Protobuf steps over fields that we do not know. An absent message gives None or the empty value. The author of a pod
-writes names, annotations, environment and devices: `PLACEMENT` bounds them before it makes values of them, see
-`nri_plugin.model.bounds`.
+Only the fields that placement needs are read. Protobuf steps over fields that we do not know. An absent message gives None
+or the empty value. The author of a pod writes names, annotations, environment and devices: they are bounded before values
+are made of them, see `nri_plugin.model.bounds`.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
 from itertools import islice
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias
 
 from google.protobuf.descriptor_pb2 import DescriptorProto, FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
@@ -20,17 +15,12 @@ from google.protobuf.message_factory import GetMessageClass
 
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
-from nri_plugin.wire.nri import tables
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
-from nri_plugin.wire.nri.events import Adjustment
 from nri_plugin.wire.nri.messages import (
     EMPTY,
     Container,
     ContainerState,
-    ContainerUpdate,
     DeviceNode,
-    FieldOwners,
-    OwnedField,
     Pod,
     Resources,
 )
@@ -80,7 +70,6 @@ class Messages:
             "SynchronizeRequest",
             "UpdateContainerRequest",
             "UpdatePodSandboxRequest",
-            "ValidateContainerAdjustmentRequest",
         ):
             setattr(self, name, GetMessageClass(pool.FindMessageTypeByName(f"{_PACKAGE}.{name}")))
 
@@ -113,11 +102,6 @@ WITHOUT_ENVIRONMENT: Final = Messages({("Container", "env")})
 
 
 NO_RESOURCES = Resources()
-NO_MEMORY: Final[dict[str, Any]] = {}
-_MEMORY: Final = {
-    column.path[1]: column.name for column in tables.RESOURCES.columns if column.path[0] == "memory"
-}
-_FIELDS: Final[Mapping[int, int]] = {field.value: field for field in OwnedField}
 _HEARD: Final = tuple(prefix.encode() for prefix in bounds.HEARD_ANNOTATIONS)
 TELLING_VARIABLES: Final = (bounds.LISTS_DEVICES.encode(), bounds.CLAIMS_CPUS.encode())
 """How the variables begin that are read."""
@@ -138,15 +122,11 @@ def pod(message: Any, hears: Hears = deaf) -> Pod:
     Annotations are read if `hears` says that the namespace is trusted. At the end of a pod's life containerd may send a
     nearly empty pod.
     """
-    cut = _cut_amounts(message.linux.pod_resources, message.name, message.uid, message.namespace)
-    if not message.annotations or not hears(message.namespace):
-        return _pod(message, EMPTY, cut)
-    annotations, is_cut = _own_annotations(message)
-    return _pod(message, annotations, (*cut, Cut.ANNOTATIONS) if is_cut else cut)
-
-
-def _pod(message: Any, annotations: Mapping[str, str], cut: tuple[Cut, ...] = ()) -> Pod:
-    linux = message.linux
+    linux, annotations = message.linux, EMPTY
+    cut = _cut_amounts(linux.pod_resources, message.name, message.uid, message.namespace)
+    if message.annotations and hears(message.namespace):
+        annotations, is_cut = _own_annotations(message)
+        cut = (*cut, Cut.ANNOTATIONS) if is_cut else cut
     return Pod(
         id=message.id,
         name=bounds.name(message.name),
@@ -252,12 +232,12 @@ def _telling_variables(lines: Sequence[bytes]) -> tuple[tuple[str, ...], bool]:
 
 
 def resources(message: pb.LinuxResources) -> Resources:
-    """Reads resources without device rules: a container has a dozen of them, and placement needs none.
+    """Reads the resources that placement needs.
 
     A wrapper with value 0 is 0 ("set to zero"), an absent one is None ("not set").
     """
     # In UpdateContainer containerd sends absent values as wrappers with 0: there 0 does not tell the two apart.
-    cpu, pages = message.cpu, message.hugepage_limits
+    cpu, memory, pages = message.cpu, message.memory, message.hugepage_limits
     return Resources(
         cpu_shares=cpu.shares.value if cpu.HasField("shares") else None,
         cpu_quota_us=cpu.quota.value if cpu.HasField("quota") else None,
@@ -269,123 +249,5 @@ def resources(message: pb.LinuxResources) -> Resources:
         )
         if pages
         else (),
-        unified=_text_map(message.unified),
-        cpu_realtime_runtime_us=cpu.realtime_runtime.value if cpu.HasField("realtime_runtime") else None,
-        cpu_realtime_period_us=cpu.realtime_period.value if cpu.HasField("realtime_period") else None,
-        pids_limit=message.pids.limit if message.HasField("pids") else None,
-        blockio_class=message.blockio_class.value if message.HasField("blockio_class") else None,
-        rdt_class=message.rdt_class.value if message.HasField("rdt_class") else None,
-        **(_memory(message.memory) if message.HasField("memory") else NO_MEMORY),
+        memory_limit_bytes=memory.limit.value if memory.HasField("limit") else None,
     )
-
-
-def _memory(memory: pb.LinuxMemory) -> dict[str, Any]:
-    """Reads the fields that are set; ListFields is fast because mostly only the limit is."""
-    return {_MEMORY[field.name]: wrapper.value for field, wrapper in memory.ListFields()}
-
-
-def update(message: pb.ContainerUpdate) -> ContainerUpdate:
-    """Reads a container update with its device rules: a plugin wrote it, so all of it is meant."""
-    return ContainerUpdate(
-        message.container_id, detailed_resources(message.linux.resources), message.ignore_failure
-    )
-
-
-def field_owners(message: pb.OwningPlugins) -> dict[str, FieldOwners]:
-    """Reads container id -> which plugin set what."""
-    return {container_id: _owners(owners) for container_id, owners in message.owners.items()}
-
-
-def _owners(message: pb.FieldOwners) -> FieldOwners:
-    return FieldOwners(
-        simple={_FIELDS.get(number, number): plugin for number, plugin in message.simple.items()},
-        compound={
-            _FIELDS.get(number, number): dict(entries.owners) for number, entries in message.compound.items()
-        },
-    )
-
-
-def adjustment(message: pb.ContainerAdjustment) -> Adjustment:
-    """Reads an adjustment, all of it."""
-    return cast("Adjustment", tables.ADJUSTMENT.read(message))
-
-
-# Everything
-
-
-def detailed_pod(message: pb.PodSandbox) -> Pod:
-    """Reads all of a pod."""
-    linux = message.linux
-    return replace(
-        _pod(message, _text_map(message.annotations)),
-        name=message.name,
-        uid=message.uid,
-        namespace=message.namespace,
-        labels=_text_map(message.labels),
-        resources=detailed_resources(linux.pod_resources) if linux.HasField("pod_resources") else None,
-        overhead=detailed_resources(linux.pod_overhead) if linux.HasField("pod_overhead") else None,
-        details=tables.POD_DETAILS.read(message),
-    )
-
-
-def detailed_container(message: pb.Container) -> Container:
-    """Reads all of a container."""
-    linux = message.linux
-    return Container(
-        id=message.id,
-        pod_id=message.pod_sandbox_id,
-        name=message.name,
-        state=_STATES.get(message.state, ContainerState.UNKNOWN),
-        labels=_text_map(message.labels),
-        annotations=_text_map(message.annotations),
-        env=tuple(message.env),
-        devices=tuple([tables.DEVICE.read(device) for device in linux.devices]),
-        cdi_devices=tuple([device.name for device in message.CDI_devices]),
-        resources=detailed_resources(linux.resources),
-        oom_score_adj=linux.oom_score_adj.value if linux.HasField("oom_score_adj") else None,
-        cgroups_path=linux.cgroups_path,
-        pid=message.pid,
-        net_devices=tuple(sorted(linux.net_devices)),
-        details=tables.CONTAINER_DETAILS.read(message),
-    )
-
-
-def detailed_resources(message: pb.LinuxResources) -> Resources:
-    """Reads all of resources, device rules too."""
-    return cast("Resources", tables.RESOURCES.read(message))
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """How much of pods, containers and their resources is read.
-
-    Attributes:
-        pod: reads a pod.
-        container: reads a container.
-        resources: reads resources.
-        messages: classes of the messages that these take.
-        created: the same for containers whose environment may tell something.
-        is_bounded: whether values beyond a bound are left out.
-    """
-
-    pod: Callable[[Any], Pod]
-    container: Callable[[Any], Container]
-    resources: Callable[[Any], Resources]
-    messages: Any
-    created: Any
-    is_bounded: bool = True
-
-
-def placement(hears: Hears) -> Reading:
-    """The fields that placement needs; `hears` says whether annotations of a namespace's pods are obeyed."""
-    return Reading(partial(pod, hears=hears), container, resources, WITHOUT_ENVIRONMENT, WITH_ENVIRONMENT)
-
-
-PLACEMENT: Final = placement(deaf)
-"""The fields that placement needs, without annotations; tens of microseconds for a container."""
-DETAILS: Final = Reading(detailed_pod, detailed_container, detailed_resources, pb, pb, is_bounded=False)
-"""Everything; several times as long, and without any bound."""
-
-
-def _text_map(message: Mapping[str, str]) -> Mapping[str, str]:
-    return dict(message) if message else EMPTY

@@ -4,49 +4,51 @@ Only fields that are set are written: a runtime takes a field that is present as
 claim one field fail the request. A value that a runtime would drop silently, or that would make it fail, is refused here.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
 from nri_plugin.model.errors import LocalProtocolError
-from nri_plugin.wire.nri import tables
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
-from nri_plugin.wire.nri.events import Adjustment, check
 from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 
 _UNSET = Resources()
 _RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
 
 
-def resources(values: Resources) -> pb.LinuxResources:
-    """Writes the fields that are set; sub-messages in which nothing is set stay absent."""
-    return pb.LinuxResources(**tables.RESOURCES.write(values))
+_CPU = (("shares", "cpu_shares"), ("quota", "cpu_quota_us"), ("period", "cpu_period_us"))
 
 
-def adjustment(values: Adjustment) -> pb.ContainerAdjustment:
-    """Writes the fields that are set of an adjustment. It may be that of several plugins, so it is not checked."""
-    return pb.ContainerAdjustment(**tables.ADJUSTMENT.write(values))
+def resource_fields(values: Resources) -> dict[str, Any]:
+    """Returns the fields that are set, as the message's constructor takes them; the rest stays absent.
 
-
-def adjustment_fields(values: Adjustment) -> dict[str, Any]:
-    """Returns the fields that are set of one plugin's adjustment, as the message's constructor takes it.
-
-    Raises:
-        LocalProtocolError: as `events.check`.
+    Wrappers have presence: one that holds 0 claims the field and sets it to 0.
     """
-    check(values)
-    return tables.ADJUSTMENT.write(values)
-
-
-def resources_alone(values: Resources) -> dict[str, Any]:
-    """Returns the same for an adjustment that sets resources only, as that of a placement.
-
-    Raises:
-        LocalProtocolError: as `events.check`.
-    """
+    cpu: dict[str, Any] = {
+        name: {"value": value} for name, ours in _CPU if (value := getattr(values, ours)) is not None
+    }
+    if values.cpus:
+        cpu["cpus"] = values.cpus
+    if values.mems:
+        cpu["mems"] = values.mems
+    written: dict[str, Any] = {"cpu": cpu} if cpu else {}
+    if values.memory_limit_bytes is not None:
+        written["memory"] = {"limit": {"value": values.memory_limit_bytes}}
     if values.hugepage_limits:
-        return adjustment_fields(Adjustment(resources=values))
-    return {"linux": {"resources": tables.RESOURCES.write(values)}}
+        written["hugepage_limits"] = [
+            {"page_size": size, "limit": limit} for size, limit in values.hugepage_limits
+        ]
+    return written
+
+
+def adjustment_fields(resources: Resources | None, env: Mapping[str, str]) -> dict[str, Any]:
+    """Returns what a new container gets, as the message's constructor takes it."""
+    written: dict[str, Any] = {}
+    if resources is not None:
+        written["linux"] = {"resources": resource_fields(resources)}
+    if env:
+        written["env"] = [{"key": name, "value": text} for name, text in env.items()]
+    return written
 
 
 def updates(values: Iterable[ContainerUpdate], created_id: str = "") -> list[pb.ContainerUpdate]:
@@ -104,8 +106,10 @@ def _update(value: ContainerUpdate) -> pb.ContainerUpdate:
     Differs: the Go library leaves out an empty `memory`; here: it goes along when none is set. Why: an update
         without one crashed old CRI-O. Option: none.
     """
-    message = pb.ContainerUpdate(container_id=value.container_id, ignore_failure=value.ignore_failure)
-    message.linux.resources.CopyFrom(resources(value.resources))
+    linux = {"resources": resource_fields(value.resources)}
+    message = pb.ContainerUpdate(
+        container_id=value.container_id, ignore_failure=value.ignore_failure, linux=linux
+    )
     # Present but empty: no field of it is set, so no runtime changes anything.
     message.linux.resources.memory.SetInParent()
     return message

@@ -1,142 +1,34 @@
-"""Events that a session reports, responses to them, and adjustments of a new container.
+"""Events that a session reports, the responses to them, and the table of both.
 
 An event has one meaning, whether it came as a method of its own (NRI 0.12 and later) or inside `StateChange` (before).
 """
 
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntFlag
 from typing import Final, TypeAlias
 
-from nri_plugin.model.errors import LocalProtocolError
-from nri_plugin.wire.nri import spec
-from nri_plugin.wire.nri.messages import (
-    EMPTY,
-    Container,
-    ContainerUpdate,
-    DeviceNode,
-    EventMask,
-    FieldOwners,
-    Pod,
-    Resources,
-)
-
-# Adjustments: changes by a plugin of a container that is being created
-#
-# * Fields that are not set change nothing; plugins called later see the changed container.
-# * `removed(key)` removes: an annotation, variable, mount (by destination), device (by path), namespace (by
-#   type), sysctl or network device. Removing and setting one key in the same adjustment replaces it, which is
-#   how a plugin overwrites the value of an earlier one.
-# * `args` replace the command once; `overriding(args)` does so even after another plugin did.
-# * Hooks accumulate. CDI devices, rlimits and device rules can only be added. `RDT(remove=True)` drops the class.
-# * Two plugins that set the same field or key fail the creation, with equal values too: set only fields that you own.
-#
-# Source: `nri.pkg.api.v1alpha1` ContainerAdjustment, NRI 0.12.2, and how NRI's library applies it.
-
-
-REMOVAL: Final = "-"
-"""First character of a key that removes."""
-ONLY_ADDED: Final = frozenset({"rlimit", "CDI device", "hugepage limit"})
-"""Entries that nothing removes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adjustment:
-    """Changes of the container that is being created.
-
-    Attributes:
-        env: variable -> value.
-        args: the command; an empty first element overrides another plugin's.
-        devices: device nodes; the rules that allow using them are `resources.device_rules`.
-        cdi_devices: fully qualified names.
-        net_devices: name on the host -> name in the container.
-    """
-
-    annotations: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    mounts: tuple[spec.MountSpec, ...] = ()
-    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    hooks: spec.Hooks = field(default=spec.Hooks())
-    rlimits: tuple[spec.Rlimit, ...] = ()
-    cdi_devices: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    devices: tuple[DeviceNode, ...] = ()
-    resources: Resources | None = None
-    cgroups_path: str = ""
-    oom_score_adj: int | None = None
-    io_priority: spec.IOPriority | None = None
-    seccomp_policy: spec.Seccomp | None = None
-    namespaces: tuple[spec.Namespace, ...] = ()
-    sysctl: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    net_devices: Mapping[str, str] = field(default_factory=lambda: EMPTY)
-    scheduler: spec.Scheduler | None = None
-    rdt: spec.RDT | None = None
-    memory_policy: spec.MemoryPolicy | None = None
-
-
-NOTHING: Final = Adjustment()
-
-
-def removed(key: str) -> str:
-    """Returns the key that removes `key`."""
-    return REMOVAL + key
-
-
-def is_removal(key: str) -> bool:
-    """Whether a key removes."""
-    return key.startswith(REMOVAL)
-
-
-def overriding(args: Iterable[str]) -> tuple[str, ...]:
-    """Returns a command that holds even when another plugin set one."""
-    return ("", *args)
-
-
-def check(adjustment: Adjustment) -> None:
-    """Refuses an adjustment that a runtime would drop silently or fail the creation for.
-
-    Raises:
-        LocalProtocolError: an entry without key, two entries that set one key, the removal of something that
-            can only be added, or a command that overrides with nothing.
-    """
-    for what, keys in _keys(adjustment):
-        if keys:
-            _check_keys(what, keys)
-    if adjustment.args == ("",):
-        raise LocalProtocolError(
-            "args override the command with nothing; name the command after the empty element"
-        )
-
-
-def _keys(adjustment: Adjustment) -> tuple[tuple[str, Collection[str]], ...]:
-    limits = () if adjustment.resources is None else adjustment.resources.hugepage_limits
-    return (
-        ("annotation", adjustment.annotations),
-        ("environment variable", adjustment.env),
-        ("sysctl", adjustment.sysctl),
-        ("network device", adjustment.net_devices),
-        ("mount", [mount.destination for mount in adjustment.mounts]),
-        ("device", [device.path for device in adjustment.devices]),
-        ("namespace", [namespace.type for namespace in adjustment.namespaces]),
-        ("rlimit", [limit.type for limit in adjustment.rlimits]),
-        ("CDI device", adjustment.cdi_devices),
-        ("hugepage limit", [size for size, _ in limits]),
-    )
-
-
-def _check_keys(what: str, keys: Collection[str]) -> None:
-    seen: set[str] = set()
-    for key in keys:
-        if key in {"", REMOVAL}:
-            raise LocalProtocolError(f"an adjustment of a {what} has the key {key!r}, which names nothing")
-        if is_removal(key):
-            if what in ONLY_ADDED:
-                raise LocalProtocolError(f"{what} {key!r} cannot be removed, only added; leave it out")
-        elif key in seen:
-            msg = f"{what} {key!r} is set twice in one adjustment, which fails the creation; set it once"
-            raise LocalProtocolError(msg)
-        seen.add(key)
-
+from nri_plugin.wire.nri.messages import EMPTY, Container, ContainerUpdate, Pod, Resources
 
 # Events
+
+
+class EventMask(IntFlag):
+    """Subscription bits of a Configure reply: bit of event E is `1 << (E - 1)`, by the protocol's enumeration."""
+
+    RUN_POD_SANDBOX = 0x0001
+    STOP_POD_SANDBOX = 0x0002
+    REMOVE_POD_SANDBOX = 0x0004
+    CREATE_CONTAINER = 0x0008
+    POST_CREATE_CONTAINER = 0x0010
+    START_CONTAINER = 0x0020
+    POST_START_CONTAINER = 0x0040
+    UPDATE_CONTAINER = 0x0080
+    POST_UPDATE_CONTAINER = 0x0100
+    STOP_CONTAINER = 0x0200
+    REMOVE_CONTAINER = 0x0400
+    UPDATE_POD_SANDBOX = 0x0800
+    POST_UPDATE_POD_SANDBOX = 0x1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,26 +158,6 @@ class RemoveContainer:
     container: Container
 
 
-@dataclass(frozen=True, slots=True)
-class ValidateContainerAdjustment:
-    """All plugins' changes to a container, for a yes or no (NRI >= 0.10).
-
-    Attributes:
-        container: as it was before any plugin changed it.
-        adjustment: its changes by all plugins together.
-        updates: their changes of other containers.
-        owners: container id -> which plugin set what.
-        plugins: `NN-name` of every plugin consulted.
-    """
-
-    pod: Pod
-    container: Container
-    adjustment: Adjustment = NOTHING
-    updates: tuple[ContainerUpdate, ...] = ()
-    owners: Mapping[str, FieldOwners] = field(default_factory=dict)
-    plugins: tuple[str, ...] = ()
-
-
 NRIEvent: TypeAlias = (
     Configure
     | Synchronize
@@ -303,7 +175,6 @@ NRIEvent: TypeAlias = (
     | PostUpdateContainer
     | StopContainer
     | RemoveContainer
-    | ValidateContainerAdjustment
 )
 
 
@@ -336,16 +207,7 @@ class RegistrationRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdatesDone:
-    """An unsolicited UpdateContainers call ended; `failed` are container ids, `error` empty when accepted."""
-
-    call: int
-    failed: tuple[str, ...] = ()
-    error: str = ""
-
-
-SessionEvent: TypeAlias = Request | Registered | RegistrationRefused | UpdatesDone
+SessionEvent: TypeAlias = Request | Registered | RegistrationRefused
 
 
 # Responses
@@ -367,31 +229,16 @@ class SynchronizeResponse:
 
 @dataclass(frozen=True, slots=True)
 class CreateContainerResponse:
-    """The new container's adjustment (`resources`: only fields that are set) and updates of others.
+    """What the new container gets (`resources`: only fields that are set; `env`: variable -> value), and updates of others.
 
-    `resources` is short for `Adjustment(resources=...)`, which is all that placement sets.
+    Two plugins that set the same field or variable fail the creation, with equal values too.
 
     Differs: the NRI protocol has evictions; here: there are none. Why: no runtime applies them. Option: none.
     """
 
     resources: Resources | None = None
     updates: tuple[ContainerUpdate, ...] = ()
-    adjustment: Adjustment | None = None
-
-    def whole(self) -> Adjustment:
-        """Returns the adjustment with `resources` in it.
-
-        Raises:
-            LocalProtocolError: the response and its adjustment both set resources.
-        """
-        if self.resources is None:
-            return self.adjustment or NOTHING
-        if self.adjustment is None:
-            return Adjustment(resources=self.resources)
-        if self.adjustment.resources is not None:
-            msg = "resources is set in the response and in its adjustment; set it in one of them"
-            raise LocalProtocolError(msg)
-        return replace(self.adjustment, resources=self.resources)
+    env: Mapping[str, str] = field(default_factory=lambda: EMPTY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,14 +256,6 @@ class StopContainerResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class ValidateContainerAdjustmentResponse:
-    """`reject` fails the creation with `reason`."""
-
-    reject: bool = False
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class EmptyResponse:
     """Acknowledges an event whose reply carries nothing."""
 
@@ -430,24 +269,60 @@ NRIResponse: TypeAlias = (
     | CreateContainerResponse
     | UpdateContainerResponse
     | StopContainerResponse
-    | ValidateContainerAdjustmentResponse
     | EmptyResponse
 )
 
-EMPTY_RESPONSES: Final[Mapping[type, NRIResponse]] = {
-    Configure: ConfigureResponse(),
-    Synchronize: SynchronizeResponse(),
-    CreateContainer: CreateContainerResponse(),
-    UpdateContainer: UpdateContainerResponse(),
-    StopContainer: StopContainerResponse(),
-    ValidateContainerAdjustment: ValidateContainerAdjustmentResponse(),
-}
-"""The response to each event that changes nothing. Its type is the one that the event may have.
+# The table of events
 
-All other events are acknowledged.
+
+Release: TypeAlias = tuple[int, int]
+OLDEST: Final[Release] = (0, 2)
+NO_BIT: Final = EventMask(0)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """What the protocol says of an event.
+
+    Attributes:
+        bit: of a subscription; none for what every plugin gets.
+        in_state_change: whether it may come inside `StateChange`, as it always does before NRI 0.12.
+        response: the one that changes nothing; its type is the one that the event may have.
+        since: the first release of NRI that has it.
+    """
+
+    bit: EventMask = NO_BIT
+    in_state_change: bool = False
+    response: NRIResponse = ACKNOWLEDGED
+    since: Release = OLDEST
+
+
+EVENTS: Final[Mapping[type, EventRow]] = {
+    Configure: EventRow(response=ConfigureResponse()),
+    Synchronize: EventRow(response=SynchronizeResponse()),
+    Shutdown: EventRow(),
+    RunPodSandbox: EventRow(EventMask.RUN_POD_SANDBOX, in_state_change=True),
+    UpdatePodSandbox: EventRow(EventMask.UPDATE_POD_SANDBOX, since=(0, 10)),
+    PostUpdatePodSandbox: EventRow(EventMask.POST_UPDATE_POD_SANDBOX, in_state_change=True, since=(0, 10)),
+    StopPodSandbox: EventRow(EventMask.STOP_POD_SANDBOX, in_state_change=True),
+    RemovePodSandbox: EventRow(EventMask.REMOVE_POD_SANDBOX, in_state_change=True),
+    CreateContainer: EventRow(EventMask.CREATE_CONTAINER, response=CreateContainerResponse()),
+    PostCreateContainer: EventRow(EventMask.POST_CREATE_CONTAINER, in_state_change=True),
+    StartContainer: EventRow(EventMask.START_CONTAINER, in_state_change=True),
+    PostStartContainer: EventRow(EventMask.POST_START_CONTAINER, in_state_change=True),
+    UpdateContainer: EventRow(EventMask.UPDATE_CONTAINER, response=UpdateContainerResponse()),
+    PostUpdateContainer: EventRow(EventMask.POST_UPDATE_CONTAINER, in_state_change=True),
+    StopContainer: EventRow(EventMask.STOP_CONTAINER, response=StopContainerResponse()),
+    RemoveContainer: EventRow(EventMask.REMOVE_CONTAINER, in_state_change=True),
+}
+"""Every event, by its class, whose name is that of the method. The codec derives readers from the fields of the class; the
+rooms outside have tables with these keys: `core.engine` (decision), of which subscription, recording and metrics follow.
+
+Source: `nri.pkg.api.v1alpha1`, NRI 0.12.2. Its validation of adjustments is left out: we never ask for it.
 """
 
 
 def empty_response(event: object) -> NRIResponse:
     """Returns the response to `event` that changes nothing."""
-    return EMPTY_RESPONSES.get(type(event), ACKNOWLEDGED)
+    row = EVENTS.get(type(event))
+    return row.response if row is not None else ACKNOWLEDGED

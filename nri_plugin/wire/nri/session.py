@@ -24,10 +24,11 @@ from typing import Final
 from nri_plugin.model import bounds
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.wire.nri import codec
-from nri_plugin.wire.nri.decode import DETAILS, Hears, deaf, placement
+from nri_plugin.wire.nri.decode import Hears, deaf
 from nri_plugin.wire.nri.events import (
     Configure,
     ConfigureResponse,
+    EventMask,
     NRIEvent,
     NRIResponse,
     Registered,
@@ -35,47 +36,18 @@ from nri_plugin.wire.nri.events import (
     Request,
     SessionEvent,
     Synchronize,
-    UpdatesDone,
 )
-from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod
+from nri_plugin.wire.nri.messages import Container, Pod
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, MuxReader, mux_frames
-from nri_plugin.wire.nri.releases import OUR_NRI_VERSION, is_before_0_7, legal_mask, unheeded
+from nri_plugin.wire.nri.releases import OUR_NRI_VERSION, is_before_0_7, legal_mask
 from nri_plugin.wire.ttrpc.connection import (
     Call,
-    CallRefused,
     ClientConnection,
     Reply,
     ServerConnection,
     ServerEvent,
 )
 from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
-
-
-class AnswerProblemKind(Enum):
-    """The outcome of an answer that was not sent as it is."""
-
-    NOT_WAITING = "not waiting"
-    """The call is no longer known; nothing was queued."""
-    TOO_LONG = "too long"
-    """An error was queued in its place."""
-    PARTLY_HEEDED = "partly heeded"
-    """It was queued, and this runtime's release drops part of it."""
-
-
-@dataclass(frozen=True, slots=True)
-class AnswerProblem:
-    """Why an answer does not have its full effect; `str()` is one sentence."""
-
-    kind: AnswerProblemKind
-    text: str
-
-    def __str__(self) -> str:
-        return self.text
-
-
-def _not_waiting(call: int) -> AnswerProblem:
-    return AnswerProblem(AnswerProblemKind.NOT_WAITING, f"call {call} is no longer waiting for an answer")
-
 
 # The state table
 #
@@ -202,26 +174,13 @@ class SessionWatchdog:
             text = f"a frame is incomplete for {INCOMPLETE_FRAME_SECONDS:g} s; the runtime cannot send the rest of it"
             self._due.setdefault("frame", (now + INCOMPLETE_FRAME_SECONDS, text))
 
-    def updating(self, call: int, due_at: float) -> None:
-        """An unsolicited update is on its way."""
-        self._due[f"update {call}"] = (
-            due_at,
-            "the runtime did not answer UpdateContainers in time; it may hang",
-        )
-
-    def updated(self, call: int) -> None:
-        """It was answered."""
-        self._due.pop(f"update {call}", None)
-
 
 # The session
 
 
+NOT_WAITING: Final = "the call is no longer waiting for an answer"
 MAX_MESSAGE_BYTES: Final = (16 << 20) + 4096
 """Longest message NRI 0.6 can write: 4096 bytes of a frame, then one mux frame of 16 MiB."""
-UPDATE_TIMEOUT: Final = 5.0
-"""Seconds that an unsolicited update may take; runtimes up to NRI 0.12.0 can hang in it forever."""
-
 _INDEX: Final = re.compile(r"[0-9]{2}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.+-]+", re.ASCII)
 
@@ -244,8 +203,6 @@ class PluginSession:
         prelaunched: the runtime started us and handed the connection over.
         registration_timeout: seconds from registering to Configure, and from there to Synchronize. Runtimes
             serve one new connection after the other, so it is long.
-        details: read all of pods and containers (`Pod.details`, `Container.details`, device rules), not only
-            what placement needs; nothing is bounded then.
         hears: whether annotations of a namespace's pods are obeyed; by default none are.
 
     Raises:
@@ -260,7 +217,6 @@ class PluginSession:
         *,
         prelaunched: bool = False,
         registration_timeout: float = 30.0,
-        details: bool = False,
         hears: Hears = deaf,
     ) -> None:
         _check_identity(plugin_name, plugin_index)
@@ -271,14 +227,13 @@ class PluginSession:
         self.plugin_index = plugin_index
         self.runtime: Configure | None = None
         self._wanted = wanted
-        self._reading = DETAILS if details else placement(hears)
+        self._hears = hears
         self._stage = SessionStage.CONNECTED
         self._mux = MuxReader()
         self._server = ServerConnection(MAX_MESSAGE_BYTES)
         self._client = ClientConnection(MAX_MESSAGE_BYTES)
         self._watchdog = SessionWatchdog(registration_timeout, prelaunched=prelaunched)
         self._waiting: dict[int, _PendingRequest] = {}
-        self._register_call = 0
         self._pods: list[Pod] = []
         self._containers: list[Container] = []
         self._unread: codec.SynchronizePart | None = None
@@ -300,68 +255,42 @@ class PluginSession:
         payload = codec.encode_registration(self.plugin_name, self.plugin_index, OUR_NRI_VERSION)
         # No timeout of our own: runtimes accept one connection after the other, so the reply may take long. The
         # watchdog waits for Configure instead: it shows that the runtime serves us.
-        self._register_call = self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
+        self._client.call(codec.RUNTIME_SERVICE, "RegisterPlugin", payload, now)
         self._watchdog.registering(now)
 
-    def update_containers(self, updates: tuple[ContainerUpdate, ...], now: float) -> int:
-        """Queues an unsolicited update and returns the call that `UpdatesDone` will name.
-
-        Runtimes with NRI up to 0.12.0 can hang for good when it meets an event: prefer updates in replies.
-
-        Raises:
-            LocalProtocolError: the session is not ready, a request waits for its answer (the runtime would
-                wait for us and we for it), or the updates cannot be sent.
-        """
-        if self._stage is not SessionStage.READY:
-            raise LocalProtocolError(
-                f"containers can be updated when the session is ready; it is {self._stage.value}"
-            )
-        # The runtime holds its lock until the handler has answered: the call would block, the answer would be late, and
-        # the runtime would drop the plugin.
-        if self._waiting:
-            msg = "the runtime takes no update while it waits for an answer; put the update into the answer"
-            raise LocalProtocolError(msg)
-        payload = codec.encode_update_containers(updates)
-        call = self._client.call(codec.RUNTIME_SERVICE, "UpdateContainers", payload, now, UPDATE_TIMEOUT)
-        self._watchdog.updating(call, now + UPDATE_TIMEOUT)
-        return call
-
-    def respond(self, call: int, response: NRIResponse, now: float) -> AnswerProblem | None:
+    def respond(self, call: int, response: NRIResponse, now: float) -> str:
         """Answers a request.
 
         Returns:
-            None when the answer was queued and this runtime heeds all of it.
+            "" when the answer was queued, else why it was not: an error was queued in its place, or the call is unknown.
 
         Raises:
             LocalProtocolError: this event cannot be answered so. Nothing was queued; the call still waits.
         """
         waiting = self._waiting.get(call)
         if waiting is None:
-            return _not_waiting(call)
+            return NOT_WAITING
         # Encode first: a response that this event cannot have raises before anything is queued.
         payload = codec.encode_response(waiting.event, self._subscribed(waiting.event, response))
         # An answer above 4 MiB becomes an error status, so that this request fails and not the connection.
         replaced = self._server.reply(call, payload)
         self._answered(call, now, SessionStep.ANSWERED if replaced is None else SessionStep.REFUSED)
-        if replaced is not None:
-            return AnswerProblem(AnswerProblemKind.TOO_LONG, replaced.message)
-        lost = unheeded(self.runtime or Configure(), waiting.event, response)
-        return AnswerProblem(AnswerProblemKind.PARTLY_HEEDED, lost) if lost else None
+        return "" if replaced is None else replaced.message
 
-    def refuse(self, call: int, code: int, message: str, now: float) -> AnswerProblem | None:
+    def refuse(self, call: int, code: int, message: str, now: float) -> str:
         """Answers a request with an error; creating a container fails with `message`.
 
         Returns:
-            None when the answer was queued.
+            "" when the answer was queued, else why it was not.
 
         Raises:
             LocalProtocolError: `code` is 0 (OK).
         """
         if call not in self._waiting:
-            return _not_waiting(call)
+            return NOT_WAITING
         self._server.fail(call, RPCStatus(code, message))
         self._answered(call, now, SessionStep.REFUSED)
-        return None
+        return ""
 
     def _subscribed(self, event: NRIEvent, response: NRIResponse) -> NRIResponse:
         """Fills the subscription in, or checks the given one against the events that this runtime knows.
@@ -423,8 +352,7 @@ class PluginSession:
                 for call in self._server.receive_data(part, now):
                     self._called(call, events)
             elif connection_id == RUNTIME_CONNECTION:
-                replies = self._client.receive_data(part)
-                events += [self._replied(reply) for reply in replies if isinstance(reply, Reply)]
+                events += [self._registered(reply) for reply in self._client.receive_data(part)]
         # NRI 0.6 leaves half a frame behind if a message exceeds 16 MiB: the watchdog reports it.
         frames = self._server.frames_read + self._client.frames_read
         self._watchdog.received(now, frames, is_incomplete=self._is_incomplete)
@@ -444,28 +372,20 @@ class PluginSession:
     def _close(self) -> list[SessionEvent]:
         self._stage = SessionStage.CLOSED
         self._waiting.clear()
-        # Unsolicited updates end as failed. The registration call does not: its end would read as "refused".
-        lost = [reply for reply in self._client.close() if reply.stream_id != self._register_call]
-        return [self._replied(reply) for reply in lost]
+        return []
 
-    def _replied(self, reply: Reply) -> SessionEvent:
-        status = reply.status
-        if reply.stream_id == self._register_call:
-            # A refused name or index is a mistake of configuration; the runtime keeps the connection open but dead.
-            if status is None:
-                return Registered()
-            return RegistrationRefused(status.code, status.message)
-        self._watchdog.updated(reply.stream_id)
-        if status is not None:
-            return UpdatesDone(reply.stream_id, error=status.message or f"status {status.code}")
-        return UpdatesDone(reply.stream_id, failed=codec.decode_update_containers_response(reply.payload))
+    def _registered(self, reply: Reply) -> SessionEvent:
+        # A refused name or index is a mistake of configuration; the runtime keeps the connection open but dead.
+        if reply.status is None:
+            return Registered()
+        return RegistrationRefused(reply.status.code, reply.status.message)
 
     def _called(self, event: ServerEvent, events: list[SessionEvent]) -> None:
         # A request that the ttrpc end refused was lost for us: our picture of the containers would be wrong from now
         # on. A new connection synchronizes it. A refused stream (UNIMPLEMENTED) is no NRI request.
         if isinstance(event, Call):
             self._serve(event, events)
-        elif isinstance(event, CallRefused) and event.status.code != Code.UNIMPLEMENTED:
+        elif event.status.code != Code.UNIMPLEMENTED:
             why = event.status.message
             raise RemoteProtocolError(f"the peer's request on stream {event.stream_id} is unusable: {why}")
 
@@ -474,7 +394,7 @@ class PluginSession:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
             return
         # NRI 0.12 and later take UNIMPLEMENTED for one of the dedicated methods as "use StateChange instead".
-        decoded = codec.decode_request(call.method, call.payload, self._reading)
+        decoded = self._decoded(call)
         if decoded is None:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         elif isinstance(decoded, codec.UnknownEvent):
@@ -484,6 +404,9 @@ class PluginSession:
         else:
             step = SessionStep.CONFIGURE if isinstance(decoded, Configure) else SessionStep.EVENT
             self._request(call, step, decoded, len(call.payload), events)
+
+    def _decoded(self, call: Call) -> codec.Decoded | None:
+        return codec.decode_request(call.method, call.payload, self._hears)
 
     def _synchronize(self, call: Call, part: codec.SynchronizePart, events: list[SessionEvent]) -> None:
         # Runtimes cut pods and containers at the same ratio: a container may come in an earlier part than its pod. So

@@ -5,21 +5,12 @@ them. A connection that carries calls both ways, such as NRI's multiplexer, has 
 
 Stream ids belong to the client: odd, growing by two, never used twice. Replies may come in any order.
 
-A unary call is a request frame and a response frame, both with flags 0. A streaming call has messages of its own in
-between:
+A call is a request frame and a response frame, both with flags 0. ttrpc has streaming calls too; NRI makes none. They are
+answered UNIMPLEMENTED, and their messages by an error.
 
-    client opens with                  client ends with        server ends with
-    REMOTE_OPEN   (client sends more)  DATA REMOTE_CLOSED      RESPONSE, or DATA REMOTE_CLOSED if it sends messages
-    REMOTE_CLOSED (server sends only)  the request itself      DATA REMOTE_CLOSED
-
-An error always ends a call with a RESPONSE that carries the status.
-
-There is no cancel message and no goodbye: a client that gives a call up forgets it and drops a late reply; closing
-the socket ends all calls.
+There is no goodbye: closing the socket ends all calls.
 
 Source: containerd/ttrpc PROTOCOL.md, client.go and server.go, v1.2.9.
-Differs: the Go library bounds how many messages of a stream wait; here: they are reported as they come. Why:
-    only the caller knows whether to stop reading the socket. Option: none.
 """
 
 from dataclasses import dataclass
@@ -31,7 +22,6 @@ from nri_plugin.wire.ttrpc.frame import (
     MAX_RECEIVE_BYTES,
     MAX_SEND_BYTES,
     Code,
-    Flags,
     Frame,
     FrameReader,
     MessageType,
@@ -57,11 +47,8 @@ class Call:
         stream_id: names the call on its connection.
         service: as the client wrote it.
         method: as the client wrote it.
-        payload: the argument; of a stream the first message, where b"" is none.
+        payload: the argument.
         deadline: in the caller's clock, None = none.
-        metadata: pairs; a key may come several times.
-        is_streaming: the client expects, or will send, messages of their own.
-        has_more: the client will send messages.
     """
 
     stream_id: int
@@ -69,9 +56,6 @@ class Call:
     method: str
     payload: bytes
     deadline: float | None
-    metadata: tuple[tuple[str, str], ...] = ()
-    is_streaming: bool = False
-    has_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,23 +75,7 @@ class Reply:
     payload: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamMessage:
-    """One message of a stream; it may be empty."""
-
-    stream_id: int
-    payload: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEnd:
-    """The peer sends nothing more on this stream; for a client the call ended well with it."""
-
-    stream_id: int
-
-
-ServerEvent: TypeAlias = Call | CallRefused | StreamMessage | StreamEnd
-ClientEvent: TypeAlias = Reply | StreamMessage | StreamEnd
+ServerEvent: TypeAlias = Call | CallRefused
 
 
 class End:
@@ -145,16 +113,6 @@ class End:
     def _queue(self, stream_id: int, message_type: MessageType, data: bytes, flags: int = 0) -> None:
         self._out.append(Frame(stream_id, message_type, flags, data).encode())
 
-    def _queue_message(self, stream_id: int, payload: bytes) -> None:
-        if len(payload) > self._max_send:
-            msg = f"message of {len(payload)} bytes is over the limit of {self._max_send}; send less at once"
-            raise LocalProtocolError(msg)
-        self._queue(stream_id, MessageType.DATA, payload)
-
-    def _queue_end(self, stream_id: int) -> None:
-        # NO_DATA tells the end apart from a last message of zero bytes.
-        self._queue(stream_id, MessageType.DATA, b"", Flags.REMOTE_CLOSED | Flags.NO_DATA)
-
 
 # The client
 
@@ -162,15 +120,6 @@ class End:
 LAST_STREAM_ID: Final = 0xFFFFFFFF
 LONGEST_TIMEOUT_NS: Final = 1e18
 """About 32 years, which fits the field."""
-
-
-@dataclass(slots=True)
-class _PendingCall:
-    """A call of ours that has not ended."""
-
-    deadline: float | None
-    is_streaming: bool = False
-    may_send: bool = False
 
 
 class ClientConnection(End):
@@ -184,7 +133,7 @@ class ClientConnection(End):
     def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
         super().__init__(max_receive, max_send)
         self._next_stream_id = 1
-        self._waiting: dict[int, _PendingCall] = {}
+        self._waiting: dict[int, float | None] = {}
 
     def call(
         self,
@@ -193,7 +142,6 @@ class ClientConnection(End):
         payload: bytes,
         now: float,
         timeout: float | None = None,
-        metadata: tuple[tuple[str, str], ...] = (),
     ) -> int:
         """Queues a plain call; `timeout` is in seconds from `now`.
 
@@ -203,105 +151,34 @@ class ClientConnection(End):
         Raises:
             LocalProtocolError: the request is too long (its stream id is used up), or stream ids have run out.
         """
-        return self._begin(
-            RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata), now, timeout, 0
-        )
-
-    def open_stream(
-        self,
-        service: str,
-        method: str,
-        payload: bytes,
-        now: float,
-        timeout: float | None = None,
-        metadata: tuple[tuple[str, str], ...] = (),
-        *,
-        sends: bool = True,
-    ) -> int:
-        """Queues a streaming call.
-
-        Args:
-            service: as for `call`.
-            method: as for `call`.
-            payload: the first message; b"" is none if more are to come.
-            now: in seconds.
-            timeout: as for `call`.
-            metadata: as for `call`.
-            sends: whether we send messages; else only the server does.
-
-        Returns:
-            The stream id. The call ends with a `Reply`, or with a `StreamEnd`.
-
-        Raises:
-            LocalProtocolError: as for `call`.
-        """
-        request = RequestEnvelope(service, method, payload, _nanoseconds(timeout), metadata)
-        return self._begin(request, now, timeout, Flags.REMOTE_OPEN if sends else Flags.REMOTE_CLOSED)
-
-    def send(self, stream_id: int, payload: bytes) -> None:
-        """Sends one message of a stream.
-
-        Raises:
-            LocalProtocolError: the stream is not ours to write, or no peer accepts a message that long.
-        """
-        self._check_may_send(stream_id)
-        self._queue_message(stream_id, payload)
-
-    def end(self, stream_id: int) -> None:
-        """Says that we send nothing more on this stream; the call goes on until the server ends it.
-
-        Raises:
-            LocalProtocolError: the stream is not ours to write.
-        """
-        self._check_may_send(stream_id)
-        self._waiting[stream_id].may_send = False
-        self._queue_end(stream_id)
-
-    def cancel(self, stream_id: int) -> None:
-        """Gives a call up; ttrpc has no message for that."""
-        self._waiting.pop(stream_id, None)
-
-    def _begin(self, request: RequestEnvelope, now: float, timeout: float | None, flags: int) -> int:
         if self._next_stream_id > LAST_STREAM_ID:
             raise LocalProtocolError("all stream ids of this connection are used up; open a new one")
-        data = encode_request(request)
+        data = encode_request(RequestEnvelope(service, method, payload, _nanoseconds(timeout)))
         # The id is used up even if the request turns out too long: a server refuses ids that do not grow. Go peers skip
         # ids too, where a request was too long for them.
         stream_id = self._next_stream_id
         self._next_stream_id += 2
         # ttrpc before 1.2.6 sends any length, but every release refuses more than 4 MiB on receipt.
         if len(data) > self._max_send:
-            msg = f"{request.method} request of {len(data)} bytes is over the limit of {self._max_send}"
+            msg = f"{method} request of {len(data)} bytes is over the limit of {self._max_send}"
             raise LocalProtocolError(f"{msg}; send less at once")
-        self._queue(stream_id, MessageType.REQUEST, data, flags)
+        self._queue(stream_id, MessageType.REQUEST, data)
         # The server learns the time left (timeout_ns); the deadline here ends the call if no reply comes at all.
-        deadline = None if timeout is None else now + timeout
-        self._waiting[stream_id] = _PendingCall(deadline, flags != 0, flags == Flags.REMOTE_OPEN)
+        self._waiting[stream_id] = None if timeout is None else now + timeout
         return stream_id
 
-    def _check_may_send(self, stream_id: int) -> None:
-        waiting = self._waiting.get(stream_id)
-        if waiting is None or not waiting.may_send:
-            raise LocalProtocolError(f"stream {stream_id} is not open for our messages")
-
-    def receive_data(self, data: bytes | bytearray | memoryview) -> list[ClientEvent]:
+    def receive_data(self, data: bytes | bytearray | memoryview) -> list[Reply]:
         """Takes bytes from the server.
 
         Raises:
             RemoteProtocolError: the stream itself is lost; close the connection.
         """
-        events: list[ClientEvent] = []
-        for frame in self._reader.feed(data):
-            # No such call: it was cancelled or has expired, and its reply comes late. This is no error.
-            waiting = self._waiting.get(frame.stream_id)
-            if waiting is None:
-                continue
-            # A response ends a call of either kind. Data for a unary call, and types of versions to come, are ignored.
-            if frame.type == MessageType.RESPONSE:
-                events.append(self._reply(frame))
-            elif frame.type == MessageType.DATA and waiting.is_streaming:
-                events += self._data(frame)
-        return events
+        # No such call: it has expired, and its reply comes late. This is no error. Types of versions to come are ignored.
+        return [
+            self._reply(frame)
+            for frame in self._reader.feed(data)
+            if frame.stream_id in self._waiting and frame.type == MessageType.RESPONSE
+        ]
 
     def _reply(self, frame: Frame | OversizeFrame) -> Reply:
         # Whatever the reply says, the call has ended. A reply that is too long or unreadable fails this call only: the
@@ -316,43 +193,21 @@ class ClientConnection(End):
             return Reply(frame.stream_id, RPCStatus(Code.INTERNAL, str(err)))
         return Reply(frame.stream_id, response.status, response.payload)
 
-    def _data(self, frame: Frame | OversizeFrame) -> list[ClientEvent]:
-        """Takes a message of the server, its end, or both in one frame."""
-        if isinstance(frame, OversizeFrame):
-            return [self._reply(frame)]
-        events: list[ClientEvent] = []
-        # A frame of zero bytes without NO_DATA is an empty message, not "no message".
-        if not frame.flags & Flags.NO_DATA:
-            events.append(StreamMessage(frame.stream_id, frame.data))
-        if frame.flags & Flags.REMOTE_CLOSED:
-            del self._waiting[frame.stream_id]
-            events.append(StreamEnd(frame.stream_id))
-        return events
-
     def next_deadline(self) -> float | None:
         """Returns when `expire` has something to do, None = never."""
-        deadlines = [waiting.deadline for waiting in self._waiting.values() if waiting.deadline is not None]
+        deadlines = [deadline for deadline in self._waiting.values() if deadline is not None]
         return min(deadlines, default=None)
 
     def expire(self, now: float) -> list[Reply]:
         """Ends the calls whose time is over."""
         late = [
             stream_id
-            for stream_id, waiting in self._waiting.items()
-            if waiting.deadline is not None and waiting.deadline <= now
+            for stream_id, deadline in self._waiting.items()
+            if deadline is not None and deadline <= now
         ]
-        return [self._give_up(stream_id, Code.DEADLINE_EXCEEDED, "no answer in time") for stream_id in late]
-
-    def close(self) -> list[Reply]:
-        """Ends every call that waits: the connection is gone."""
-        return [
-            self._give_up(stream_id, Code.UNAVAILABLE, "connection closed")
-            for stream_id in list(self._waiting)
-        ]
-
-    def _give_up(self, stream_id: int, code: Code, text: str) -> Reply:
-        del self._waiting[stream_id]
-        return Reply(stream_id, RPCStatus(code, text))
+        for stream_id in late:
+            del self._waiting[stream_id]
+        return [Reply(one, RPCStatus(Code.DEADLINE_EXCEEDED, "no answer in time")) for one in late]
 
 
 def _nanoseconds(timeout: float | None) -> int:
@@ -367,14 +222,6 @@ MAX_OPEN_CALLS: Final = 4096
 """Calls of one peer that may wait for us at the same time; more are answered RESOURCE_EXHAUSTED."""
 
 
-@dataclass(slots=True)
-class _Open:
-    """A call of the client that has not ended; `may_receive` while the client may send messages."""
-
-    is_streaming: bool
-    may_receive: bool
-
-
 class ServerConnection(End):
     """The end that is called.
 
@@ -384,20 +231,12 @@ class ServerConnection(End):
     Args:
         max_receive: most bytes of data a request may have.
         max_send: most bytes of data a reply may have.
-        allows_streams: take streaming calls; else they are answered UNIMPLEMENTED.
     """
 
-    def __init__(
-        self,
-        max_receive: int = MAX_RECEIVE_BYTES,
-        max_send: int = MAX_SEND_BYTES,
-        *,
-        allows_streams: bool = False,
-    ) -> None:
+    def __init__(self, max_receive: int = MAX_RECEIVE_BYTES, max_send: int = MAX_SEND_BYTES) -> None:
         super().__init__(max_receive, max_send)
-        self._allows_streams = allows_streams
         self._last_stream_id = 0
-        self._open: dict[int, _Open] = {}
+        self._open: set[int] = set()
 
     def receive_data(self, data: bytes | bytearray | memoryview, now: float) -> list[ServerEvent]:
         """Takes bytes from the client; `now` is in seconds.
@@ -416,7 +255,8 @@ class ServerConnection(End):
         if frame.type == MessageType.REQUEST:
             return self._request(frame, now)
         if frame.type == MessageType.DATA:
-            return self._data(frame)
+            text = f"stream {frame.stream_id} takes no data; it is no longer active, or was never a stream"
+            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
         return None  # other types are for versions to come
 
     def _oversize(self, frame: OversizeFrame) -> CallRefused | None:
@@ -433,7 +273,7 @@ class ServerConnection(End):
             return self._answer_by_itself(stream_id, Code.INVALID_ARGUMENT, problem)
         # From here on the id is used up, also if the request is refused.
         self._last_stream_id = stream_id
-        if frame.flags and not self._allows_streams:
+        if frame.flags:
             return self._refuse(stream_id, Code.UNIMPLEMENTED, "streaming calls are not served here")
         if len(self._open) >= MAX_OPEN_CALLS:
             text = f"{MAX_OPEN_CALLS} calls already wait for an answer"
@@ -446,12 +286,7 @@ class ServerConnection(End):
             request = decode_request(frame.data)
         except RemoteProtocolError as err:
             return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, str(err))
-        # Either flag makes the call a stream; REMOTE_OPEN alone says that the client sends messages.
-        has_more = is_streaming = False
-        if frame.flags:
-            has_more = bool(frame.flags & Flags.REMOTE_OPEN)
-            is_streaming = bool(frame.flags & (Flags.REMOTE_OPEN | Flags.REMOTE_CLOSED))
-        self._open[frame.stream_id] = _Open(is_streaming, has_more)
+        self._open.add(frame.stream_id)
         # The wire carries the time left, not a time of day: clocks of two processes need not agree.
         deadline = now + request.timeout_ns / 1e9 if request.timeout_ns else None
         return Call(
@@ -460,9 +295,6 @@ class ServerConnection(End):
             request.method,
             request.payload,
             deadline,
-            request.metadata,
-            is_streaming,
-            has_more,
         )
 
     def _stream_id_problem(self, stream_id: int) -> str:
@@ -472,29 +304,12 @@ class ServerConnection(End):
             return f"stream id {stream_id} is not above {self._last_stream_id}; ids are never used twice"
         return ""
 
-    def _data(self, frame: Frame) -> ServerEvent | None:
-        """Takes one message of a stream, or its end; the two never come in one frame from a client."""
-        stream = self._open.get(frame.stream_id)
-        if stream is None or not stream.may_receive:
-            text = f"stream {frame.stream_id} takes no data; it is no longer active, or was never a stream"
-            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
-        has_message = not frame.flags & Flags.NO_DATA
-        # Not the end: a message, or a frame that says nothing.
-        if not frame.flags & Flags.REMOTE_CLOSED:
-            return StreamMessage(frame.stream_id, frame.data) if has_message else None
-        # The end of a client's messages is REMOTE_CLOSED | NO_DATA; Go answers an end with data by this error too.
-        if has_message or frame.data:
-            text = f"stream {frame.stream_id} ended with data; the end of a client's messages carries none"
-            return self._refuse(frame.stream_id, Code.INVALID_ARGUMENT, text)
-        stream.may_receive = False
-        return StreamEnd(frame.stream_id)
-
     def is_open(self, stream_id: int) -> bool:
         """Whether the call still waits for its end."""
         return stream_id in self._open
 
     def reply(self, stream_id: int, payload: bytes = b"") -> RPCStatus | None:
-        """Ends a call with success: a plain call, or one whose client alone sent messages.
+        """Ends a call with success.
 
         Returns:
             None, or the status that was sent instead because no peer would accept a reply that long.
@@ -524,40 +339,14 @@ class ServerConnection(End):
         self._forget(stream_id)
         self._send_status(stream_id, status)
 
-    def send(self, stream_id: int, payload: bytes) -> None:
-        """Sends one message of a stream.
-
-        Raises:
-            LocalProtocolError: no such stream is open, or no peer would accept a message that long.
-        """
-        self._check_stream(stream_id)
-        self._queue_message(stream_id, payload)
-
-    def end(self, stream_id: int) -> None:
-        """Ends a stream of our messages with success.
-
-        Raises:
-            LocalProtocolError: no such stream is open.
-        """
-        self._check_stream(stream_id)
-        self._forget(stream_id)
-        self._queue_end(stream_id)
-
-    def _check_stream(self, stream_id: int) -> None:
-        stream = self._open.get(stream_id)
-        if stream is None or not stream.is_streaming:
-            raise LocalProtocolError(
-                f"stream {stream_id} is not open for messages; a plain call takes one reply"
-            )
-
     def _forget(self, stream_id: int) -> None:
         if stream_id not in self._open:
             raise LocalProtocolError(f"no call waits on stream {stream_id}; it was answered or never made")
-        del self._open[stream_id]
+        self._open.remove(stream_id)
 
     def _refuse(self, stream_id: int, code: Code, text: str) -> CallRefused:
         """Answers for the user and forgets the call, if there was one: a stream has one end."""
-        self._open.pop(stream_id, None)
+        self._open.discard(stream_id)
         return self._answer_by_itself(stream_id, code, text)
 
     def _answer_by_itself(self, stream_id: int, code: Code, text: str) -> CallRefused:

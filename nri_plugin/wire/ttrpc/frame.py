@@ -20,7 +20,7 @@ Source: containerd/ttrpc PROTOCOL.md and channel.go, v1.2.9.
 
 import struct
 from dataclasses import dataclass
-from enum import IntEnum, IntFlag
+from enum import IntEnum
 from typing import Final
 
 from google.protobuf.message import DecodeError
@@ -44,14 +44,6 @@ class MessageType(IntEnum):
     REQUEST = 1
     RESPONSE = 2
     DATA = 3
-
-
-class Flags(IntFlag):
-    """Only streaming calls set any; a unary call's frames carry 0."""
-
-    REMOTE_CLOSED = 0x01
-    REMOTE_OPEN = 0x02
-    NO_DATA = 0x04
 
 
 @dataclass(frozen=True, slots=True)

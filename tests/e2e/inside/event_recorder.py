@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nri_plugin.wire.nri import events
-from nri_plugin.wire.nri.messages import Container, EventMask, Pod, Resources
+from nri_plugin.wire.nri import codec, events
+from nri_plugin.wire.nri.events import EventMask
+from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from nri_plugin.wire.nri.session import PluginSession
+from nri_plugin.wire.ttrpc.connection import Call
+from tests.lab.runtime.codec import decode_fully
 
 from .event_script import BROKEN, CPUS, NO_CPUS, REFUSED
 
@@ -126,9 +129,16 @@ def _own_keys(annotations: Mapping[str, str]) -> list[str]:
     return sorted(key for key in annotations if key.startswith("io.kubernetes.cri"))
 
 
+class RecordingSession(PluginSession):
+    """A session that reads labels, annotations and environment too."""
+
+    def _decoded(self, call: Call) -> codec.Decoded | None:
+        return decode_fully(call.method, call.payload)
+
+
 def serve(path: str, name: str, index: str, notes: Any, answer: Any = answer_to) -> None:
     """Serve one connection; `notes` is called with each event, and `answer` makes the answer."""
-    session = PluginSession(name, index, _EVERY_EVENT, details=True)
+    session = RecordingSession(name, index, _EVERY_EVENT)
     with socket.socket(socket.AF_UNIX) as trunk:
         trunk.connect(path)
         session.register(time.monotonic())

@@ -47,6 +47,7 @@ def pack_checkout(checkout: Path, root: Path, python: str, stage: Path) -> Path:
     shutil.rmtree(stage, ignore_errors=True)
     _copy_code(checkout / "nri_plugin", stage / PRODUCT / f"lib/python{python}/site-packages/nri_plugin")
     _copy_code(checkout / "tests/e2e", stage / LAB / "src/e2e")
+    _copy_code(checkout / "tests/lab", stage / LAB / "src/tests/lab")
     shutil.copytree(checkout / "deploy", stage / LAB / "deploy")
     command = stage / PRODUCT / "bin/nri-pin"
     command.parent.mkdir()

@@ -1,45 +1,20 @@
 """NRI messages from the runtime's side: writers of requests and readers of answers."""
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Final, TypeVar, get_args
+from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
 
 from nri_plugin.model.errors import RemoteProtocolError
-from nri_plugin.wire.nri import decode, encode, events, tables
+from nri_plugin.wire.nri import codec, decode, encode, events
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
-from nri_plugin.wire.nri.events import NOTHING
-from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, FieldOwners, Pod
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 
 _M = TypeVar("_M", bound=Message)
 
 
-def _constant(kind: type) -> str:
-    """The name of an event in the protocol's enumerations: `RunPodSandbox` is `RUN_POD_SANDBOX`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).upper()
-
-
-EVENT_BIT: Final[dict[type, EventMask]] = {
-    kind: EventMask[_constant(kind)]
-    for kind in get_args(events.NRIEvent)
-    if _constant(kind) in EventMask.__members__
-}
-"""The bit of each event to which a plugin can subscribe."""
-STATE_CHANGES: Final[frozenset[type]] = frozenset(
-    {
-        events.RunPodSandbox,
-        events.StopPodSandbox,
-        events.RemovePodSandbox,
-        events.PostUpdatePodSandbox,
-        events.PostCreateContainer,
-        events.StartContainer,
-        events.PostStartContainer,
-        events.PostUpdateContainer,
-        events.RemoveContainer,
-    }
-)
+STATE_CHANGES: Final = frozenset(kind for kind, row in events.EVENTS.items() if row.in_state_change)
 """The nine events that are sent inside StateChange, always before NRI 0.12."""
 
 
@@ -51,7 +26,7 @@ def encode_event(event: events.NRIEvent) -> tuple[str, bytes]:
 
 def encode_state_change(event: events.NRIEvent) -> tuple[str, bytes]:
     """Returns StateChange and its argument for one of the nine events."""
-    message = pb.StateChangeEvent(event=_constant(type(event)))
+    message = pb.StateChangeEvent(event=pb.Event.Name(events.EVENTS[type(event)].bit.bit_length()))
     both = _pod_and_container(event)
     message.pod.CopyFrom(both.pod)
     if both.HasField("container"):
@@ -80,14 +55,12 @@ def encode_pod(pod: Pod) -> pb.PodSandbox:
         runtime_handler=pod.runtime_handler,
         pid=pod.pid,
     )
-    if pod.details is not None:
-        message.MergeFrom(pb.PodSandbox(**tables.POD_DETAILS.write(pod.details)))
     linux = message.linux
     linux.cgroup_parent, linux.cgroups_path = pod.cgroup_parent, pod.cgroups_path
     if pod.resources is not None:
-        linux.pod_resources.CopyFrom(encode.resources(pod.resources))
+        linux.pod_resources.CopyFrom(_resources(pod.resources))
     if pod.overhead is not None:
-        linux.pod_overhead.CopyFrom(encode.resources(pod.overhead))
+        linux.pod_overhead.CopyFrom(_resources(pod.overhead))
     return message
 
 
@@ -106,15 +79,20 @@ def encode_container(container: Container) -> pb.Container:
     message.state = pb.ContainerState.Name(container.state)  # type: ignore[assignment]
     linux = message.linux
     linux.cgroups_path = container.cgroups_path
-    linux.resources.CopyFrom(encode.resources(container.resources))
-    linux.devices.extend(pb.LinuxDevice(**tables.DEVICE.write(device)) for device in container.devices)
+    linux.resources.CopyFrom(_resources(container.resources))
+    linux.devices.extend(
+        pb.LinuxDevice(path=one.path, type=one.type, major=one.major, minor=one.minor)
+        for one in container.devices
+    )
     for name in container.net_devices:
         linux.net_devices[name].name = name
     if container.oom_score_adj is not None:
         linux.oom_score_adj.value = container.oom_score_adj
-    if container.details is not None:
-        message.MergeFrom(pb.Container(**tables.CONTAINER_DETAILS.write(container.details)))
     return message
+
+
+def _resources(values: Resources) -> pb.LinuxResources:
+    return pb.LinuxResources(**encode.resource_fields(values))
 
 
 def _pod_and_container(event: events.NRIEvent) -> pb.CreateContainerRequest:
@@ -147,40 +125,16 @@ def _update_container(event: events.UpdateContainer) -> Message:
     return pb.UpdateContainerRequest(
         pod=encode_pod(event.pod),
         container=encode_container(event.container),
-        linux_resources=encode.resources(event.resources),
+        linux_resources=_resources(event.resources),
     )
 
 
 def _update_pod(event: events.UpdatePodSandbox) -> Message:
     message = pb.UpdatePodSandboxRequest(pod=encode_pod(event.pod))
     if event.overhead is not None:
-        message.overhead_linux_resources.CopyFrom(encode.resources(event.overhead))
+        message.overhead_linux_resources.CopyFrom(_resources(event.overhead))
     if event.resources is not None:
-        message.linux_resources.CopyFrom(encode.resources(event.resources))
-    return message
-
-
-def _validate(event: events.ValidateContainerAdjustment) -> Message:
-    message = pb.ValidateContainerAdjustmentRequest(
-        pod=encode_pod(event.pod),
-        container=encode_container(event.container),
-        update=encode.updates(event.updates),
-    )
-    if event.adjustment != NOTHING:
-        message.adjust.CopyFrom(encode.adjustment(event.adjustment))
-    for container_id, owners in event.owners.items():
-        message.owners.owners[container_id].CopyFrom(_owners(owners))
-    for plugin in event.plugins:
-        index, _, name = plugin.partition("-")
-        message.plugins.add(name=name, index=index)
-    return message
-
-
-def _owners(owners: FieldOwners) -> pb.FieldOwners:
-    message = pb.FieldOwners()
-    message.simple.update({int(what): plugin for what, plugin in owners.simple.items()})
-    for what, plugins in owners.compound.items():
-        message.compound[int(what)].owners.update(plugins)
+        message.linux_resources.CopyFrom(_resources(event.resources))
     return message
 
 
@@ -189,7 +143,6 @@ _WRITERS: Final[dict[type, Callable[..., Message]]] = {
     events.Shutdown: _shutdown,
     events.UpdateContainer: _update_container,
     events.UpdatePodSandbox: _update_pod,
-    events.ValidateContainerAdjustment: _validate,
 }
 
 
@@ -200,16 +153,6 @@ def decode_registration(payload: bytes) -> tuple[str, str, str]:
     """Reads (name, index, NRI version) of RegisterPlugin."""
     message = _parse(pb.RegisterPluginRequest(), payload)
     return message.plugin_name, message.plugin_idx, message.NRI_version
-
-
-def decode_update_containers(payload: bytes) -> tuple[ContainerUpdate, ...]:
-    """Reads the updates of an unsolicited UpdateContainers."""
-    return _updates(_parse(pb.UpdateContainersRequest(), payload).update)
-
-
-def encode_update_containers_response(failed: tuple[ContainerUpdate, ...]) -> bytes:
-    """Writes the updates that failed; the real runtimes repeat them whole."""
-    return pb.UpdateContainersResponse(failed=encode.updates(failed)).SerializeToString()
 
 
 def decode_mask(payload: bytes) -> int:
@@ -235,26 +178,39 @@ def decode_answer(event: events.NRIEvent, payload: bytes) -> events.NRIResponse:
         return events.UpdateContainerResponse(_updates(_parse(pb.UpdateContainerResponse(), payload).update))
     if isinstance(event, events.StopContainer):
         return events.StopContainerResponse(_updates(_parse(pb.StopContainerResponse(), payload).update))
-    if isinstance(event, events.ValidateContainerAdjustment):
-        verdict = _parse(pb.ValidateContainerAdjustmentResponse(), payload)
-        return events.ValidateContainerAdjustmentResponse(verdict.reject, verdict.reason)
     _parse(pb.Empty(), payload)
     return events.EmptyResponse()
 
 
 def _created(payload: bytes) -> events.CreateContainerResponse:
     message = _parse(pb.CreateContainerResponse(), payload)
-    adjustment = decode.adjustment(message.adjust)
-    rest = replace(adjustment, resources=None)
-    return events.CreateContainerResponse(
-        resources=adjustment.resources,
-        updates=_updates(message.update),
-        adjustment=None if rest == NOTHING else rest,
-    )
+    adjust, linux = message.adjust, message.adjust.linux
+    _refuse_others(adjust, {"env", "linux"})
+    _refuse_others(linux, {"resources"})
+    resources = _read_resources(linux.resources) if linux.HasField("resources") else None
+    env = {one.key: one.value for one in adjust.env}
+    return events.CreateContainerResponse(resources, _updates(message.update), env)
 
 
 def _updates(messages: Iterable[pb.ContainerUpdate]) -> tuple[ContainerUpdate, ...]:
-    return tuple(decode.update(message) for message in messages)
+    return tuple(
+        ContainerUpdate(one.container_id, _read_resources(one.linux.resources), one.ignore_failure)
+        for one in messages
+    )
+
+
+_HEEDED = {"cpu", "memory", "hugepage_limits"}
+
+
+def _read_resources(message: pb.LinuxResources) -> Resources:
+    _refuse_others(message, _HEEDED)
+    return decode.resources(message)
+
+
+def _refuse_others(message: Message, known: Collection[str]) -> None:
+    """Refuses fields that this runtime does not apply: the agent sends none of them."""
+    if others := [field.name for field, _ in message.ListFields() if field.name not in known]:
+        raise RemoteProtocolError(f"the answer has {others[0]}, which is not played")
 
 
 def _parse(message: _M, payload: bytes) -> _M:
@@ -263,3 +219,23 @@ def _parse(message: _M, payload: bytes) -> _M:
     except DecodeError as err:
         raise RemoteProtocolError(f"answer of {len(payload)} bytes cannot be decoded: {err}") from err
     return message
+
+
+# For a plugin that notes everything
+
+
+def decode_fully(method: str, payload: bytes) -> codec.Decoded | None:
+    """Reads a request as a session does, and beside that labels, annotations and environment of its pod and container."""
+    event: Any = codec.decode_request(method, payload)
+    if not hasattr(event, "pod"):
+        return cast("codec.Decoded | None", event)
+    kind = pb.StateChangeEvent if method == "StateChange" else pb.CreateContainerRequest
+    message = kind.FromString(payload)
+    pod = replace(event.pod, labels=dict(message.pod.labels), annotations=dict(message.pod.annotations))
+    if not hasattr(event, "container"):
+        return cast("codec.Decoded", replace(event, pod=pod))
+    told = message.container
+    container = replace(
+        event.container, labels=dict(told.labels), annotations=dict(told.annotations), env=tuple(told.env)
+    )
+    return cast("codec.Decoded", replace(event, pod=pod, container=container))

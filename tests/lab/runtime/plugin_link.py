@@ -8,13 +8,9 @@ from pathlib import Path
 
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.wire.nri.events import (
-    CreateContainer,
-    CreateContainerResponse,
     NRIEvent,
     NRIResponse,
     Synchronize,
-    ValidateContainerAdjustment,
-    ValidateContainerAdjustmentResponse,
 )
 from nri_plugin.wire.nri.messages import ContainerUpdate
 from tests.lab.runtime.profile import (
@@ -26,7 +22,6 @@ from tests.lab.runtime.profile import (
     RuntimeEvent,
     RuntimeProfile,
     Synchronized,
-    UpdateRequested,
 )
 from tests.lab.runtime.runtime import PluginRefusedError, Runtime
 from tests.lab.runtime.session import RuntimeSession
@@ -67,7 +62,6 @@ class PluginLink:
         self._sock = sock
         self._config = config
         self._answers: dict[int, Answered] = {}
-        self._requests: list[UpdateRequested] = []
         self._updates: tuple[ContainerUpdate, ...] | None = None
         self._is_configured = False
         self.session.accept(time.monotonic())
@@ -98,17 +92,9 @@ class PluginLink:
     def ask(self, event: NRIEvent) -> NRIResponse | None:
         """The answer; None when it is not asked about such events or was lost.
 
-        A plugin that validates is asked about the outcome of a CreateContainer before that is returned.
-
         Raises:
-            PluginRefusedError: it answered with an error, or rejects the outcome.
+            PluginRefusedError: it answered with an error.
         """
-        answered = self._call(event)
-        if isinstance(event, CreateContainer):
-            self._validate(event, answered)
-        return None if answered is None else answered.response
-
-    def _call(self, event: NRIEvent) -> Answered | None:
         began = time.monotonic()
         call = self.session.call(event, began)
         if call is None:
@@ -119,44 +105,11 @@ class PluginLink:
         answered = self._answers.pop(call)
         if answered.error:
             raise PluginRefusedError(answered.error)
-        return answered
+        return answered.response
 
-    def _validate(self, event: CreateContainer, answered: Answered | None) -> None:
-        """Ask the plugin to validate the outcome. A rejection or a lost validator fails the creation."""
-        given = CreateContainerResponse()
-        if answered is not None and isinstance(answered.response, CreateContainerResponse):
-            given = answered.response
-        verdict = self._call(
-            ValidateContainerAdjustment(
-                event.pod,
-                event.container,
-                given.whole(),
-                given.updates,
-                {} if answered is None else answered.owners,
-                (self.session.plugin,),
-            )
-        )
-        if verdict is None:
-            return
-        if verdict.is_fail_open:
-            raise PluginRefusedError(f"validator {self.session.plugin} was lost: {self.session.lost}")
-        if isinstance(verdict.response, ValidateContainerAdjustmentResponse) and verdict.response.reject:
-            reason = verdict.response.reason
-            raise PluginRefusedError(
-                f"validator {self.session.plugin} rejected container adjustment, reason: {reason}"
-            )
-
-    def take_requests(self) -> list[UpdateRequested]:
-        """Unsolicited updates of the plugin; as in real runtimes they wait until no request runs."""
+    def look(self) -> None:
+        """Take what the plugin has sent by itself, such as its end."""
         self._turn(0.0)
-        requests, self._requests = self._requests, []
-        return requests
-
-    def finish_request(self, request: UpdateRequested, failed: tuple[str, ...]) -> None:
-        """Answer an unsolicited update."""
-        updates = tuple(update for update in request.updates if update.container_id in failed)
-        self.session.finish_update(request.call, updates)
-        self._send()
 
     def close(self) -> None:
         """Close the connection."""
@@ -203,8 +156,6 @@ class PluginLink:
             self._updates = event.updates
         elif isinstance(event, Answered):
             self._answers[event.call] = event
-        elif isinstance(event, UpdateRequested):
-            self._requests.append(event)
         elif isinstance(event, RegistrationRejected):
             self._send()
             self.close()
@@ -251,10 +202,9 @@ class NRIServer:
         return updates
 
     def settle(self) -> None:
-        """Do the work of a runtime between requests: accept a waiting plugin, apply unsolicited updates."""
+        """Do the work of a runtime between requests: accept a waiting plugin, notice the end of the present one."""
         if self.link is not None and self.link.is_alive:
-            for request in self.link.take_requests():
-                self.link.finish_request(request, self.runtime.apply(request.updates))
+            self.link.look()
         elif select.select([self._listener], [], [], 0.0)[0]:
             self.wait_for_plugin(0.1)
 

@@ -5,14 +5,13 @@ A profile describes an NRI release on the wire. A behaviour describes a runtime 
 Source: containerd 1.7.24, 2.1.9, 2.2.7 and 2.3.4 as recorded (`tests/vectors/nri`); the others from their code.
 """
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 from nri_plugin.simulator.simulate.pods import RUNTIMES, RuntimeKind
-from nri_plugin.wire.nri.events import NRIEvent, NRIResponse
-from nri_plugin.wire.nri.messages import ContainerState, ContainerUpdate, EventMask, FieldOwners
-from nri_plugin.wire.nri.releases import MASK_BEFORE_0_10, MASK_SINCE_0_10
+from nri_plugin.wire.nri.events import EventMask, NRIEvent, NRIResponse
+from nri_plugin.wire.nri.messages import ContainerState, ContainerUpdate
+from nri_plugin.wire.nri.releases import mask_of
 
 # Profiles
 
@@ -36,14 +35,15 @@ class RuntimeProfile:
     request_timeout: float = 2.0
 
     @property
-    def release(self) -> tuple[int, ...]:
+    def release(self) -> tuple[int, int, int]:
         """NRI release as numbers."""
-        return tuple(int(part) for part in self.nri_version.removeprefix("v").split("."))
+        major, minor, patch = self.nri_version.removeprefix("v").split(".")
+        return int(major), int(minor), int(patch)
 
     @property
     def legal_mask(self) -> EventMask:
         """Events a plugin may subscribe to; one bit more and the connection is closed."""
-        return MASK_SINCE_0_10 if self.release >= (0, 10) else MASK_BEFORE_0_10
+        return mask_of(self.release[:2])
 
     @property
     def tells_timeouts(self) -> bool:
@@ -202,7 +202,6 @@ class Answered:
     """A call ended. With `error` the CRI request fails and `response` is None.
 
     `is_fail_open` marks a call that was lost with the plugin: the request goes on without its answer.
-    `owners` is container id -> what the plugin set, as validators are told.
     """
 
     call: int
@@ -210,15 +209,6 @@ class Answered:
     response: NRIResponse | None
     error: str = ""
     is_fail_open: bool = False
-    owners: Mapping[str, FieldOwners] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRequested:
-    """The plugin asks for updates by itself; answer with `finish_update`."""
-
-    call: int
-    updates: tuple[ContainerUpdate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,11 +219,5 @@ class ConnectionLost:
 
 
 RuntimeEvent: TypeAlias = (
-    PluginRegistered
-    | RegistrationRejected
-    | Configured
-    | Synchronized
-    | Answered
-    | UpdateRequested
-    | ConnectionLost
+    PluginRegistered | RegistrationRejected | Configured | Synchronized | Answered | ConnectionLost
 )

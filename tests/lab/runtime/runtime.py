@@ -31,7 +31,7 @@ from nri_plugin.simulator.simulate.pods import (
 )
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpdate, Pod, Resources
-from tests.lab.runtime.adjusting import adjusted, heeded, merged
+from tests.lab.runtime.adjusting import adjusted, merged
 from tests.lab.runtime.cgroup_mirror import CgroupMirror
 from tests.lab.runtime.cgroup_tree import V1, CgroupWriteError, CpusetFile, parent_of
 from tests.lab.runtime.profile import Behaviour, PodFields
@@ -327,7 +327,7 @@ class Runtime:
         own = [update for update in updates if update.container_id == record.message.id]
         self.apply(tuple(update for update in updates if update.container_id != record.message.id))
         for update in own:
-            resources = merged(resources, self._heeded(update, is_own=True))
+            resources = merged(resources, update.resources)
         self._apply(record, resources)
         self._tell(events.PostUpdateContainer(pod, record.message))
 
@@ -368,7 +368,7 @@ class Runtime:
             if record is None:
                 continue
             try:
-                self._apply(record, self._heeded(update, is_own=False))
+                self._apply(record, update.resources)
             except CgroupWriteError as error:
                 self._failed.append(error)
                 if not update.ignore_failure:
@@ -463,10 +463,7 @@ class Runtime:
         if not isinstance(answer, events.CreateContainerResponse):
             return message
         self.apply(answer.updates)
-        return adjusted(message, answer.whole())
-
-    def _heeded(self, update: ContainerUpdate, *, is_own: bool) -> Resources:
-        return heeded(update.resources, self.behaviour.profile.runtime_name, is_own=is_own)
+        return adjusted(message, answer)
 
     def _apply(self, record: Record, change: Resources) -> None:
         """Store a change and write all stored resources, as real runtimes do."""

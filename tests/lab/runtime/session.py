@@ -20,13 +20,13 @@ from typing import Final
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.wire.nri import events
 from nri_plugin.wire.nri.codec import PLUGIN_SERVICE, RUNTIME_SERVICE
-from nri_plugin.wire.nri.messages import Container, ContainerUpdate, EventMask, Pod
+from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Pod, Resources
 from nri_plugin.wire.nri.mux import HEADER as MUX_HEADER
 from nri_plugin.wire.nri.mux import PLUGIN_CONNECTION, RUNTIME_CONNECTION, mux_frames
 from nri_plugin.wire.ttrpc.connection import Call, ClientConnection, Reply, ServerConnection
 from nri_plugin.wire.ttrpc.frame import HEADER, HEADER_BYTES, MAX_SEND_BYTES, Code, RPCStatus
 from tests.lab.runtime import codec
-from tests.lab.runtime.adjusting import Ownership, known
+from tests.lab.runtime.adjusting import Ownership
 from tests.lab.runtime.profile import (
     Answered,
     Configured,
@@ -36,7 +36,6 @@ from tests.lab.runtime.profile import (
     RuntimeEvent,
     RuntimeProfile,
     Synchronized,
-    UpdateRequested,
 )
 
 # The trunk
@@ -206,7 +205,7 @@ class RuntimeSession:
     ) -> None:
         self.profile = profile
         self.name, self.index = launched_as or ("", "")
-        self.mask = EventMask(0)
+        self.mask = events.EventMask(0)
         self.is_ready = False
         self.is_zombie = False
         self.lost = ""
@@ -259,7 +258,7 @@ class RuntimeSession:
         """Whether the plugin is asked about such events."""
         if isinstance(event, events.Shutdown):
             return self.is_ready
-        return self.is_ready and bool(self.mask & codec.EVENT_BIT[type(event)])
+        return self.is_ready and bool(self.mask & events.EVENTS[type(event)].bit)
 
     def call(self, event: events.NRIEvent, now: float) -> int | None:
         """Queues an event; the answer is an `Answered` that names the returned call.
@@ -270,13 +269,6 @@ class RuntimeSession:
         if self.lost or not self.is_subscribed(event):
             return None
         return self._call(event, now, self.profile.request_timeout, None)
-
-    def finish_update(self, call: int, failed: tuple[ContainerUpdate, ...] = (), error: str = "") -> None:
-        """Answers an `UpdateRequested`; with `error` the list of failed updates is lost on the way."""
-        if error:
-            self._server.fail(call, RPCStatus(Code.UNKNOWN, error))
-        else:
-            self._server.reply(call, codec.encode_update_containers_response(failed))
 
     def _call(self, event: events.NRIEvent, now: float, timeout: float, known_as: int | None) -> int:
         is_state_change = not self._own_methods and type(event) in codec.STATE_CHANGES
@@ -361,8 +353,6 @@ class RuntimeSession:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"service {call.service}"))
         elif call.method == "RegisterPlugin":
             return self._register(call)
-        elif call.method == "UpdateContainers":
-            return UpdateRequested(call.stream_id, codec.decode_update_containers(call.payload))
         else:
             self._server.fail(call.stream_id, RPCStatus(Code.UNIMPLEMENTED, f"method {call.method}"))
         return None
@@ -414,7 +404,7 @@ class RuntimeSession:
         mask = codec.decode_mask(reply.payload)
         if mask & ~int(self.profile.legal_mask):
             return self._lose(f"invalid plugin events {mask:#x}, known are {int(self.profile.legal_mask):#x}")
-        self.mask = EventMask(mask) if mask else self.profile.legal_mask
+        self.mask = events.EventMask(mask) if mask else self.profile.legal_mask
         if self._register_call:
             self._server.reply(self._register_call)
             self._register_call = 0
@@ -425,12 +415,10 @@ class RuntimeSession:
             response = codec.decode_answer(event, payload)
         except RemoteProtocolError as err:
             return Answered(call, event, None, error=str(err))
-        if isinstance(response, events.CreateContainerResponse):
-            response = known(response, self.profile.release)
         claims = Ownership(self.profile.release < (0, 7))
         if error := self._conflict(event, response, claims):
             return Answered(call, event, None, error=error)
-        return Answered(call, event, response, owners=claims.owners())
+        return Answered(call, event, response)
 
     def _conflict(self, event: events.NRIEvent, response: events.NRIResponse, claims: Ownership) -> str:
         updates: tuple[ContainerUpdate, ...] = getattr(response, "updates", ())
@@ -439,7 +427,8 @@ class RuntimeSession:
             if any(update.container_id == created for update in updates):
                 return f"plugin {self.plugin} asked update of {created} during creation"
             if isinstance(response, events.CreateContainerResponse):
-                conflict = claims.adjust(self.plugin, created, response.whole())
+                resources = response.resources or Resources()
+                conflict = claims.claim(self.plugin, created, resources, response.env)
                 if conflict:
                     return conflict
         return claims.accept(self.plugin, updates)[1]

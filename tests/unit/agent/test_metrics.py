@@ -9,7 +9,7 @@ from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.wire.nri import events as nri
-from nri_plugin.wire.nri.messages import EventMask
+from nri_plugin.wire.nri.events import EventMask
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, machine, node, pod
 from tests.drift_reports import drift

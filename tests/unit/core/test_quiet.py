@@ -111,12 +111,11 @@ def test_two_annotations_that_agree_are_no_contradiction() -> None:
 
 def test_the_environment_tells_a_container_which_cpus_keep_interrupts() -> None:
     response = running(on(), **{IRQ: "housekeeping"})[1]
-    assert response.adjustment is not None
-    assert response.adjustment.env == {
+    assert response.env == {
         "NRI_PIN_HOUSEKEEPING_CPUS": "2-3",
         "OPENSHIFT_HOUSEKEEPING_CPUS": "2-3",
     }
-    assert running(on())[1].adjustment is None
+    assert running(on())[1].env == {}
 
 
 def test_a_claim_goes_to_the_container_or_to_its_first_core() -> None:

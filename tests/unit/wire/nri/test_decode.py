@@ -6,10 +6,7 @@ from nri_plugin.wire.nri.decode import WITH_ENVIRONMENT, WITHOUT_ENVIRONMENT
 from nri_plugin.wire.nri.messages import (
     Container,
     ContainerState,
-    ContainerUpdate,
     DeviceNode,
-    FieldOwners,
-    OwnedField,
     Pod,
     Resources,
 )
@@ -74,11 +71,10 @@ def test_every_field_of_a_container():
     cpu = message.linux.resources.cpu
     cpu.quota.value, cpu.period.value, cpu.cpus, cpu.mems = -1, 100_000, "0-3", "0,1"
     message.linux.resources.hugepage_limits.add(page_size="2MB", limit=1 << 63)
-    message.linux.resources.unified["memory.min"] = "1"
     assert decode.container(lean_container(message)) == Container(
         id="i", pod_id="p", name="n", state=ContainerState.RUNNING, env=("PCIDEVICE_X=a", "PCIDEVICE_X=b"), devices=(DeviceNode("/dev/x", "c", 195, 255),), cdi_devices=("vendor.com/gpu=0",),
         net_devices=("ens2f0", "ens2f1"),
-        resources=Resources(None, -1, 100_000, "0-3", "0,1", None, (("2MB", 1 << 63),), {"memory.min": "1"}),
+        resources=Resources(None, -1, 100_000, "0-3", "0,1", None, (("2MB", 1 << 63),)),
         oom_score_adj=-997, cgroups_path="/leaf", pid=7,
     )  # fmt: skip
 
@@ -102,28 +98,3 @@ def test_a_message_that_comes_in_pieces_is_merged():
     assert decode.container(lean_container(message)) == Container(
         "new", name="n", resources=Resources(cpus="0", mems="1")
     )
-
-
-def test_a_map_entry_without_key_or_value_has_empty_ones():
-    assert decode.detailed_pod(pb.PodSandbox.FromString(b"\x2a\x00")).labels == {"": ""}
-
-
-def test_an_update():
-    message = pb.ContainerUpdate(container_id="c", ignore_failure=True)
-    message.linux.resources.cpu.cpus = "1"
-    assert decode.update(message) == ContainerUpdate("c", Resources(cpus="1"), ignore_failure=True)
-
-
-def test_owners_of_fields_and_of_their_entries():
-    message = pb.OwningPlugins()
-    fields = message.owners["c1"]
-    fields.simple[pb.CPUSetCPUs] = "10-a"
-    fields.simple[99] = "30-c"
-    fields.compound[pb.Annotations].owners.update({"k1": "20-b", "k2": "10-a"})
-    (owners,) = decode.field_owners(message).values()
-    assert owners == FieldOwners(
-        {OwnedField.CPUSetCPUs: "10-a", 99: "30-c"}, {OwnedField.Annotations: {"k1": "20-b", "k2": "10-a"}}
-    )
-    assert owners.owner(OwnedField.CPUSetCPUs) == "10-a"
-    assert owners.owner(OwnedField.Annotations, "k1") == "20-b"
-    assert owners.owner(OwnedField.Env, "k1") == owners.owner(OwnedField.Env) == ""

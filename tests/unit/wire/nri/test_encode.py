@@ -13,18 +13,18 @@ def update(container_id="c1", *, ignore_failure=False, **resources):
 
 
 def test_unset_resources_are_no_bytes():
-    assert encode.resources(Resources()).SerializeToString() == b""
+    assert encode.resource_fields(Resources()) == {}
 
 
 def test_zero_is_sent_and_none_is_not():
-    message = encode.resources(Resources(cpu_shares=0, memory_limit_bytes=0))
+    message = pb.LinuxResources(**encode.resource_fields(Resources(cpu_shares=0, memory_limit_bytes=0)))
     assert message.cpu.HasField("shares")
     assert message.memory.HasField("limit")
     assert not message.cpu.HasField("quota")
 
 
 def test_every_field_of_resources():
-    message = encode.resources(Resources(1, -1, 3, "0-1", "0", 4, (("1GB", 5),), {"cpu.idle": "1"}))
+    message = pb.LinuxResources(**encode.resource_fields(Resources(1, -1, 3, "0-1", "0", 4, (("1GB", 5),))))
     assert message == pb.LinuxResources(
         cpu=pb.LinuxCPU(
             shares=pb.OptionalUInt64(value=1), quota=pb.OptionalInt64(value=-1), period=pb.OptionalUInt64(value=3),
@@ -32,7 +32,6 @@ def test_every_field_of_resources():
         ),
         memory=pb.LinuxMemory(limit=pb.OptionalInt64(value=4)),
         hugepage_limits=[pb.HugepageLimit(page_size="1GB", limit=5)],
-        unified={"cpu.idle": "1"},
     )  # fmt: skip
 
 

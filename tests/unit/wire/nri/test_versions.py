@@ -2,11 +2,10 @@
 
 import pytest
 
-from nri_plugin.wire.nri.events import Configure
-from nri_plugin.wire.nri.messages import EventMask
+from nri_plugin.wire.nri.events import Configure, EventMask
 from nri_plugin.wire.nri.releases import is_before_0_7, legal_mask
 
-OLD, NO_VALIDATION, ALL = 0x07FF, 0x1FFF, 0x3FFF
+OLD, ALL = 0x07FF, 0x1FFF
 
 CASES = [
     # runtime, version, tells timeouts, NRI version, legal, why
@@ -23,7 +22,7 @@ CASES = [
     ("containerd", "v2.4.0-beta.0", True, "0.0.0-unknown", ALL, "telling anything is 0.12"),
     ("cri-o", "1.31.2", False, "", OLD, "0.6.1"),
     ("cri-o", "1.32.0", True, "", OLD, "0.9.0"),
-    ("cri-o", "1.33.4", True, "", NO_VALIDATION, "0.9.1 before its release"),
+    ("cri-o", "1.33.4", True, "", ALL, "0.9.1 before its release"),
     ("cri-o", "1.34.0", True, "", ALL, "0.10.0"),
     ("cri-o", "1.36.3", True, "", ALL, "0.11.0"),
     ("cri-o", "1.37.0", True, "(devel)", ALL, "0.12.0"),

@@ -76,14 +76,6 @@ def test_a_frame_in_between_starts_the_ten_seconds_anew():
     assert dog.next_check() is None
 
 
-def test_updates_are_expected_to_end():
-    dog = watchdog()
-    dog.updating(7, 5.0)
-    assert "UpdateContainers" in dog.overdue(5.0)
-    dog.updated(7)
-    assert dog.overdue(9.0) is None
-
-
 def test_the_first_broken_expectation_is_named():
     dog = watchdog()
     dog.registering(0.0)

@@ -41,21 +41,6 @@ def test_a_late_reply_is_dropped():
     assert client.receive_data(Frame(1, MessageType.RESPONSE, 0, b"").encode()) == []
 
 
-def test_a_cancelled_call_is_forgotten():
-    client = ClientConnection()
-    client.cancel(client.call("s", "m", b"", 0.0, timeout=1.0))
-    assert client.receive_data(Frame(1, MessageType.RESPONSE, 0, b"").encode()) == []
-    assert client.close() == []
-
-
-def test_closing_ends_every_waiting_call():
-    client = ClientConnection()
-    client.call("s", "m", b"", 0.0)
-    client.call("s", "m", b"", 0.0)
-    assert [reply.status.code for reply in client.close()] == [Code.UNAVAILABLE] * 2
-    assert client.close() == []
-
-
 def test_a_reply_that_cannot_be_decoded_fails_its_call():
     client = ClientConnection()
     client.call("s", "m", b"", 0.0)

@@ -6,9 +6,9 @@ from nri_plugin.wire.ttrpc.frame import Code, RPCStatus
 
 def test_a_call_and_its_reply():
     client, server = ClientConnection(), ServerConnection()
-    stream = client.call("svc", "Method", b"argument", now=10.0, timeout=2.0, metadata=(("k", "v"),))
+    stream = client.call("svc", "Method", b"argument", now=10.0, timeout=2.0)
     (call,) = server.receive_data(client.data_to_send(), now=100.0)
-    assert call == Call(1, "svc", "Method", b"argument", 102.0, (("k", "v"),))
+    assert call == Call(1, "svc", "Method", b"argument", 102.0)
     assert server.reply(call.stream_id, b"result") is None
     assert client.receive_data(server.data_to_send()) == [Reply(stream, None, b"result")]
 

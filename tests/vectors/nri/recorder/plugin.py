@@ -6,8 +6,8 @@ import sys
 import time
 
 from nri_plugin.wire.nri import events
-from nri_plugin.wire.nri.events import Adjustment
-from nri_plugin.wire.nri.messages import ContainerUpdate, EventMask, Resources
+from nri_plugin.wire.nri.events import EventMask
+from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 from nri_plugin.wire.nri.session import PluginSession
 
 
@@ -28,7 +28,7 @@ def answer(event):
     size = int(wishes["size"])
     return events.CreateContainerResponse(
         Resources(cpus="0-1", mems="0"),
-        adjustment=Adjustment(env={"A": "x" * size}) if size else None,
+        env={"A": "x" * size} if size else {},
         updates=halves if "dup" in wishes else (),
     )
 
@@ -71,7 +71,7 @@ def connect(path):
 if __name__ == "__main__":
     launched = "NRI_PLUGIN_SOCKET" in os.environ
     name, index = os.environ.get("NRI_PLUGIN_NAME", "nri-pin"), os.environ.get("NRI_PLUGIN_IDX", "10")
-    plugin_session = PluginSession(name, index, EventMask(0x3FFF), prelaunched=launched)
+    plugin_session = PluginSession(name, index, EventMask(0x1FFF), prelaunched=launched)
     if launched:
         serve(socket.socket(fileno=3), plugin_session, open(os.devnull, "wb"))  # noqa: SIM115 (as long as the process)
     else:
