@@ -12,7 +12,6 @@ from nri_plugin.model.errors import ConfigError, RemoteProtocolError
 from nri_plugin.model.options import Effect, TopologyManagerPolicy
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.events import EventMask
-from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 from tests.agent_fakes import Bench
 from tests.agent_runtime import Rig, is_synchronized
 from tests.builders import container, node, pod
@@ -548,17 +547,6 @@ def test_a_late_wake_up_for_a_connection_that_is_gone_does_nothing(make):
     rig.link._writable()
     rig.link._check()
     assert rig.loop._exit_code is None
-
-
-def test_what_a_runtime_drops_of_an_answer_is_said_as_that(make):
-    bench = Bench(node(pool_floor=False))
-    rig = make(bench, profile=CONTAINERD_2_1)
-    rig.start()
-    lost = nri.UpdateContainerResponse((ContainerUpdate("other", Resources(blockio_class="slow")),))
-    bench.handler._decide = lambda _node, state, _event: Decision(state, lost)
-    assert rig.ask(nri.UpdateContainer(POD, CREATE.container, Resources(cpus="0"))).error == ""
-    assert bench.lines.texts("ERROR") == []
-    assert "the runtime drops part of the answer" in bench.lines.texts("WARNING")
 
 
 def test_an_agent_that_could_not_act_on_synchronize_does_not_call_itself_synchronized(make):

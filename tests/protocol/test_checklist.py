@@ -122,12 +122,12 @@ def test_01_configure_may_come_before_the_reply_to_register_plugin(way):
 MASKS = [
     (CONTAINERD_1_7, 0x07FF),
     (CONTAINERD_2_1, 0x07FF),
-    (CONTAINERD_2_2, 0x3FFF),
-    (CRIO_1_36, 0x3FFF),
-    (CONTAINERD_2_4, 0x3FFF),
+    (CONTAINERD_2_2, 0x1FFF),
+    (CRIO_1_36, 0x1FFF),
+    (CONTAINERD_2_4, 0x1FFF),
     (RuntimeProfile("0.9.0", "cri-o", "1.32.4"), 0x07FF),
-    (RuntimeProfile("0.10.0", "cri-o", "1.34.1"), 0x3FFF),
-    (RuntimeProfile("0.12.0", "containerd", "v2.3.0"), 0x3FFF),
+    (RuntimeProfile("0.10.0", "cri-o", "1.34.1"), 0x1FFF),
+    (RuntimeProfile("0.12.0", "containerd", "v2.3.0"), 0x1FFF),
 ]
 
 
@@ -318,7 +318,7 @@ def test_06_a_late_answer_loses_the_connection_and_a_new_one_resynchronizes(prof
     assert lost == ConnectionLost("context deadline exceeded")
     assert answered.is_fail_open
     link.now = request.deadline + 0.1
-    assert link.session.respond(request.call, EmptyResponse(), link.now) is None
+    assert link.session.respond(request.call, EmptyResponse(), link.now) == ""
     assert link.runtime.receive_data(link.session.data_to_send(), link.now) == []
     assert link.session.overdue(link.now + 1.0) is not None
     link.session.receive_data(b"", link.now)

@@ -339,22 +339,6 @@ def test_an_update_that_may_fail_is_left_out():
     assert owners.accept("10-a", (one, other)) == ((one,), "")
 
 
-@pytest.mark.parametrize("change", [
-    Resources(cpu_shares=0), Resources(cpu_quota_us=-1), Resources(cpu_period_us=1), Resources(mems="0"),
-    Resources(memory_limit_bytes=0), Resources(hugepage_limits=(("2MB", 1),)), Resources(unified={"a": "b"}),
-])  # fmt: skip
-def test_every_field_has_an_owner(change):
-    owners = Ownership()
-    assert owners.claim("10-a", "c1", change) == ""
-    assert "both tried to set" in owners.claim("10-a", "c1", change)
-
-
-def test_keys_of_maps_have_owners_of_their_own():
-    owners = Ownership()
-    assert owners.claim("10-a", "c1", Resources(unified={"a": "1"}, hugepage_limits=(("2MB", 1),))) == ""
-    assert owners.claim("20-b", "c1", Resources(unified={"b": "1"}, hugepage_limits=(("1GB", 1),))) == ""
-
-
 # ------------------------------------------------- several events, one plugin
 
 
