@@ -1,12 +1,12 @@
 """Pods as specified, and the NRI messages and pod facts that kubelet, runtime and exporter make of them.
 
 A manifest or a scenario gives a `PodSpec` (`simulate.manifests`, `scenario.steps`). From it come `pod_message` and
-`container_message`, which travel in NRI events, and `pod_facts`, which the agent adds to CreateContainer.
+`container_message`, which travel in NRI events (as far as placement reads them), and `pod_facts`, which the agent adds to CreateContainer.
 
 `nri_plugin.core.requests` computes requests from messages; it shares no code with this module, so that each checks the
 other.
 
-Source: kubelet v1.36 cm/helpers_linux.go (shares and quota), qos/policy.go (oom_score_adj),
+Source: kubelet v1.36 cm/helpers_linux.go (shares and quota),
     kuberuntime/util (sum of a pod); containerd's and CRI-O's filling of NRI messages.
 """
 
@@ -28,13 +28,6 @@ MAX_SHARES = 262144
 PERIOD_US = 100_000
 MIN_QUOTA_US = 1000
 
-OOM_GUARANTEED = -997
-OOM_BEST_EFFORT = 1000
-
-_CRI = "io.kubernetes.cri"
-_LABEL = "io.kubernetes"
-
-
 # The runtime
 
 
@@ -47,25 +40,23 @@ class RuntimeKind:
         cgroup_prefix: first part of a container's scope.
         undoes_failed_creation: a refused container is followed by StopContainer and RemoveContainer.
         zero_resources: absent times and limits are sent as 0 rather than left out.
-        names_sandbox_image: whether annotations of a sandbox have its image.
     """
 
     name: str
     cgroup_prefix: str = "cri-containerd"
     undoes_failed_creation: bool = True
     zero_resources: bool = False
-    names_sandbox_image: bool = True
 
     @property
     def is_containerd(self) -> bool:
-        """Whether annotations are containerd's, else CRI-O's."""
+        """Whether it is containerd, else CRI-O."""
         return self.cgroup_prefix != "crio"
 
 
 RUNTIMES = {
     each.name: each
     for each in (
-        RuntimeKind("containerd-1.7", names_sandbox_image=False),
+        RuntimeKind("containerd-1.7"),
         RuntimeKind("containerd-2.1"),
         RuntimeKind("containerd-2.4"),
         RuntimeKind("cri-o", cgroup_prefix="crio", undoes_failed_creation=False, zero_resources=True),
@@ -267,16 +258,6 @@ def quota_from_milli(cpu_milli: int) -> int:
     return max(cpu_milli * PERIOD_US // 1000, MIN_QUOTA_US) if cpu_milli else 0
 
 
-def oom_score_adj(qos: QOSClass, memory_request_bytes: int, capacity_bytes: int) -> int:
-    """The kubelet's oom_score_adj: the larger the memory request of a Burstable container, the later it is killed."""
-    if qos is QOSClass.GUARANTEED:
-        return OOM_GUARANTEED
-    if qos is QOSClass.BEST_EFFORT:
-        return OOM_BEST_EFFORT
-    score = 1000 - 1000 * memory_request_bytes // capacity_bytes
-    return min(max(score, 1000 + OOM_GUARANTEED), OOM_BEST_EFFORT - 1)
-
-
 def container_resources(spec: ContainerSpec, who: RuntimeIdentity, whole: Amounts | None = None) -> Resources:
     """The container's resources as its OCI spec holds them.
 
@@ -390,17 +371,15 @@ def pod_message(pod: PodSpec, uid: str, sandbox_id: str, who: RuntimeIdentity) -
     """The sandbox as plugins see it, and its cgroup."""
     names = pod_names(who.driver, pod.qos, uid)
     sandbox = container_names(who.driver, names, who.kind.cgroup_prefix, sandbox_id)
-    resources = pod_resources(pod)
     message = Pod(
         id=sandbox_id,
         name=pod.name,
         uid=uid,
         namespace=pod.namespace,
-        labels={**pod.labels, **_pod_labels(pod, uid)},
-        annotations={**pod.annotations, **_sandbox_annotations(pod, uid, sandbox_id, resources, who)},
+        annotations=pod.annotations,
         cgroup_parent=names.wire,
         cgroups_path=sandbox.wire,
-        resources=resources,
+        resources=pod_resources(pod),
         # CRI-O drops the infra container, and with it the only process of a sandbox.
         pid=4000 + int(sandbox_id[:4], 16) % 20000 if who.kind.is_containerd else 0,
     )
@@ -412,19 +391,15 @@ def container_message(
 ) -> tuple[Container, Names]:
     """A container that is about to be created, and where its cgroup will be."""
     names = container_names(who.driver, parent, who.kind.cgroup_prefix, container_id)
-    labels = {**_pod_labels(pod, sandbox.uid), f"{_LABEL}.container.name": spec.name}
     message = Container(
         id=container_id,
         pod_id=sandbox.id,
         name=spec.name,
         state=ContainerState.UNKNOWN,
-        labels=labels,
-        annotations=_container_annotations(pod, sandbox, spec, who),
         env=("PATH=/usr/bin:/bin", *spec.env),
         devices=spec.devices,
         cdi_devices=spec.cdi_devices,
         resources=container_resources(spec, who, pod.whole),
-        oom_score_adj=oom_score_adj(pod.qos, spec.memory_request_bytes, who.memory_bytes),
         cgroups_path=names.wire,
     )
     return message, names
@@ -438,55 +413,3 @@ def stable_uid(*parts: str) -> str:
 def stable_id(*parts: str) -> str:
     """A 64-digit id as runtimes use, derived from `parts`."""
     return hashlib.sha256("/".join(parts).encode()).hexdigest()
-
-
-def _pod_labels(pod: PodSpec, uid: str) -> dict[str, str]:
-    return {
-        f"{_LABEL}.pod.name": pod.name,
-        f"{_LABEL}.pod.namespace": pod.namespace,
-        f"{_LABEL}.pod.uid": uid,
-    }
-
-
-def _sandbox_annotations(
-    pod: PodSpec, uid: str, sandbox_id: str, resources: Resources, who: RuntimeIdentity
-) -> dict[str, str]:
-    seen = {"kubernetes.io/config.seen": "2026-01-01T00:00:00Z", "kubernetes.io/config.source": "api"}
-    if not who.kind.is_containerd:
-        return seen
-    if who.kind.names_sandbox_image:
-        seen[f"{_CRI}.podsandbox.image-name"] = "example.com/pause:1"
-    return seen | {
-        f"{_CRI}.container-type": "sandbox",
-        f"{_CRI}.sandbox-id": sandbox_id,
-        f"{_CRI}.sandbox-log-directory": f"/var/log/pods/{pod.namespace}_{pod.name}_{uid}",
-        f"{_CRI}.sandbox-name": pod.name,
-        f"{_CRI}.sandbox-namespace": pod.namespace,
-        f"{_CRI}.sandbox-uid": uid,
-        f"{_CRI}.sandbox-cpu-period": str(resources.cpu_period_us),
-        f"{_CRI}.sandbox-cpu-quota": str(resources.cpu_quota_us),
-        f"{_CRI}.sandbox-cpu-shares": str(resources.cpu_shares),
-        f"{_CRI}.sandbox-memory": str(resources.memory_limit_bytes),
-    }
-
-
-def _container_annotations(
-    pod: PodSpec, sandbox: Pod, spec: ContainerSpec, who: RuntimeIdentity
-) -> dict[str, str]:
-    if not who.kind.is_containerd:
-        return {
-            f"{_CRI}-o.ContainerType": "container",
-            f"{_CRI}-o.ContainerName": spec.name,
-            f"{_CRI}-o.SandboxID": sandbox.id,
-            f"{_CRI}-o.SandboxName": pod.name,
-            f"{_CRI}-o.Namespace": pod.namespace,
-        }
-    return {
-        f"{_CRI}.container-type": "container",
-        f"{_CRI}.container-name": spec.name,
-        f"{_CRI}.sandbox-id": sandbox.id,
-        f"{_CRI}.sandbox-name": pod.name,
-        f"{_CRI}.sandbox-namespace": pod.namespace,
-        f"{_CRI}.sandbox-uid": sandbox.uid,
-        f"{_CRI}.image-name": "example.com/app:1",
-    }

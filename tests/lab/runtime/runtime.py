@@ -22,9 +22,7 @@ from nri_plugin.simulator.simulate.pods import (
     Names,
     PodSpec,
     RuntimeIdentity,
-    container_message,
     container_names,
-    pod_message,
     pod_names,
     stable_id,
     stable_uid,
@@ -34,6 +32,7 @@ from nri_plugin.wire.nri.messages import Container, ContainerState, ContainerUpd
 from tests.lab.runtime.adjusting import adjusted, merged
 from tests.lab.runtime.cgroup_mirror import CgroupMirror
 from tests.lab.runtime.cgroup_tree import V1, CgroupWriteError, CpusetFile, parent_of
+from tests.lab.runtime.messages import container_message, pod_message
 from tests.lab.runtime.profile import Behaviour, PodFields
 
 # Records

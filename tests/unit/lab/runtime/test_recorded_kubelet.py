@@ -14,16 +14,10 @@ import pytest
 
 import nri_plugin
 from nri_plugin.simulator.simulate.manifests import Manifests
-from nri_plugin.simulator.simulate.pods import (
-    ContainerSpec,
-    Driver,
-    PodSpec,
-    RuntimeIdentity,
-    container_message,
-    pod_message,
-)
+from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec, RuntimeIdentity
 from nri_plugin.wire.nri import events
 from tests.e2e.inside.event_recorder import asked
+from tests.lab.runtime.messages import container_message, pod_message
 from tests.lab.runtime.profile import BEHAVIOURS
 
 RECORDINGS = sorted((Path(__file__).parents[3] / "vectors" / "nri").glob("kubelet-*.json.gz"))

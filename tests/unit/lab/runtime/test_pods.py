@@ -9,11 +9,8 @@ from nri_plugin.simulator.simulate.pods import (
     Driver,
     PodSpec,
     RuntimeIdentity,
-    container_message,
     container_resources,
-    oom_score_adj,
     pod_facts,
-    pod_message,
     pod_resources,
     quota_from_milli,
     shares_from_milli,
@@ -21,6 +18,7 @@ from nri_plugin.simulator.simulate.pods import (
     stable_uid,
 )
 from nri_plugin.wire.nri.messages import ContainerState
+from tests.lab.runtime.messages import container_message, oom_score_adj, pod_message
 from tests.lab.runtime.profile import BEHAVIOURS
 
 GIB = 1 << 30
