@@ -48,12 +48,11 @@ def somebody_s_partition() -> str:
 
 
 def give_kubepods(node: Node, cpus: str) -> Path:
-    """Give the cgroup above all pods exactly these CPUs, as a property of its slice where systemd runs; returns it."""
+    """Give the cgroup above all pods exactly these CPUs, by its slice where systemd runs; returns it. Empty: all, without pods."""
     top = CGROUPS / ("kubepods.slice" if node.runtime.systemd else "kubepods")
     if node.runtime.systemd:
         _systemctl("set-property", "--runtime", top.name, f"AllowedCPUs={cpus}")
-    else:
-        write(top / "cpuset.cpus", cpus)
+    write(top / "cpuset.cpus", f"{cpus}\n")
     return top
 
 
