@@ -438,7 +438,8 @@ def the_extender_prefers_fewer_numa_nodes(stage: Stage) -> None:
 def refused_pods_of_a_controller_are_braked(stage: Stage) -> None:
     """With --on-refusal fail-pod a Deployment's refused pods fail and come again after growing pauses."""
     install(stage)
-    role = [{"apiGroups": [""], "resources": ["pods/status"], "verbs": ["patch"]}]
+    rights = {"pods": "get", "pods/status": "patch"}
+    role = [{"apiGroups": [""], "resources": [what], "verbs": [verb]} for what, verb in rights.items()]
     grant(stage, "fail-pods", role)
     node = stage.played_node("braking", **ALIGNED)
     node.export(stage.account(node.name), "--on-refusal", "fail-pod")
