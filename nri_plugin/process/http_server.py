@@ -484,29 +484,32 @@ class Server:
 
     def _accept(self, listener: socket.socket) -> None:
         """Start a thread for the next client, or return after a while without one."""
-        one = None
         try:
             listener.settimeout(LOOK_S if len(self.connections) else None)
             client, address = listener.accept()
-            one = Connection(client, str(address[0]))
+        except (TimeoutError, ConnectionError):
+            return
+        except OSError:  # no descriptor is available
+            self.closing.wait(LOOK_S)
+            return
+        one = Connection(client, str(address[0]))
+        try:
             is_complete = self.certificates is None and _is_complete(client)
             client.settimeout(None)  # `Connections` closes late ones
             if self.certificates is not None:
+                client.getpeername()  # fails where the client has gone; the wrapper would leave its socket open
                 one.socket = self.certificates.context().wrap_socket(
                     client, server_side=True, do_handshake_on_connect=False
                 )
-            if self.connections.admit(one):
-                # A probe must succeed during a flood of connections: what has arrived is not closed for others.
-                one.is_waiting = not is_complete
-                self._start(one)
-            else:
-                one.socket.close()
-        except TimeoutError:
-            pass
-        except OSError:  # no descriptor is available, or the client has gone
-            if one is not None:
-                one.socket.close()
-            self.closing.wait(LOOK_S)
+        except (OSError, ValueError):  # the client has gone
+            one.socket.close()
+            return
+        if not self.connections.admit(one):
+            one.socket.close()
+            return
+        # A probe must succeed during a flood of connections: what has arrived is not closed for others.
+        one.is_waiting = not is_complete
+        self._start(one)
 
     def _start(self, one: Connection) -> None:
         """Start the thread of a connection. Where there is none left, this one answers a request that comes at once."""

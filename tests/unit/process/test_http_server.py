@@ -7,6 +7,7 @@ import logging
 import select
 import socket
 import ssl
+import struct
 import termios
 import threading
 from collections.abc import Callable, Iterator
@@ -522,3 +523,17 @@ def test_probes_are_answered_on_a_node_without_a_thread_left(serve: Serve, monke
             assert silent.recv(1) == b""
     monkeypatch.undo()
     assert ask(server, "POST", "/echo", b"{}") == (200, b"{}")
+
+
+@needs_openssl
+def test_clients_that_reset_their_connection_delay_nobody(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(http_server, "LOOK_S", 2 * PATIENCE_S)
+    certificate, key = made_certificate(tmp_path, "server")
+    server = serve(certificates=Certificates(certificate, key))
+    for _ in range(SLOW):
+        client = connected(server)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    assert ask(server, "GET", "/healthz", context=client_context(certificate)) == (200, b"ok\n")
