@@ -6,9 +6,12 @@ agent or the cluster is away, the published object stays as it is.
 """
 
 import logging
+import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,11 +142,10 @@ class Exporter:
                 options.agent_socket, row.pod_uid, row.reason, row.message or row.detail
             ),
         )
-        self._has_undone = False
-        self._news = threading.Condition()
-        self._status: AgentStatus | None = None
-        self._seen: Object | None = None
-        self._is_gone = False
+        # Other threads put in what came last, and then wake the main loop; signal handlers may do so, too.
+        self._news: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._statuses: deque[AgentStatus] = deque(maxlen=1)
+        self._seen: deque[tuple[Object, bool]] = deque(maxlen=1)
         self._stopping = threading.Event()
         self.owner = NodeOwner(client, options.node_name, log, clock)
         self.taint = (
@@ -157,6 +159,7 @@ class Exporter:
     def stop(self) -> None:
         """End soon. Signal handlers and all threads may call this."""
         self._stopping.set()
+        self._wake()
 
     def run(self) -> None:
         """Publish until `stop`."""
@@ -171,8 +174,6 @@ class Exporter:
             listening,
             (own.run, ()),
             (pods.run, ()),
-            # `stop` cannot wake this thread: a signal may interrupt it while it holds the lock.
-            (self._wake_to_stop, ()),
         ]
         if self.taint is not None:
             node = self._follower(NODES, self.taint, selector)
@@ -222,11 +223,11 @@ class Exporter:
     def tell(self, status: AgentStatus) -> None:
         """Take a status of the agent."""
         self.hears_agent = True
-        with self._news:
-            if self.taint is not None:
-                self.taint.hear(is_ready=status.runtime is not None)
-            self._status = self._latest = status
-            self._news.notify_all()
+        if self.taint is not None:
+            self.taint.hear(is_ready=status.runtime is not None)
+        self._latest = status
+        self._statuses.append(status)
+        self._wake()
 
     def agent_lost(self) -> None:
         """Note that the agent is gone."""
@@ -237,9 +238,8 @@ class Exporter:
 
     def seen(self, obj: Object, *, is_gone: bool = False) -> None:
         """Take the cluster's version of the object, or its deletion. Fields that others changed are then restored."""
-        with self._news:
-            self._seen, self._is_gone = obj, is_gone
-            self._news.notify_all()
+        self._seen.append((obj, is_gone))
+        self._wake()
 
     def step(self, status: AgentStatus | None) -> None:
         """Process the agent's status and changes by others, and publish if it is due."""
@@ -278,16 +278,16 @@ class Exporter:
 
     def _wait(self) -> AgentStatus | None:
         """Wait for news; return the newest status of the agent, None if there is no new one."""
-        with self._news:
-            if not (self._status or self._seen or self._has_undone or self._stopping.is_set()):
-                self._news.wait(self._patience_s())
-            self._has_undone = False
-            seen, is_gone = self._seen, self._is_gone
-            if seen is not None and self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
+        with suppress(queue.Empty):
+            self._news.get(timeout=self._patience_s())
+        while not self._news.empty():
+            self._news.get()
+        if self._seen:
+            seen, is_gone = self._seen.pop()
+            if self.publisher.noticed(seen, OURS, is_gone=is_gone) and is_gone:
                 self.owner.doubt()
                 say(self._log, logging.WARNING, "the object was deleted", node=self._options.node_name)
-            status, self._status, self._seen = self._status, None, None
-        return status
+        return self._statuses.pop() if self._statuses else None
 
     def _patience_s(self) -> float:
         """Return how long to wait for news. It is limited, because devices change without news and the probe checks this loop."""
@@ -303,20 +303,13 @@ class Exporter:
         latest = self._latest
         return None if latest is None or latest.observing else (latest.node, latest.state)
 
-    def _wake_to_stop(self) -> None:
-        self._stopping.wait()
-        self._wake()
-
     def _pods_changed(self) -> None:
         """Wake the main loop where the kubelet has overwritten the phase of a rejected pod."""
         if self.announcer.has_undone():
-            with self._news:
-                self._has_undone = True
-                self._news.notify_all()
+            self._wake()
 
     def _wake(self) -> None:
-        with self._news:
-            self._news.notify_all()
+        self._news.put(None)
 
     def _publish(self) -> None:
         try:

@@ -207,25 +207,17 @@ class ClusterAnswers:
     ) -> Column:
         rows = self.table.rows_of(nodes)
         # Pods of one shape have equal answers, so a deployment of a thousand pods is computed once.
-        answers = self._answers_for((what, pod.shape))
-        open_rows = self._open_rows(answers)
+        key = what, pod.shape
+        answers = self._kept[key] = self._kept.pop(key, _Answers(np.zeros(0, np.int64)))
+        if len(self._kept) > SHAPES:
+            self._kept.popitem(last=False)
+        if len(answers.values) < self.table.size:
+            answers.values = np.zeros(self.table.size, np.int64)
+            answers.stamp = -1
+        # The rows that changed since these answers, also of nodes outside this request, which later requests name.
+        open_rows = np.flatnonzero(self.table.stamps > max(answers.stamp, 0))
         for some, batch in self.table.batches(open_rows, names_of(pod)) if len(open_rows) else ():
             answers.values[some] = ask(batch, pod)
         answers.stamp = self.table.stamp
         wanted: Column = answers.values[rows]
         return wanted
-
-    def _open_rows(self, answers: _Answers) -> Rows:
-        """Return the rows that changed since these answers, also of nodes outside this request, which later requests name."""
-        if len(answers.values) < self.table.size:
-            answers.values = np.zeros(self.table.size, np.int64)
-            answers.stamp = -1
-        used = self.table.stamps > max(answers.stamp, 0)
-        return np.flatnonzero(used)
-
-    def _answers_for(self, key: tuple[object, ...]) -> _Answers:
-        answers = self._kept.pop(key, None) or _Answers(np.zeros(0, np.int64))
-        self._kept[key] = answers
-        if len(self._kept) > SHAPES:
-            self._kept.popitem(last=False)
-        return answers
