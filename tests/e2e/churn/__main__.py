@@ -21,7 +21,7 @@ from tests.e2e.lab.progress import say
 from tests.e2e.lab.ready import CHECKOUT
 from tests.e2e.lab.setting_up import CANNOT_RUN, take_lock
 from tests.e2e.lab.shell import DIES_WITH_US, CannotRun, LabError, run
-from tests.e2e.node_rig.cgroups import remove_cgroups
+from tests.e2e.node_rig.cgroups import remove_cgroups, remove_left_behind
 from tests.e2e.node_rig.programs import KUBELET, node_programs, prepare_machine
 
 from . import refused
@@ -33,6 +33,7 @@ _INTERRUPTED = 130
 MACHINE = "topology: pack:2 numa:1(memory=8GiB) l3:2 core:2 pu:2(indexes=core)"
 """Two sockets, each a NUMA node with two L3 of four CPUs: 16 CPUs."""
 
+CGROUP = "churn-"
 ROUND_S = 45.0
 _AROUND_S = 30.0
 """Quiet, and emptying: what a round takes besides."""
@@ -141,6 +142,7 @@ def _play(arguments: argparse.Namespace) -> int:
         prepare_machine(work)
         control = programs(arguments.kubelet, LEAN, work)
         node = node_programs(arguments.kubelet, work)
+    remove_left_behind(CGROUP)
     folder = work / "churn" / time.strftime("%m%d-%H%M%S")
     folder.mkdir(parents=True)
     plan = plan_of(arguments, folder, control, node)
@@ -192,7 +194,7 @@ def plan_of(arguments: argparse.Namespace, folder: Path, control: Path, node: Pa
         "folder": str(folder), "cluster": str(folder / "cluster"), "control": str(control), "programs": str(node),
         "machine": arguments.machine, "nodes": arguments.nodes, "rounds": rounds, "faults": sorted({kind for kinds in rounds for kind in kinds}),
         "round_s": ROUND_S, "seed": arguments.seed, "config": arguments.config, "checkouts": [str(folder / name) for name in checkouts],
-        "cgroup": f"churn-{os.getpid()}", "kubelet": arguments.kubelet,
+        "cgroup": f"{CGROUP}{os.getpid()}", "kubelet": arguments.kubelet,
         "commit": run(["git", "-C", CHECKOUT, "describe", "--always", "--dirty", "--abbrev=8"]).strip() if (CHECKOUT / ".git").exists() else "",
     }  # fmt: skip
 

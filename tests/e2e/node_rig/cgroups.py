@@ -53,9 +53,21 @@ def make_cgroups(name: str) -> list[Path]:
     return found
 
 
+def remove_left_behind(prefix: str) -> None:
+    """Remove those of commands that were killed; names go on with the number of the command's process."""
+    for top in _tops():
+        for folder in top.glob(f"{prefix}[0-9]*"):
+            if not Path("/proc", folder.name.removeprefix(prefix).partition("-")[0]).exists():
+                remove_cgroups(folder.name)
+
+
+def _tops() -> list[Path]:
+    return [ROOT] if is_v2() else list(hierarchies().values())
+
+
 def remove_cgroups(prefix: str) -> None:
     """Remove cgroups of that name and all below; whatever ran in them has ended or is ending."""
-    tops = [ROOT] if is_v2() else list(hierarchies().values())
+    tops = _tops()
     deadline = time.monotonic() + _EMPTYING_S
     while left := [folder for top in tops for folder in top.glob(f"{prefix}*")]:
         for folder in left:
