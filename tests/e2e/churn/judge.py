@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .past import NEVER, Living, Past, Pod
+from .past import NEVER, SERVERS, Living, Past, Pod
 from .records import SCHEDULED, Row, cpus, read_rows, shown
 
 BLINK_S = 0.15
@@ -28,7 +28,6 @@ FAILED_S = 30.0
 ENDED_S, RETURNED_S = 12.0, 10.0
 WAITED_S, DELETED_S = 60.0, 90.0
 MOST_DESCRIPTORS = 64
-SERVERS = ("plugin", "agent", "containerd", "node")
 REFUSALS = (
     "TopologyAffinityError",
     "SMTAlignmentError",
@@ -37,6 +36,9 @@ REFUSALS = (
 )
 _MEMORY = "has its memory on NUMA nodes"
 """Of a container that was created unplaced: memory nodes of a running container are not changed, and `state verify` says so."""
+
+PARTS = (*SERVERS, "exporter", "kubelet", "api", "proxy", "disk")
+"""What has to be there for a pod to come, fail or end in time."""
 
 ENDED = ("Failed", "Succeeded")
 _WAITS = {
@@ -169,8 +171,7 @@ class Judge:
         if self._is_excused_by_facts(what, end):
             self.counts["began before the pod's facts came"] += 1
             return
-        births = [began, *(self.born[one] for one in ids)]
-        back = max(self.past.was_away(SERVERS, birth - 0.3, birth) for birth in births)
+        back = self.past.unserved_until(began, *(self.born[one] for one in ids), ids=ids)
         if back and end <= back + MENDED_S:
             self.counts["began while nobody served, and was mended in time"] += 1
             return
@@ -278,20 +279,17 @@ class Judge:
             if (
                 before != one.may
                 and len(one.wanted) == 1
-                and not self._was_unserved(one, at, history[-1][0])
+                and not self.past.unserved_until(at, history[-1][0], ids=(one.id, history[-1][1]))
                 and one.pod.name not in self.told_late
             ):
                 self.hit("a restart keeps CPUs", one, at, shown(one.may), shown(before))
         history.append((at, one.id, one.may))
 
-    def _was_unserved(self, one: Living, *births: float) -> bool:
-        return any(self.past.was_away(SERVERS, birth - 0.3, birth) for birth in (self.born[one.id], *births))
-
     def _compare_move(self, one: Living, before: frozenset[int], at: float) -> None:
         if len(one.wanted) > 1 and (before <= one.may or one.may <= before):
             self.counts["resizes in place"] += 1
             self.history[one.pod.uid, one.name].append((at, one.id, one.may))
-        elif not self.past.was_away(SERVERS, self.born[one.id] - 0.3, self.born[one.id]):
+        elif not self.past.unserved_until(self.born[one.id], ids=(one.id,)):
             wanted = f"more or fewer of {shown(before)}" if len(one.wanted) > 1 else shown(before)
             self.hit("nobody is moved", one, at, shown(one.may), wanted)
 
@@ -316,11 +314,7 @@ class Judge:
                 continue
             back = next(one["t"] for one in rows if one["t"] > after["t"] and one["phase"] in ENDED)
             had_ended = row["containers"] and all("terminated" in one["state"] for one in row["containers"])
-            took = (
-                back
-                - after["t"]
-                - self.past.away_s(("exporter", "api", "proxy", "agent", "kubelet", "node"), after["t"], back)
-            )
+            took = back - after["t"] - self.past.away_s(PARTS, after["t"], back)
             if had_ended or took > RETURNED_S:
                 seen = f"{after['phase']} after {row['phase']} {row['reason'] or ''}"
                 self.hit(
@@ -330,38 +324,20 @@ class Judge:
                 self.counts[f"came back from {row['phase']} for less than {RETURNED_S:.0f} s"] += 1
 
     def _judge_refused(self, pod: Pod, failed: float) -> None:
-        for at, name, ends in self._lives(pod):
-            if ends > failed + ENDED_S:
-                self.hit(
-                    "a failed pod ends",
-                    f"{pod.name}/{name}",
-                    failed + ENDED_S,
-                    "a process",
-                    "none",
-                    ends - failed - ENDED_S,
-                )
-            is_app = any(one["name"] == name for one in pod.containers)
-            if (
-                is_app
-                and not pod.sizes
-                and not self.past.was_away(SERVERS, at - 0.3, at)
-                and not self.past.was_away(("node",), at, failed)
-            ):
+        for one in self.lived[pod.uid]:
+            at, ends = self.born[one.id], self.ended.get(one.id, self.past.end)
+            late = ends - failed - ENDED_S - self.past.away_s(PARTS, failed, ends)
+            if late > 0:
+                self.hit("a failed pod ends", one, failed + ENDED_S, "a process", "none", late)
+            if not pod.is_app(one.name):
+                continue
+            self.counts["containers of refused pods that ran"] += 1
+            is_excused = (
+                pod.sizes or pod.name in self.told_late or self.past.unserved_until(at, ids=(one.id,))
+            )
+            if not is_excused and not self.past.was_away(("node",), at, failed):
                 message = next((row["message"] for row in pod.rows if row["phase"] == "Failed"), "")
-                self.hit(
-                    "no container of a refused pod runs",
-                    f"{pod.name}/{name}",
-                    at,
-                    "a process",
-                    f"none: {message}"[:300],
-                )
-
-    def _lives(self, pod: Pod) -> list[tuple[float, str, float]]:
-        """Of its containers: since when a process was seen, the name, and until when."""
-        return [
-            (self.born[one.id], one.name, self.ended.get(one.id, self.past.end))
-            for one in self.lived[pod.uid]
-        ]
+                self.hit("no container of a refused pod runs", one, at, "a process", f"none: {message}"[:300])
 
     # Refusals and waits
 
@@ -373,16 +349,13 @@ class Judge:
                 continue
             self.counts["refused pods"] += 1
             self.counts["of them placed by the scheduler"] += pod.name.endswith(SCHEDULED)
-            failed, needed = (
-                pod.first("Failed"),
-                ("agent", "exporter", "api", "proxy", "kubelet", "node", "containerd"),
-            )
+            failed = pod.first("Failed")
             ends = min(failed, pod.deleted_at, pod.gone_at, self.past.end)
-            runs = any(is_app for is_app in self._app_lives(pod))
-            took = ends - at - self.past.away_s(needed, at, ends)
+            runs = any(pod.is_app(one.name) for one in self.lived[pod.uid])
+            took = ends - at - self.past.away_s(PARTS, at, ends)
             is_braked = self._is_braked(pod)
             if failed < NEVER and not runs:
-                self.took[is_braked].append(took)
+                self.took[is_braked].append(failed - pod.rows[0]["t"])
             if took > FAILED_S and not runs and not is_braked:
                 self.hit(
                     "a refused pod is soon Failed",
@@ -401,9 +374,6 @@ class Judge:
     def _is_braked(self, pod: Pod) -> bool:
         """Whether its controller has made several pods: the exporter fails them after growing pauses."""
         return self.owners[pod.rows[0].get("owner", "")] > 1
-
-    def _app_lives(self, pod: Pod) -> list[bool]:
-        return [True for _, name, _ in self._lives(pod) if any(one["name"] == name for one in pod.containers)]
 
     def _fits_all_the_time(self, pod: Pod, begin: float, end: float) -> bool:
         times = [at for at, _, _ in self.past.looks]
@@ -474,7 +444,6 @@ class Judge:
 
     def _waits(self) -> None:
         """No pod waits long for a container, nor its deletion, while nothing is away."""
-        everything = tuple(self.past.away)
         for pod in self.past.pods.values():
             since, why = NEVER, ""
             for row in [
@@ -482,9 +451,7 @@ class Judge:
                 {"t": min(pod.gone_at, self.past.end), "phase": "", "deleting": True, "containers": []},
             ]:
                 words = _waiting(row)
-                took = (
-                    row["t"] - since - self.past.away_s(everything, since, row["t"]) if since < NEVER else 0.0
-                )
+                took = row["t"] - since - self.past.away_s(PARTS, since, row["t"]) if since < NEVER else 0.0
                 if took > WAITED_S and not self._is_braked(pod) and (not words or row["phase"] == ""):
                     self.hit(
                         "no pod waits long",
@@ -496,9 +463,7 @@ class Judge:
                 since, why = (min(since, row["t"]), words) if words else (NEVER, "")
             took = min(pod.gone_at, self.past.end) - pod.deleted_at
             took -= (
-                self.past.away_s(everything, pod.deleted_at, min(pod.gone_at, self.past.end))
-                if took > 0
-                else 0
+                self.past.away_s(PARTS, pod.deleted_at, min(pod.gone_at, self.past.end)) if took > 0 else 0
             )
             if took > DELETED_S:
                 self.hit(
@@ -549,7 +514,7 @@ class Judge:
             "containers that lived": len(self.born),
             "faults": ", ".join(f"{what} {count}" for what, count in faults.items()),
             **dict(sorted(self.counts.items())),
-            "seconds from refusal to Failed": _parts(self.took[False]),
+            "seconds from creation to Failed of refused pods": _parts(self.took[False]),
             "of pods of one controller, which fail after growing pauses": _parts(self.took[True]),
         }
         for name in ("agent", "exporter"):

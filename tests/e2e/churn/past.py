@@ -4,7 +4,7 @@ import bisect
 import datetime as dt
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +13,7 @@ from .records import Row, cpus, milli
 
 Span = tuple[float, float]
 NEVER = 9e18
+SERVERS = ("plugin", "agent", "containerd", "node")
 _ID_CHARS = 64
 _PLACED = re.compile(
     r"^(\S+) INFO +decided .*event=(CreateContainer|PodFactsTold) pod=default/(\S+)(.*)", re.MULTILINE
@@ -46,6 +47,9 @@ class Pod:
     def is_init(self, name: str) -> bool:
         """Whether it is an init container that is no sidecar."""
         return any(one["name"] == name and not one.get("restartPolicy") for one in self.before)
+
+    def is_app(self, name: str) -> bool:
+        return any(one["name"] == name for one in self.containers)
 
     @cached_property
     def is_guaranteed(self) -> bool:
@@ -145,7 +149,9 @@ class Past:
         self.online, self.reserved = cpus(machine["online"]), cpus(machine["reserved"])
         self.nodes = [cpus(one) for one in machine["nodes"]]
         self.cores = [cpus(one) for one in machine["cores"]]
-        self.names = {row["id"]: row.get("name") for row in rows["oci"] if row["call"] == "create"}
+        creations = [row for row in rows["oci"] if row["call"] == "create"]
+        self.names = {row["id"]: row.get("name") for row in creations}
+        self.created = {row["id"]: row["t"] for row in creations}
         self.end = max(
             (row["t"] for name in ("tree", "pods", "faults") for row in rows[name][-1:]), default=0.0
         )
@@ -226,6 +232,11 @@ class Past:
             if first <= end and begin <= last
         ]
         return max(ends, default=0.0)
+
+    def unserved_until(self, *times: float, ids: Iterable[str] = ()) -> float:
+        """When somebody served the runtime again, of the last time that nobody did at one of these times, or when these were created."""
+        looked = [*times, *(self.created[one] for one in ids)]
+        return max(self.was_away(SERVERS, at - 0.3, at) for at in looked)
 
     def away_s(self, parts: tuple[str, ...], begin: float, end: float) -> float:
         """How many seconds of a time one of these was away, at most."""

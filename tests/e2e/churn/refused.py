@@ -14,7 +14,6 @@ CONFIG = {"topologyManagerPolicy": "single-numa-node", "cpuManagerPolicyOptions"
 MACHINE = "topology: pack:2 numa:1(memory=8GiB) l3:8 core:8 pu:2(indexes=core)"
 """256 CPUs: the kubelet itself refuses what exceeds the sum of them."""
 
-_BATCH = 10
 _LOOK_S = 1.0
 
 
@@ -32,12 +31,12 @@ class Refused:
         self._began = self._looked = time.monotonic()
 
     def go_on(self) -> None:
-        """Make what is due: singles over the first two thirds of the round, replicas at once, and one for each that has failed."""
+        """Make what is due: singles over the first two thirds of the round, replicas one after the other, also for each that failed."""
         now = time.monotonic()
         while self._singles < min(SINGLES, SINGLES * 1.5 * (now - self._began) / ROUND_S):
             self._singles += 1
             self._make(f"{self._node}-single-{self._singles}", None)
-        for _ in range(min(_BATCH, REPLICAS - len(self._replicas))):
+        if len(self._replicas) < REPLICAS:
             self._made += 1
             name = f"{self._node}-replica-{self._made}"
             if self._make(name, 0):
