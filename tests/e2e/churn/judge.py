@@ -515,6 +515,7 @@ class Judge:
             "faults": ", ".join(f"{what} {count}" for what, count in faults.items()),
             **dict(sorted(self.counts.items())),
             "seconds from creation to Failed of refused pods": _parts(self.took[False]),
+            "seconds from a boot of the runtime to a registered agent": _parts(self.past.registered_s()),
             "of pods of one controller, which fail after growing pauses": _parts(self.took[True]),
         }
         for name in ("agent", "exporter"):

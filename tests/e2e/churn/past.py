@@ -238,6 +238,21 @@ class Past:
         looked = [*times, *(self.created[one] for one in ids)]
         return max(self.was_away(SERVERS, at - 0.3, at) for at in looked)
 
+    def registered_s(self) -> list[float]:
+        """After each boot of the runtime beside a living agent: the seconds until it was registered."""
+        found: list[float] = []
+        booted = 0.0
+        up_at = next((row["t"] for row in self.rows["faults"] if row["what"] == "up"), NEVER)
+        for row in self.rows["runtime"]:
+            if (
+                row["what"] == "serves"
+                and booted > up_at
+                and not self.was_away(("agent", "node"), booted, row["t"])
+            ):
+                found.append(row["t"] - booted)
+            booted = row["t"] if row["what"] == "boots" else 0.0
+        return found
+
     def away_s(self, parts: tuple[str, ...], begin: float, end: float) -> float:
         """How many seconds of a time one of these was away, at most."""
         spans = [span for part in parts for span in self.away.get(part, ())]

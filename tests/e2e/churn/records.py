@@ -37,6 +37,7 @@ class Notes:
 
 _RUNTIME = (
     ("starting containerd", "starts"),
+    ("containerd successfully booted", "boots"),
     ("closing plugin", "drops"),
     ("connection to plugin", "drops"),
     ("connected and synchronized", "serves"),
@@ -50,12 +51,7 @@ def runtime_rows(log: str) -> list[Row]:
     for stamp, words in _TIME.findall(log):
         what = next((what for mark, what in _RUNTIME if mark in words), "")
         if what:
-            found.append(
-                {
-                    "t": dt.datetime.fromisoformat(stamp[:26]).timestamp(),
-                    "what": what,
-                }
-            )
+            found.append({"t": dt.datetime.fromisoformat(stamp).timestamp(), "what": what})
     return found
 
 
