@@ -28,15 +28,15 @@ def metrics_page(exporter: Exporter) -> Page:
     rejections = {result: announcer.rejections[result] for result in RESULTS}
     written = "When the object was last written; 0: never."
     rows: tuple[tuple[str, str, float | dict[str, int], str], ...] = (
-        ("publish_total", "Statuses of the agent, by result of publishing.", results, "result"),
-        ("events_total", "Events on pods, by reason.", events, "reason,result"),
-        ("rejections_total", "Refusals of pods that were to be set to Failed.", rejections, "result"),
-        ("last_success_timestamp_seconds", written, exporter.published_at, ""),
-        ("faults_total", "Unexpected errors; the work was tried again.", exporter.faults, ""),
-        ("agent_connected", "Whether the agent is connected.", int(exporter.hears_agent), ""),
-        ("pods_known", "Pods of this node whose facts are known.", exporter.pods.known, ""),
+        ("nri_pin_export_publish_total", "Statuses, by result of publishing.", results, "result"),
+        ("nri_pin_export_events_total", "Events on pods, by reason.", events, "reason,result"),
+        ("nri_pin_export_rejections_total", "Refusals of pods to be set to Failed.", rejections, "result"),
+        ("nri_pin_export_last_success_timestamp_seconds", written, exporter.published_at, ""),
+        ("nri_pin_export_faults_total", "Unexpected errors; tried again.", exporter.faults, ""),
+        ("nri_pin_export_agent_connected", "Whether the agent is connected.", int(exporter.hears_agent), ""),
+        ("nri_pin_export_pods_known", "Pods of this node whose facts are known.", exporter.pods.known, ""),
     )
-    body = "".join(figure(f"nri_pin_export_{name}", text, value, label) for name, text, value, label in rows)
+    body = "".join(figure(name, text, value, label) for name, text, value, label in rows)
     return Page(body.encode(), content_type=PROMETHEUS_TEXT)
 
 

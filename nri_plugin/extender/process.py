@@ -441,21 +441,34 @@ class ExtenderProcess:
     def _metrics(self) -> Page:
         with self._lock:
             counters, charged = self._cache.counters, self._cache.charged_pods()
-            rejected = list(self._cache.rejected)[:MOST_REJECTED]
+            unused = dict.fromkeys(list(self._cache.rejected)[:MOST_REJECTED], 1)
             nodes = len(self._cache.cluster.table.row_by_node)
         is_stale = self._certificates is not None and self._certificates.is_stale
         rows: tuple[tuple[str, str, float | dict[str, int], str], ...] = (
-            ("certificate_stale", "Whether new certificate files cannot be used.", int(is_stale), ""),
-            ("nodes", "Nodes with an object.", nodes, ""),
-            ("charged_pods", "Pods that their node does not account for yet.", charged, ""),
-            ("expired_charges_total", "Charges that ended by their time.", counters.expired_charges, ""),
-            ("rejected_objects_total", "Objects that could not be read.", counters.rejected_objects, ""),
-            ("faults_total", "Unexpected errors of a watch.", self._feed.faults, ""),
-            ("rejected_node", "Nodes whose object is not used.", dict.fromkeys(rejected, 1), "node"),
+            (
+                "nri_pin_extender_certificate_stale",
+                "New certificate files cannot be used.",
+                int(is_stale),
+                "",
+            ),
+            ("nri_pin_extender_nodes", "Nodes with an object.", nodes, ""),
+            ("nri_pin_extender_charged_pods", "Pods that their node does not account for yet.", charged, ""),
+            (
+                "nri_pin_extender_expired_charges_total",
+                "Charges that ended by time.",
+                counters.expired_charges,
+                "",
+            ),
+            (
+                "nri_pin_extender_rejected_objects_total",
+                "Objects that were not read.",
+                counters.rejected_objects,
+                "",
+            ),
+            ("nri_pin_extender_faults_total", "Unexpected errors of a watch.", self._feed.faults, ""),
+            ("nri_pin_extender_rejected_node", "Nodes whose object is not used.", unused, "node"),
         )
-        body = "".join(
-            figure(f"nri_pin_extender_{name}", text, value, label) for name, text, value, label in rows
-        )
+        body = "".join(figure(name, text, value, label) for name, text, value, label in rows)
         return Page(body.encode(), content_type=PROMETHEUS_TEXT)
 
 

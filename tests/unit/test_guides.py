@@ -21,7 +21,6 @@ NOT_YET = {"repairMems"}
 """Keys that are known and refused; limits.md says so."""
 
 METRIC = r"\b(?:nri_pin|kubelet_(?:topology_manager|cpu_manager|memory_manager|container))_[a-z_]+[a-z]\b"
-EXPORTER_METRICS = re.compile(r'_(counter|gauge)\(\s*"([a-z_]+)"')
 
 
 def test_there_is_a_configuration_to_copy() -> None:
@@ -188,15 +187,8 @@ def test_a_departure_has_four_parts() -> None:
 def test_the_metrics_of_the_guide_are_those_of_the_code() -> None:
     product = {path: path.read_text("utf-8") for path in (guides.ROOT / "nri_plugin").rglob("*.py")}
     quoted = {name for text in product.values() for name in re.findall(rf'"({METRIC})"', text)}
-    exporter = {
-        f"nri_pin_export_{name}{'_total' if kind == 'counter' else ''}"
-        for path, text in product.items()
-        if path.parent.name == "exporter"
-        for kind, name in EXPORTER_METRICS.findall(text)
-    }
     told = set(re.findall(METRIC, (guides.GUIDE / "metrics.md").read_text("utf-8")))
-    assert exporter
-    assert told == quoted | exporter
+    assert told == quoted
 
 
 def test_every_command_has_a_manual_page_with_its_help(tmp_path: Path) -> None:
