@@ -144,6 +144,7 @@ def refused(stage: Stage, node: GuestNode, obj: dict[str, object], reason: str) 
 def a_deployment_whose_pods_are_refused(stage: Stage) -> None:
     """Under fail-pod a Deployment's refused pods fail with the kubelet's reason, few of them, until one finds room."""
     node = agent_by_chart(stage, exporter={"onRefusal": "fail-pod"})
+    stage.expected |= {"patch pods/status 409"}  # the kubelet wrote a status since the exporter read the pod
     start(stage, *(guaranteed(name, 3) for name in _FILLERS))
     template = {"metadata": {"labels": {"app": "tried"}}, "spec": guaranteed("x", 4)["spec"]}
     del template["spec"]["terminationGracePeriodSeconds"]
