@@ -23,7 +23,6 @@ from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model.bounds import Cut
 from nri_plugin.recording.file import BoundedRecording, RecordingFile
 from nri_plugin.wire.nri import codec, events
-from nri_plugin.wire.nri.decode import placement
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.agent_fakes import Clock, recording_log
 from tests.agent_process import config_text, machine_root
@@ -177,7 +176,7 @@ class JudgedAgent:
             method, payload = runtime_codec.encode_event(event)
 
         def decode() -> Any:
-            decoded = codec.decode_request(method, payload, placement(self.hears))
+            decoded = codec.decode_request(method, payload, self.hears)
             return decoded.read() if isinstance(decoded, codec.SynchronizePart) else decoded
 
         decoded, cost = cost_of(decode)

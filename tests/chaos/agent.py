@@ -28,7 +28,6 @@ from nri_plugin.model.state import State
 from nri_plugin.recording.file import RecordingFile
 from nri_plugin.simulator.simulate.pods import ToldFacts
 from nri_plugin.wire.nri import codec, events
-from nri_plugin.wire.nri.decode import placement
 from tests.chaos.disk import Disk
 from tests.chaos.faults import Fault, Faults, Killed
 from tests.lab.runtime import codec as runtime_codec
@@ -134,7 +133,7 @@ def over_the_wire(event: events.NRIEvent, node: Node) -> events.NRIEvent:
         payload = runtime_codec.encode_synchronize(event.pods, event.containers, more=False)
     else:
         method, payload = runtime_codec.encode_event(event)
-    read = codec.decode_request(method, payload, placement(node.options.annotation_namespaces.__contains__))
+    read = codec.decode_request(method, payload, node.options.annotation_namespaces.__contains__)
     assert read is not None
     return read.read() if isinstance(read, codec.SynchronizePart) else read  # type: ignore[return-value]
 

@@ -12,7 +12,6 @@ from nri_plugin.model.sets import NodeMask
 from nri_plugin.model.state import State
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import codec, events
-from nri_plugin.wire.nri.decode import placement
 from nri_plugin.wire.nri.messages import DeviceNode, Resources
 from tests.builders import container, node, pod
 from tests.lab.runtime import codec as runtime_codec
@@ -23,7 +22,7 @@ STRICT = node(topology_manager_policy=TopologyManagerPolicy.SINGLE_NUMA_NODE)
 
 def read(event: events.NRIEvent) -> events.CreateContainer:
     method, payload = runtime_codec.encode_event(event)
-    decoded = codec.decode_request(method, payload, placement(TRUSTED.__eq__))
+    decoded = codec.decode_request(method, payload, TRUSTED.__eq__)
     assert isinstance(decoded, events.CreateContainer)
     return decoded
 
