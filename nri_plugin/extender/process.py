@@ -445,26 +445,11 @@ class ExtenderProcess:
             nodes = len(self._cache.cluster.table.row_by_node)
         is_stale = self._certificates is not None and self._certificates.is_stale
         rows: tuple[tuple[str, str, float | dict[str, int], str], ...] = (
-            (
-                "nri_pin_extender_certificate_stale",
-                "New certificate files cannot be used.",
-                int(is_stale),
-                "",
-            ),
+            ("nri_pin_extender_certificate_stale", "New files cannot be used.", int(is_stale), ""),
             ("nri_pin_extender_nodes", "Nodes with an object.", nodes, ""),
             ("nri_pin_extender_charged_pods", "Pods that their node does not account for yet.", charged, ""),
-            (
-                "nri_pin_extender_expired_charges_total",
-                "Charges that ended by time.",
-                counters.expired_charges,
-                "",
-            ),
-            (
-                "nri_pin_extender_rejected_objects_total",
-                "Objects that were not read.",
-                counters.rejected_objects,
-                "",
-            ),
+            ("nri_pin_extender_expired_charges_total", "Charges that ended.", counters.expired_charges, ""),
+            ("nri_pin_extender_rejected_objects_total", "Not read.", counters.rejected_objects, ""),
             ("nri_pin_extender_faults_total", "Unexpected errors of a watch.", self._feed.faults, ""),
             ("nri_pin_extender_rejected_node", "Nodes whose object is not used.", unused, "node"),
         )
