@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from nri_plugin.extender.answers import Binder, Extender, ScoreScale
 from nri_plugin.extender.cache import (
@@ -330,18 +329,6 @@ NEEDS_CERTIFICATES = (
 )
 
 
-class ClusterSource(Protocol):
-    """Lists and watches objects in threads; `faults` counts unexpected errors."""
-
-    faults: int
-
-    def start(self, topologies: TopologySink, pods: PodSink) -> None:
-        """Start the watches that feed the sinks."""
-
-    def stop(self) -> None:
-        """End."""
-
-
 class ExtenderProcess:
     """The parts of the process; `serve` answers until `stop`.
 
@@ -352,7 +339,7 @@ class ExtenderProcess:
     def __init__(
         self,
         options: ExtenderOptions,
-        feed: ClusterSource,
+        feed: ClusterFeed,
         binder: Binder | None = None,
         clock: Callable[[], float] = time.monotonic,
         log: logging.Logger | None = None,
