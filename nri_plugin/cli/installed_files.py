@@ -8,7 +8,6 @@ from pathlib import Path
 
 from nri_plugin.agent.startup import build_node
 from nri_plugin.checkpoint.directory import other_writers, replace_file, require_own_place
-from nri_plugin.cli.doctor.runtime import version_of
 from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,
     find_name,
@@ -16,6 +15,7 @@ from nri_plugin.cli.doctor.runtime_files import (
     is_other_socket,
     read_settings,
     read_version,
+    version_of,
 )
 from nri_plugin.cli.doctor.view import Hidden, NodeView, is_in_pod
 from nri_plugin.config import loading

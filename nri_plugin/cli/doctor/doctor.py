@@ -1,11 +1,84 @@
 """`nri-pin doctor`: whether this node meets the requirements of placements, and how to correct it."""
 
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 
 import click
 
-from nri_plugin.cli.doctor.findings import Groups, as_json, as_text, exit_code, judged
+from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
+from nri_plugin.cli.doctor.evidence import Asked, Evidence
+from nri_plugin.cli.doctor.findings import Finding, Groups, as_json, as_text, exit_code
+from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.output import columns, echo, format_option, waiting, wants_colour
+from nri_plugin.config.checks import HOST_MOUNT, present
+
+Check = Callable[[Evidence], Finding | None]
+
+CHECKS: Mapping[str, Mapping[str, Check]] = {
+    "container runtime": {
+        "runtime": runtime.runtime,
+        "nri": runtime.nri,
+        "nri-socket": runtime.nri_socket,
+        "nri-timeouts": runtime.nri_timeouts,
+        "nri-plugins": runtime.nri_plugins,
+        "nri-drop-in": runtime.nri_drop_in,
+        "fail-closed": runtime.fail_closed,
+        "runtime-affinity": runtime.runtime_affinity,
+    },
+    "kubelet": {
+        "kubelet": kubelet.kubelet,
+        "cpu-manager": partial(kubelet.manager, "cpu-manager"),
+        "memory-manager": partial(kubelet.manager, "memory-manager"),
+        "topology-manager": partial(kubelet.manager, "topology-manager"),
+        "cpu-manager-state": partial(kubelet.manager, "cpu-manager-state"),
+        "memory-manager-state": partial(kubelet.manager, "memory-manager-state"),
+        "reserved-cpus": kubelet.reserved_cpus,
+        "pod-resources": kubelet.pod_resources,
+    },
+    "cgroups": {
+        "cgroups": machine.cgroups,
+        "cgroup-driver": machine.cgroup_driver,
+        "cpuset-delegation": machine.cpuset_delegation,
+        "cpuset-width": machine.cpuset_width,
+        "pool-floor": machine.pool_floor,
+        "partitions": machine.partitions,
+        "isolation": machine.isolation,
+        "foreign-cpusets": machine.foreign_cpusets,
+    },
+    "kernel and machine": {
+        "machine": machine.machine,
+        "offline-cpus": machine.offline_cpus,
+        "numa-nodes": machine.numa_nodes,
+        "reserved-cores": machine.reserved_cores,
+        "kernel": machine.kernel,
+        "isolated-cpus": machine.isolated_cpus,
+        "numa-balancing": machine.numa_balancing,
+        "irqbalance": machine.irqbalance,
+    },
+    "exclusive CPUs": {
+        "interrupts": machine.interrupts,
+        "kernel-threads": machine.kernel_threads,
+    },
+    "agent": {
+        "configuration": agent.configuration,
+        "agent": agent.running,
+        "observing": agent.observing,
+        "agent-runtime": agent.connected_runtime,
+        "state-directory": agent.state_directory,
+        "free-space": agent.free_space,
+        "checkpoint": agent.checkpoint,
+        "unplaced": agent.unplaced,
+        "exporter": agent.exporter,
+        "rivals": agent.rivals,
+        "failed-creations": agent.failed_creations,
+        "fights": agent.fights,
+        "untold-containers": agent.untold_containers,
+        "quiet-cpus": agent.quiet_cpus,
+    },
+}
+"""By group and name, which is stable, for scripts; in the order in which they are shown."""
 
 EXAMPLES = """\b
 Examples:
@@ -71,24 +144,18 @@ def command(
 
 
 def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
-    """Collect the evidence and judge it."""
-    from nri_plugin.cli.doctor import affinity, agent, kubelet, machine, reach, runtime
-    from nri_plugin.cli.doctor.evidence import Asked, collect
-    from nri_plugin.cli.doctor.view import NodeView, is_in_pod
-    from nri_plugin.config.checks import HOST_MOUNT, present
-
+    """Judge the node."""
     place = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
     view = NodeView(place, in_pod=is_in_pod())
     if runtime_config and view.text(runtime_config) is None:
         raise click.UsageError(
             f"--runtime-config {runtime_config}: the node has no such file; leave it out to look for it"
         )
-    seen = collect(view, Asked(config, runtime_config, state_dir))
-    return {
-        "container runtime": (*runtime.judge(seen.runtime), *affinity.judge(seen.affinity)),
-        "kubelet": tuple(kubelet.judge(seen.kubelet)),
-        "cgroups": tuple(machine.judge_cgroups(seen.cgroups)),
-        "kernel and machine": tuple(machine.judge_kernel(seen.kernel)),
-        "exclusive CPUs": tuple(reach.judge(seen.reach)),
-        "agent": tuple(judged(agent.CHECKS, seen.agent)),
-    }
+    seen = Evidence(view, Asked(config, runtime_config, state_dir))
+    return {group: judged(group, seen) for group in CHECKS}
+
+
+def judged(group: str, seen: Evidence) -> tuple[Finding, ...]:
+    """The findings of a group; a check without a finding has nothing to judge."""
+    found = ((name, check(seen)) for name, check in CHECKS[group].items())
+    return tuple(replace(finding, check=name) for name, finding in found if finding is not None)

@@ -2,17 +2,15 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import click
 
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.bounds import visible
-
-Evidence = TypeVar("Evidence")
 
 
 class Verdict(StrEnum):
@@ -64,17 +62,6 @@ class Finding:
     mount_at: str = ""
     steps: tuple[NextStep, ...] = ()
     items: tuple[str, ...] = ()
-
-
-def named(check: str, *found: Finding | None) -> Iterator[Finding]:
-    """The findings of a check, with its name."""
-    return (replace(one, check=check) for one in found if one is not None)
-
-
-def judged(checks: Mapping[str, Callable[[Evidence], Finding | None]], seen: Evidence) -> Iterator[Finding]:
-    """The findings of all checks, by name; a check without a finding has nothing to judge."""
-    for check, judge in checks.items():
-        yield from named(check, judge(seen))
 
 
 def fine(says: str) -> Finding:

@@ -1,4 +1,4 @@
-"""The checks of `nri-pin doctor` on the kubelet; pure.
+"""The checks of `nri-pin doctor` on the kubelet.
 
 A kubelet with a static CPU Manager and the agent would undo each other's writes. Where the kubelet pins, the findings
 hold the steps that move the node from the kubelet's static managers to the agent: `nri-pin migrate` does it, with what it
@@ -13,10 +13,11 @@ does not start on a state file of another policy.
 import math
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from nri_plugin import __version__
-from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, named, not_visible, to_do
+from nri_plugin.cli.doctor.evidence import Evidence
+from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet_files import (
     CONFIG_FILE,
     CPU_OPTIONS,
@@ -30,12 +31,10 @@ from nri_plugin.cli.doctor.kubelet_files import (
     TOPOLOGY_POLICY,
     KubeletSettings,
 )
-from nri_plugin.cli.doctor.runtime_files import Distribution
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.options import CPUManagerPolicy, MemoryManagerPolicy, TopologyManagerPolicy
 from nri_plugin.model.quantity import parse_cpu_milli
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 
 OFF: Mapping[str, str] = {
     CPU_POLICY: CPUManagerPolicy.NONE,
@@ -57,98 +56,70 @@ POLICIES = {
     "topology-manager": (TOPOLOGY_POLICY, "it would refuse pods by other hints"),
 }
 HAND_OVER = "hand this node over to the agent"
-SEE_STEPS = "the steps above do it: {}"
 GUIDE = "deploy/guide/migrate.md has the steps"
 
 
-@dataclass(frozen=True, slots=True)
-class KubeletEvidence:
-    """The evidence about the kubelet.
+def kubelet(seen: Evidence) -> Finding | None:
+    """Whether its settings can be judged."""
+    if seen.kubelet is None:
+        return fine("there is none here, so none pins CPUs")
+    if isinstance(seen.kubelet, KubeletSettings) and seen.kubelet.broken:
+        return to_do(f"{seen.kubelet.broken}; the kubelet cannot read it either", "mend it")
+    return None
 
-    Attributes:
-        settings: None when there is no kubelet.
-        states: the policy in each of its state files; None where there is no such file.
-        pod_resources: empty when its PodResources socket accepts connections, else why not.
-        reserved: what the agent keeps for the system; None where that is not known.
-        is_only_observed: the agent changes nothing, so another program may go on pinning.
-        topology: None where the machine is not known.
-        config_path: of the agent's configuration.
-        has_configuration: whether it is there.
-        agent_runs: and answers a runtime.
-        has_unit: the agent's unit of systemd is installed.
-        restart_runtime: the command that starts an agent that the runtime starts itself; empty for any other.
-        in_pod: this is a pod, and not the node itself.
-        distribution: starts the kubelet and writes its options; None where a unit of its own does.
-        unit: starts the kubelet.
+
+def culprit(seen: Evidence) -> str:
+    """Which setting has the kubelet pin containers; empty for none."""
+    if isinstance(seen.kubelet, KubeletSettings):
+        found = seen.kubelet.by_key.get(CPU_POLICY)
+        is_static = found is not None and found.value.lower() == "static"
+        return f"{CPU_POLICY} static, {found.where}" if found and is_static else ""
+    by_file = seen.state_policies.get(STATE_FILES[0])
+    return f"{CPU_POLICY} static, {STATE_FILES[0]}" if by_file == "static" else ""
+
+
+def must_hand_over(seen: Evidence) -> bool:
+    """Whether the node has to go through the steps of a migration."""
+    if not isinstance(seen.kubelet, KubeletSettings) or seen.is_observing:
+        return False
+    return any(finding.verdict is Verdict.TO_DO for finding in _managers(seen, seen.kubelet).values())
+
+
+def manager(check: str, seen: Evidence) -> Finding | None:
+    """The finding on a manager or its state file.
+
+    The first that is to be done says how, for all of them: one way of several steps, and the kubelet starts once.
     """
-
-    settings: KubeletSettings | Hidden | None
-    states: Mapping[str, str | Hidden | None] = field(default_factory=dict)
-    pod_resources: str | Hidden = ""
-    reserved: CPUSet | None = None
-    is_only_observed: bool = False
-    topology: Topology | None = None
-    config_path: str = "/etc/nri-pin/config.yaml"
-    has_configuration: bool = True
-    agent_runs: bool = False
-    has_unit: bool = False
-    restart_runtime: str = ""
-    in_pod: bool = False
-    distribution: Distribution | None = None
-    unit: str = "kubelet"
-
-    @property
-    def culprit(self) -> str:
-        """Which setting has the kubelet pin containers; empty for none."""
-        if isinstance(self.settings, KubeletSettings):
-            found = self.settings.by_key.get(CPU_POLICY)
-            is_static = found is not None and found.value.lower() == "static"
-            return f"{CPU_POLICY} static, {found.where}" if found and is_static else ""
-        by_file = self.states.get(STATE_FILES[0])
-        return f"{CPU_POLICY} static, {STATE_FILES[0]}" if by_file == "static" else ""
-
-    @property
-    def must_hand_over(self) -> bool:
-        """Whether the node has to go through the steps of a migration."""
-        settings = self.settings
-        if not isinstance(settings, KubeletSettings) or self.is_only_observed:
-            return False
-        return any(finding.verdict is Verdict.TO_DO for finding in _managers(self, settings))
-
-
-def judge(seen: KubeletEvidence) -> Iterator[Finding]:
-    """The findings."""
-    settings = seen.settings
-    if settings is None:
-        yield from named("kubelet", fine("there is none here, so none pins CPUs"))
-        return
+    settings = seen.kubelet
     if isinstance(settings, Hidden):
-        for check in POLICIES:
-            yield from named(check, _by_state(check, seen, settings))
-    elif settings.broken:
-        says = f"{settings.broken}; the kubelet cannot read it either"
-        yield from named("kubelet", to_do(says, "mend it"))
-    else:
-        yield from _with_steps(list(_managers(seen, settings)), seen, settings)
-        yield from named("reserved-cpus", _reserved(settings, seen))
-    yield from named("pod-resources", _pod_resources(seen.pod_resources, seen))
+        return _by_state(check, seen, settings) if check in POLICIES else None
+    if settings is None or settings.broken:
+        return None
+    found = _managers(seen, settings)
+    finding = found.get(check)
+    if finding is None or finding.verdict is not Verdict.TO_DO:
+        return finding
+    if finding is next(one for one in found.values() if one.verdict is Verdict.TO_DO):
+        return replace(finding, do=f"{finding.do}: {HAND_OVER}", steps=steps(seen, settings))
+    return replace(finding, do=f"the steps above do it: {finding.do}")
 
 
-def _managers(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
-    for check in POLICIES:
-        yield from named(check, _policy(check, seen, settings))
+def _managers(seen: Evidence, settings: KubeletSettings) -> dict[str, Finding]:
+    found = {check: _policy(check, seen, settings) for check in POLICIES}
     for check, path in zip(POLICIES, STATE_FILES, strict=False):
-        yield from named(f"{check}-state", _left_over(check, path, seen, settings))
+        if left_over := _left_over(check, path, seen, settings):
+            found[f"{check}-state"] = left_over
+    return found
 
 
-def _policy(check: str, seen: KubeletEvidence, settings: KubeletSettings) -> Finding:
+def _policy(check: str, seen: Evidence, settings: KubeletSettings) -> Finding:
     key, harm = POLICIES[check]
     found = settings.by_key.get(key)
     if found is not None and found.value.lower() != "none":
-        if seen.is_only_observed:
+        if seen.is_observing:
             return fine(f"{found.value}, by {found.where}: stays so while the agent only observes")
         return to_do(f"{found.value}, by {found.where}: {harm}", f"set {key} to {OFF[key]}")
-    if key == CPU_POLICY and settings.cpu_options and not seen.is_only_observed:
+    if key == CPU_POLICY and settings.cpu_options and not seen.is_observing:
         where = settings.cpu_options[0].where
         says = f"none, and {CPU_OPTIONS} are set ({where}): the kubelet does not start with both"
         return to_do(says, f"remove {CPU_OPTIONS}")
@@ -157,9 +128,9 @@ def _policy(check: str, seen: KubeletEvidence, settings: KubeletSettings) -> Fin
     return fine(f"{found.value}, by {found.where}")
 
 
-def _left_over(check: str, path: str, seen: KubeletEvidence, settings: KubeletSettings) -> Finding | None:
+def _left_over(check: str, path: str, seen: Evidence, settings: KubeletSettings) -> Finding | None:
     """A state file of another policy than the one configured: the kubelet refuses to start on it."""
-    policy, now = seen.states.get(path), settings.by_key.get(POLICIES[check][0])
+    policy, now = seen.state_policies.get(path), settings.by_key.get(POLICIES[check][0])
     if not isinstance(policy, str) or policy in ("", "none", "None"):
         return None
     if now is not None and now.value.lower() != "none":
@@ -170,25 +141,13 @@ def _left_over(check: str, path: str, seen: KubeletEvidence, settings: KubeletSe
     )
 
 
-def _with_steps(found: list[Finding], seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[Finding]:
-    """The first that is to be done says how, for all of them: one way of several steps, and the kubelet starts once."""
-    first = next((finding for finding in found if finding.verdict is Verdict.TO_DO), None)
-    for finding in found:
-        if finding is first:
-            yield replace(finding, do=f"{finding.do}: {HAND_OVER}", steps=steps(seen, settings))
-        elif finding.verdict is Verdict.TO_DO:
-            yield replace(finding, do=SEE_STEPS.format(finding.do))
-        else:
-            yield finding
-
-
-def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
+def _by_state(check: str, seen: Evidence, hidden: Hidden) -> Finding:
     """The configuration is out of sight; a state file tells at least what the manager ran under last."""
     key, harm = POLICIES[check]
     path = {"cpu-manager": STATE_FILES[0], "memory-manager": STATE_FILES[1]}.get(check, "")
-    policy = seen.states.get(path)
+    policy = seen.state_policies.get(path)
     if isinstance(policy, str) and policy and policy.lower() != "none":
-        if seen.is_only_observed:
+        if seen.is_observing:
             return fine(f"{policy}, by {path}: stays so while the agent only observes")
         options = f" and remove {CPU_OPTIONS}" if check == "cpu-manager" else ""
         return to_do(
@@ -200,14 +159,17 @@ def _by_state(check: str, seen: KubeletEvidence, hidden: Hidden) -> Finding:
     return not_visible(hidden, f"the kubelet's {key} cannot be seen")
 
 
-def _place_of_options(seen: KubeletEvidence) -> str:
+def _place_of_options(seen: Evidence) -> str:
     if seen.distribution is None:
         return "the kubelet's configuration, which is not seen here"
     return f"{seen.distribution.kubelet_file}, by hand: nri-pin migrate does not edit the files of {seen.distribution.name}"
 
 
-def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
-    ours, topology = seen.reserved, seen.topology
+def reserved_cpus(seen: Evidence) -> Finding | None:
+    """Whether kubelet and agent keep the same CPUs for the system."""
+    settings, ours = seen.kubelet, seen.reserved
+    if not isinstance(settings, KubeletSettings) or settings.broken:
+        return None
     theirs = settings.by_key.get(RESERVED_CPUS)
     if theirs is None or not theirs.value:
         return _reserved_by_amount(settings, seen)
@@ -219,7 +181,7 @@ def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
         return fine(f"{kept} by the kubelet; the agent's configuration is not known here")
     if kept == ours:
         return fine(f"{ours}, for the kubelet and the agent alike")
-    whole = topology.whole_cores(kept) if topology else kept
+    whole = seen.known_topology.whole_cores(kept) if seen.known_topology else kept
     both = "both configurations" if whole != kept else "the agent's configuration"
     return to_do(
         f"the kubelet keeps CPUs {kept or 'none'} ({theirs.where}), the agent {ours or 'none'}: the scheduler counts "
@@ -228,13 +190,13 @@ def _reserved(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
     )
 
 
-def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Finding:
+def _reserved_by_amount(settings: KubeletSettings, seen: Evidence) -> Finding:
     """The kubelet names no CPUs: it keeps the amounts of kubeReserved and systemReserved back.
 
     Source: kubelet v1.36 cm/container_manager_linux.go and cpumanager/policy_static.go: the amounts add up, and count up
     to the next whole CPU.
     """
-    ours, topology = seen.reserved, seen.topology
+    ours, topology = seen.reserved, seen.known_topology
     milli, where = 0, []
     for key in RESERVED_AMOUNTS:
         found = settings.by_key.get(key)
@@ -261,7 +223,7 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
     )
     how = (
         f"the migration above writes the agent's into the kubelet's configuration; {line} reserves whole cores"
-        if seen.must_hand_over
+        if must_hand_over(seen)
         else f"write {line} into the kubelet's configuration"
     )
     says = f"the agent keeps CPUs {ours or 'none'} for the system, the kubelet keeps {said}: {harm}"
@@ -272,47 +234,51 @@ def _reserved_by_amount(settings: KubeletSettings, seen: KubeletEvidence) -> Fin
     return to_do(
         says,
         f"let both reserve the same: {how}, and write it into the agent's where it says otherwise",
-        steps=() if seen.must_hand_over else tuple(_reserve(settings, line, seen)),
+        steps=() if must_hand_over(seen) else tuple(_reserve(settings, line, seen)),
     )
 
 
-def _reserve(settings: KubeletSettings, line: str, seen: KubeletEvidence) -> Iterator[NextStep]:
+def _reserve(settings: KubeletSettings, line: str, seen: Evidence) -> Iterator[NextStep]:
     path = next(iter(settings.files), CONFIG_FILE)
     command = f"sed -i '$a {line}' {shlex.quote(path)}" if path in settings.line_files else ""
     if seen.distribution is not None:
         path, command = f"{seen.distribution.kubelet_file}, as the option --reserved-cpus", ""
     yield NextStep(f"write the line into {path}", command)
-    yield NextStep("restart the kubelet; containers go on running", f"systemctl restart {seen.unit}")
+    yield NextStep("restart the kubelet; containers go on running", f"systemctl restart {seen.kubelet_unit}")
 
 
-def _pod_resources(socket: str | Hidden, seen: KubeletEvidence) -> Finding:
+def pod_resources(seen: Evidence) -> Finding | None:
+    """Whether the kubelet tells of devices."""
+    socket = seen.pod_resources
+    if seen.kubelet is None:
+        return None
     if isinstance(socket, Hidden):
         return not_visible(socket, "whether the kubelet tells of devices cannot be seen")
     if socket:
         says = f"{POD_RESOURCES}: {socket}, so devices are known by their device nodes only"
-        if seen.must_hand_over:
+        if must_hand_over(seen):
             return to_do(says, "the steps above end with the kubelet's start")
-        return to_do(says, "start the kubelet", f"systemctl start {seen.unit}")
+        return to_do(says, "start the kubelet", f"systemctl start {seen.kubelet_unit}")
     return fine(f"{POD_RESOURCES} takes connections")
 
 
-def steps(seen: KubeletEvidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
+def steps(seen: Evidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
     """The steps from the kubelet's static managers to the agent, in order: what `nri-pin migrate` needs, and the command."""
     if seen.distribution is not None:
         off = ", ".join(f"{key} {value}" for key, value in OFF.items())
         return (NextStep(f"set {off} in {_place_of_options(seen)}; {GUIDE}"),)
-    if seen.in_pod:
+    if seen.view.in_pod:
         return tuple(_of_daemonset())
     return (*_installed(seen, settings), NextStep(PLAN, MIGRATE), NextStep(DO, f"{MIGRATE} --yes"))
 
 
-def _installed(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+def _installed(seen: Evidence, settings: KubeletSettings) -> Iterator[NextStep]:
     """The agent is to be there before: its configuration, and the unit that starts it."""
-    if seen.agent_runs:
+    if seen.told is not None:
         return
-    if not seen.has_configuration:
+    if seen.config.first_lines:
         yield from _first_configuration(seen, settings)
-    if not seen.restart_runtime and not seen.has_unit:
+    if not seen.our_plugins and not seen.has_unit:
         yield NextStep(
             "install the unit that starts the agent; the migration starts it", "nri-pin install --systemd"
         )
@@ -335,7 +301,7 @@ def _of_daemonset() -> Iterator[NextStep]:
     yield NextStep("let pods come again", "kubectl uncordon NODE")
 
 
-def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> Iterator[NextStep]:
+def _first_configuration(seen: Evidence, settings: KubeletSettings) -> Iterator[NextStep]:
     theirs = settings.files[:1]
     flags = [one.flag for one in settings.by_key.values() if one.flag]
     others = [*settings.files[1:], *flags]
@@ -343,9 +309,9 @@ def _first_configuration(seen: KubeletEvidence, settings: KubeletSettings) -> It
     if theirs:
         yield NextStep(
             f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
-            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(seen.config_path)}",
+            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(seen.config.path)}",
         )
     else:
         yield NextStep(
-            f"write {seen.config_path} with the options that the kubelet has on its command line ({', '.join(flags)})"
+            f"write {seen.config.path} with the options that the kubelet has on its command line ({', '.join(flags)})"
         )

@@ -1,66 +1,61 @@
-"""The checks of `nri-pin doctor` on the machine, the kernel and the cgroup tree; pure."""
+"""The checks of `nri-pin doctor` on the machine, its kernel, its cgroup tree, and what else reaches exclusive CPUs."""
 
 import re
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce, wraps
 from operator import or_
+from typing import TypeVar
 
-from nri_plugin.cli.doctor.findings import Finding, advice, fine, named, not_visible, to_do
-from nri_plugin.cli.doctor.kubelet_files import RESERVED_CPUS
-from nri_plugin.cli.doctor.machine_files import TREE, CgroupDir, Kernel, Tree
+from nri_plugin.cli.doctor.evidence import TREE, CgroupDir, Evidence, Kernel, Tree
+from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
+from nri_plugin.cli.doctor.kubelet import culprit
+from nri_plugin.cli.doctor.kubelet_files import CGROUP_DRIVER, RESERVED_CPUS, KubeletSettings
 from nri_plugin.cli.doctor.support import LINUX, caveat
 from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.cli.output import count_of
 from nri_plugin.host.cgroup import MENDED
+from nri_plugin.host.kernel_work import KernelThread, ReachingInterrupt
 from nri_plugin.model.options import REGISTRY, IsolatedCPUs, Isolation
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.topology import Topology
+
+T = TypeVar("T")
 
 ON_REQUEST = f"{REGISTRY['isolated_cpus'].name}: {IsolatedCPUs.ON_REQUEST}"
 FIRST_V2_CPUSET = (5, 0)
 """Source: Linux 5.0, the cpuset controller of cgroup v2."""
 
 
-@dataclass(frozen=True, slots=True)
-class KernelEvidence:
-    """The evidence about machine and kernel.
-
-    Attributes:
-        topology: a text when the machine's files make no sense.
-        reserved: what the agent keeps for the system; None where that is not known.
-        irqbalance: whether it runs; None where processes cannot be seen.
-        spared: CPUs that every irqbalance says it leaves alone; None where one does not answer.
-        exclusive: CPUs of containers.
-    """
-
-    kernel: Kernel | Hidden
-    topology: Topology | Hidden | str
-    reserved: CPUSet | None = None
-    irqbalance: bool | None = None
-    spared: CPUSet | None = None
-    exclusive: CPUSet = NO_CPUS
+Check = Callable[[Evidence], Finding | None]
 
 
-def judge_kernel(seen: KernelEvidence) -> Iterator[Finding]:
-    """The findings."""
-    kernel, topology = seen.kernel, seen.topology if isinstance(seen.topology, Topology) else None
-    yield from named("machine", _machine(seen.topology))
-    if topology is not None:
-        yield from named("offline-cpus", _offline(topology))
-        yield from named("numa-nodes", _memory(topology))
-        yield from named("reserved-cores", _reserved_cores(topology, seen.reserved))
-    if isinstance(kernel, Hidden):
-        yield from named("kernel", not_visible(kernel, "the kernel's command line cannot be seen"))
-        return
-    yield from named("kernel", _release(kernel))
-    yield from named("isolated-cpus", _isolation(kernel, topology, seen.reserved))
-    yield from named("numa-balancing", _balancing(kernel, topology))
-    if seen.irqbalance:
-        yield from named("irqbalance", _irqbalance(seen.spared, seen.exclusive))
+def _with(part: str, kind: type[T]) -> Callable[[Callable[[Evidence, T], Finding | None]], Check]:
+    """Make a check of a function that judges one part of the evidence, which says nothing where that part is not known."""
+
+    def check(judge: Callable[[Evidence, T], Finding | None]) -> Check:
+        @wraps(judge)
+        def judge_known(seen: Evidence) -> Finding | None:
+            found = getattr(seen, part)
+            return judge(seen, found) if isinstance(found, kind) else None
+
+        return judge_known
+
+    return check
 
 
-def _irqbalance(spared: CPUSet | None, exclusive: CPUSet) -> Finding:
+of_topology = _with("topology", Topology)
+of_kernel = _with("kernel", Kernel)
+of_tree = _with("tree", Tree)
+
+
+@of_kernel
+def irqbalance(seen: Evidence, _kernel: Kernel) -> Finding | None:
+    """Whether irqbalance leaves exclusive CPUs alone."""
+    spared, exclusive = seen.spared, seen.exclusive_cpus
+    if not seen.runs_irqbalance:
+        return None
     if spared and exclusive <= spared:
         return fine(f"runs, and leaves CPUs {spared} alone")
     says = "irqbalance runs and sends interrupts to exclusive CPUs as well"
@@ -69,7 +64,9 @@ def _irqbalance(spared: CPUSet | None, exclusive: CPUSet) -> Finding:
     )
 
 
-def _machine(topology: Topology | Hidden | str) -> Finding:
+def machine(seen: Evidence) -> Finding:
+    """Whether CPUs and NUMA nodes can be read."""
+    topology = seen.topology
     if isinstance(topology, Hidden):
         return not_visible(topology, "the machine's CPUs and NUMA nodes cannot be seen")
     if isinstance(topology, str):
@@ -80,7 +77,9 @@ def _machine(topology: Topology | Hidden | str) -> Finding:
     )
 
 
-def _offline(topology: Topology) -> Finding:
+@of_topology
+def offline_cpus(_seen: Evidence, topology: Topology) -> Finding:
+    """Whether all CPUs are online."""
     if not topology.offline:
         return fine("none")
     return advice(
@@ -90,7 +89,9 @@ def _offline(topology: Topology) -> Finding:
     )
 
 
-def _memory(topology: Topology) -> Finding:
+@of_topology
+def numa_nodes(_seen: Evidence, topology: Topology) -> Finding:
+    """Whether all NUMA nodes have memory."""
     bare = [str(node.id) for node in topology.nodes if not node.has_memory]
     without = [str(node.id) for node in topology.nodes if not node.cpus]
     if bare:
@@ -103,8 +104,10 @@ def _memory(topology: Topology) -> Finding:
     return fine("all have memory")
 
 
-def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Finding | None:
+@of_topology
+def reserved_cores(seen: Evidence, topology: Topology) -> Finding | None:
     """Half a core that is kept for the system leaves a half that is never part of a whole core."""
+    reserved = seen.reserved
     if not reserved:
         return None
     whole = topology.whole_cores(reserved)
@@ -117,19 +120,25 @@ def _reserved_cores(topology: Topology, reserved: CPUSet | None) -> Finding | No
     )
 
 
-def _release(kernel: Kernel) -> Finding:
-    found = re.match(r"(\d+)\.(\d+)", kernel.release)
+def kernel(seen: Evidence) -> Finding:
+    """Whether the kernel is recent enough, and was tried."""
+    if isinstance(seen.kernel, Hidden):
+        return not_visible(seen.kernel, "the kernel's command line cannot be seen")
+    found = re.match(r"(\d+)\.(\d+)", seen.kernel.release)
     if found is None:
         return not_visible(
             Hidden("/proc/sys/kernel/osrelease", why="says no version"), "the kernel's version"
         )
     if (int(found[1]), int(found[2])) < FIRST_V2_CPUSET:
-        return advice(f"Linux {kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
+        return advice(f"Linux {seen.kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
     untried = caveat(LINUX, (int(found[1]), int(found[2]), 0))
-    return fine(f"Linux {kernel.release}{f'; {untried}' if untried else ''}")
+    return fine(f"Linux {seen.kernel.release}{f'; {untried}' if untried else ''}")
 
 
-def _isolation(kernel: Kernel, topology: Topology | None, reserved: CPUSet | None) -> Finding:
+@of_kernel
+def isolated_cpus(seen: Evidence, kernel: Kernel) -> Finding:
+    """Whether boot options keep the scheduler off CPUs."""
+    topology, reserved = seen.known_topology, seen.reserved
     if kernel.unread:
         name, value = next(iter(kernel.unread.items()))
         return not_visible(
@@ -165,7 +174,10 @@ def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
     )
 
 
-def _balancing(kernel: Kernel, topology: Topology | None) -> Finding:
+@of_kernel
+def numa_balancing(seen: Evidence, kernel: Kernel) -> Finding:
+    """Whether the kernel moves memory of pinned containers."""
+    topology = seen.known_topology
     several = topology is not None and len(topology.nodes) > 1
     if several and isinstance(kernel.numa_balancing, Hidden):
         return not_visible(kernel.numa_balancing, "whether the kernel moves memory about")
@@ -185,54 +197,13 @@ NOT_ISOLATED = f"{REGISTRY['isolation'].name}: {Isolation.NONE}"
 BOOT_WITH_V2 = "grubby --update-kernel=ALL --args=systemd.unified_cgroup_hierarchy=1"
 
 
-@dataclass(frozen=True, slots=True)
-class CgroupEvidence:
-    """The evidence about cgroups.
-
-    Attributes:
-        tree: a text when there is no cpuset tree, and why.
-        online: the machine's CPUs; None where they cannot be seen.
-        kubelet_driver: `systemd` or `cgroupfs` of the kubelet's configuration; empty where it is not set or not visible.
-        runtime_systemd: whether the runtime uses systemd; None where nothing is written or seen.
-        allowed: CPUs that groups may be narrower by, because containers of ours have them to themselves.
-        is_ours: whether an agent of ours keeps the cpusets, or has left a checkpoint.
-        asks_partitions: whether the configuration, or the annotation of a container that runs, asks for them.
-        may_partition: whether the agent that runs has SYS_ADMIN; None where that cannot be seen.
-        culprits: programs on this node that are known to pin.
-        has_floor: whether the configuration puts the shared pool on the QoS slices.
-    """
-
-    tree: Tree | Hidden | str
-    online: CPUSet | None = None
-    kubelet_driver: str = ""
-    runtime_systemd: bool | None = None
-    allowed: CPUSet = NO_CPUS
-    is_ours: bool = False
-    asks_partitions: bool = False
-    may_partition: bool | None = None
-    culprits: tuple[str, ...] = ()
-    has_floor: bool = False
-
-
-def judge_cgroups(seen: CgroupEvidence) -> Iterator[Finding]:
-    """The findings."""
+def cgroups(seen: Evidence) -> Finding:
+    """The version of the cgroup tree."""
     tree = seen.tree
     if isinstance(tree, Hidden):
-        yield from named("cgroups", not_visible(tree, "the node's cgroup tree cannot be seen"))
-    elif isinstance(tree, str):
-        yield from named("cgroups", to_do(f"{TREE}: {tree}", "boot with cgroup v2", BOOT_WITH_V2))
-    else:
-        yield from named("cgroups", _version(tree))
-        yield from named("cgroup-driver", _driver(seen, tree))
-        yield from named("cpuset-delegation", _delegation(tree))
-        yield from named("cpuset-width", _width(seen, tree))
-        yield from named("pool-floor", _floor(seen, tree))
-        yield from named("partitions", _partitions(seen, tree))
-        yield from named("isolation", _cgroup_isolation(seen, tree))
-        yield from named("foreign-cpusets", _pinned(seen, tree))
-
-
-def _version(tree: Tree) -> Finding:
+        return not_visible(tree, "the node's cgroup tree cannot be seen")
+    if isinstance(tree, str):
+        return to_do(f"{TREE}: {tree}", "boot with cgroup v2", BOOT_WITH_V2)
     if tree.version == 2:
         options = "" if tree.options is None else f", mounted with {','.join(tree.options)}"
         return fine(f"version 2{options}")
@@ -242,10 +213,14 @@ def _version(tree: Tree) -> Finding:
     )
 
 
-def _driver(seen: CgroupEvidence, tree: Tree) -> Finding:
-    runtime = {None: "", True: "systemd", False: "cgroupfs"}[seen.runtime_systemd]
+@of_tree
+def cgroup_driver(seen: Evidence, tree: Tree) -> Finding:
+    """Whether kubelet, runtime and tree agree on the driver."""
+    runtime_systemd = seen.known_nri.systemd_cgroup if seen.known_nri else None
+    runtime = {None: "", True: "systemd", False: "cgroupfs"}[runtime_systemd]
+    driver = seen.kubelet.by_key.get(CGROUP_DRIVER) if isinstance(seen.kubelet, KubeletSettings) else None
     by_tree = {"kubepods.slice": "systemd", "kubepods": "cgroupfs"}.get(tree.top, "")
-    told = {"the kubelet": seen.kubelet_driver, "the runtime": runtime}
+    told = {"the kubelet": driver.value if driver else "", "the runtime": runtime}
     different = {driver for driver in (*told.values(), by_tree) if driver}
     if len(different) > 1:
         words = [f"{who} uses {driver}" for who, driver in told.items() if driver]
@@ -270,7 +245,9 @@ def _is_without_pods(group: CgroupDir, tree: Tree) -> bool:
     return "/" in group.path and not any(one.path.startswith(f"{group.path}/") for one in tree.groups)
 
 
-def _delegation(tree: Tree) -> Finding:
+@of_tree
+def cpuset_delegation(_seen: Evidence, tree: Tree) -> Finding:
+    """Whether pods have cpuset files."""
     above = [group for group in tree.groups if _is_slice(group)]
     lacking = [group for group in above if not group.passes_on and not _is_without_pods(group, tree)]
     if not lacking:
@@ -285,18 +262,20 @@ def _delegation(tree: Tree) -> Finding:
     )
 
 
-def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
+@of_tree
+def cpuset_width(seen: Evidence, tree: Tree) -> Finding:
     """No group above containers may be narrower than the one above it, but by CPUs that containers have to themselves."""
-    if seen.online is None:
+    if seen.known_topology is None:
         return not_visible(
             Hidden("/sys/devices/system/cpu", "/host/sys/devices/system/cpu"),
             "the machine's CPUs cannot be seen",
         )
-    above, ours = seen.online, _in_partitions(tree)
+    online = above = seen.known_topology.online
+    ours = _in_partitions(tree)
     for group in filter(_is_slice, tree.groups):
         # The floor is below kubepods. From there up, only partitions of ours may take CPUs.
         missing = (
-            above - (ours if group.path in ("", tree.top) else seen.allowed) - (group.effective or above)
+            above - (ours if group.path in ("", tree.top) else seen.allocated) - (group.effective or above)
         )
         if missing and not group.path:
             return _narrow_root(group, missing)
@@ -305,7 +284,7 @@ def _width(seen: CgroupEvidence, tree: Tree) -> Finding:
         above = above if group.path.endswith(QOS_ENDINGS) else above & (group.effective or above) | ours
     if not tree.top:
         return fine("no pod has run on this node yet")
-    return fine(f"{tree.top} and its QoS groups reach all of {seen.online - seen.allowed}")
+    return fine(f"{tree.top} and its QoS groups reach all of {online - seen.allocated}")
 
 
 def _in_partitions(tree: Tree) -> CPUSet:
@@ -343,17 +322,20 @@ def _narrow(group: CgroupDir, missing: CPUSet, tree: Tree, above: CPUSet) -> Fin
     )
 
 
-def _floor(seen: CgroupEvidence, tree: Tree) -> Finding | None:
+@of_tree
+def pool_floor(seen: Evidence, tree: Tree) -> Finding | None:
     """Whether the slices keep containers that are created while no agent runs off exclusive CPUs."""
-    if not (seen.is_ours and seen.has_floor and seen.allowed) or tree.version == 1:
+    config = seen.config.config
+    has_floor = config is not None and config.options.pool_floor
+    if not (has_floor and seen.allocated) or tree.version == 1:
         return None
     slices = [group for group in tree.groups if group.path.endswith(QOS_ENDINGS) and _is_slice(group)]
-    reached = [group for group in slices if group.effective and group.effective & seen.allowed]
+    reached = [group for group in slices if group.effective and group.effective & seen.allocated]
     if reached:
         names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.effective}" for group in reached)
         return advice(
             f"no floor on {names}: a container that is created below it while no agent runs may run on exclusive CPUs "
-            f"{seen.allowed}",
+            f"{seen.allocated}",
             "see that the agent runs; it writes the floor with the next pod, and within seconds where a pod exists",
         )
     paths = [group.path for group in tree.groups]
@@ -367,25 +349,30 @@ def _floor(seen: CgroupEvidence, tree: Tree) -> Finding | None:
     return fine("on all QoS slices")
 
 
-def _pinned(seen: CgroupEvidence, tree: Tree) -> Finding | None:
+@of_tree
+def foreign_cpusets(seen: Evidence, tree: Tree) -> Finding | None:
     """Containers that another program has pinned, on a node where no agent of ours ever ran."""
-    if seen.is_ours or seen.online is None:
+    if seen.is_ours or seen.known_topology is None:
         return None
+    online = seen.known_topology.online
     containers = (group for group in tree.groups if group.path.count("/") > 1)
-    found = [group for group in containers if group.cpus and seen.online - group.cpus]
+    found = [group for group in containers if group.cpus and online - group.cpus]
     if not found:
         return None
     names = ", ".join(f"{group.path.rpartition('/')[2]} on {group.cpus}" for group in found[:MOST_NAMED])
     says = f"{len(found)} pods or containers are pinned, and not by an agent of ours: {names}"
-    if seen.culprits:
-        return to_do(f"{says}; what does it: {' and '.join(seen.culprits)}", "let only one of them pin")
+    culprits = [*filter(None, [culprit(seen)]), *seen.rivals]
+    if culprits:
+        return to_do(f"{says}; what does it: {' and '.join(culprits)}", "let only one of them pin")
     return to_do(
         says,
         "find the writer (the kubelet's CPU Manager, another plugin, an administrator), and let only one of them pin",
     )
 
 
-def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
+@of_tree
+def partitions(seen: Evidence, tree: Tree) -> Finding:
+    """Whether partitions are valid and ours."""
     found = [group for group in tree.groups if group.partition not in FREE_PARTITIONS and group.path]
     broken = [group for group in found if "invalid" in group.partition]
     if broken:
@@ -395,7 +382,7 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
             "end it, or give it exclusive CPUs",
             f"echo member > {shlex.quote(f'{tree.directory}/{group.path}')}/cpuset.cpus.partition",
         )
-    others = [group for group in found if not group.effective or group.effective - seen.allowed]
+    others = [group for group in found if not group.effective or group.effective - seen.allocated]
     if others:
         names = ", ".join(
             f"{group.path} ({group.partition}, CPUs {group.effective})" for group in others[:MOST_NAMED]
@@ -409,11 +396,12 @@ def _partitions(seen: CgroupEvidence, tree: Tree) -> Finding:
     return fine("no pod keeps CPUs to itself by a partition")
 
 
-def _cgroup_isolation(seen: CgroupEvidence, tree: Tree) -> Finding | None:
+@of_tree
+def isolation(seen: Evidence, tree: Tree) -> Finding | None:
     """Whether containers that should be partitions can be: here, by the kernel, by the agent's rights."""
     if not tree.is_spoilt:
-        return _can_partition(seen, tree) if seen.asks_partitions else None
-    tell = to_do if seen.asks_partitions else advice
+        return _can_partition(seen, tree) if seen.wants_partitions else None
+    tell = to_do if seen.wants_partitions else advice
     return tell(
         f"{tree.directory}/{MENDED}: a container was removed while its partition was invalid, and this kernel may "
         "fall over the next one, so that the agent makes none",
@@ -421,7 +409,7 @@ def _cgroup_isolation(seen: CgroupEvidence, tree: Tree) -> Finding | None:
     )
 
 
-def _can_partition(seen: CgroupEvidence, tree: Tree) -> Finding:
+def _can_partition(seen: Evidence, tree: Tree) -> Finding:
     if tree.version == 1:
         return to_do(
             "asked for, and cgroup v1 has no partitions: containers have ordinary cpusets",
@@ -439,3 +427,107 @@ def _can_partition(seen: CgroupEvidence, tree: Tree) -> Finding:
             f"give it (chart: agent.partitions: true), or set {NOT_ISOLATED}",
         )
     return fine("asked for, and nothing that is seen here is in its way")
+
+
+UNBOUND_WORKERS = "/sys/devices/virtual/workqueue/cpumask"
+_STEMS = (
+    (re.compile(r"kworker/u\d+:.*"), "kworker/u*"),
+    (re.compile(r"kworker/R-.*"), "kworker/R-*"),
+    (re.compile(r"kworker/\d+:.*"), "kworker/N:*"),
+    (re.compile(r"(.*?)[/-]?\d+$"), r"\1/N"),
+)
+"""Kernel threads of one kind have one line."""
+
+
+def interrupts(seen: Evidence) -> Finding | None:
+    """Interrupts that can reach exclusive CPUs, each with its reason."""
+    found, exclusive = seen.interrupts, seen.exclusive
+    if not exclusive:
+        return None
+    if isinstance(found, Hidden):
+        return not_visible(found, "which interrupts can reach exclusive CPUs")
+    cpus = seen.exclusive_cpus
+    reaching = [one for one in found if one.allowed & cpus]
+    if not reaching:
+        return fine(f"none can reach exclusive CPUs {cpus}")
+    movable = [one for one in reaching if one.is_movable]
+    shared = [one for one in reaching if not one.is_movable and not _is_own(one, exclusive)]
+    items = tuple(f"{one.number} {one.name}: {reason_of(one, exclusive)}" for one in reaching)
+    says = (
+        f"{count_of(len(reaching), 'interrupt')} can reach exclusive CPUs {cpus}: {len(movable)} movable, "
+        f"{len(reaching) - len(movable)} kernel-managed"
+    )
+    if movable:
+        do = "keep movable ones off by irqs: exclusive, or write another smp_affinity_list by hand"
+        return replace(advice(says, do), items=items)
+    if shared:
+        do = "boot with isolcpus=managed_irq and these CPUs, or set preferWholeQueues: true"
+        return replace(advice(says, do), items=items)
+    return replace(fine(f"{says}, which fire only for the containers' own I/O"), items=items)
+
+
+def _is_own(one: ReachingInterrupt, exclusive: Mapping[str, CPUSet]) -> bool:
+    """Whether only one container's I/O raises a managed interrupt."""
+    return any(one.allowed <= cpus for cpus in exclusive.values())
+
+
+def reason_of(one: ReachingInterrupt, exclusive: Mapping[str, CPUSet]) -> str:
+    """Why an interrupt can reach exclusive CPUs."""
+    if one.is_movable:
+        now = f", now delivered to {one.effective}" if one.effective else ""
+        return f"movable, its affinity is CPUs {one.allowed}{now}"
+    own = next((name for name, cpus in exclusive.items() if one.allowed <= cpus), "")
+    whose = f", all of {own}" if own else ", not all of one container"
+    return f"kernel-managed, fires only for I/O of CPUs {one.allowed}{whose}"
+
+
+def kernel_threads(seen: Evidence) -> Finding | None:
+    """Kernel threads that can reach exclusive CPUs, by kind."""
+    found, cpus = seen.kernel_threads, seen.exclusive_cpus
+    if not seen.exclusive:
+        return None
+    if isinstance(found, Hidden):
+        return not_visible(found, "which kernel threads can reach exclusive CPUs")
+    reaching = [one for one in found if one.allowed & cpus]
+    if not reaching:
+        return fine(f"none can reach exclusive CPUs {cpus}")
+    movable = sum(not one.is_bound for one in reaching)
+    says = (
+        f"{count_of(len(reaching), 'kernel thread')} can reach exclusive CPUs {cpus}: {movable} movable, "
+        f"{len(reaching) - movable} bound"
+    )
+    return replace(fine(says), items=tuple(_kinds(reaching, cpus)))
+
+
+def _kinds(reaching: Sequence[KernelThread], cpus: CPUSet) -> Iterator[str]:
+    """A line for each kind of thread: how many, where, and why."""
+    kinds: dict[tuple[str, str], list[KernelThread]] = {}
+    for one in reaching:
+        kinds.setdefault((stem_of(one.name), _why(one)), []).append(one)
+    for (stem, why), threads in sorted(kinds.items()):
+        where = NO_CPUS
+        for one in threads:
+            where |= one.allowed & cpus
+        name = threads[0].name if len(threads) == 1 else f"{stem} ({len(threads)})"
+        yield f"{name} on CPUs {where}: {why}"
+
+
+def stem_of(name: str) -> str:
+    """The kind of a kernel thread by its name."""
+    for pattern, stem in _STEMS:
+        found = pattern.fullmatch(name)
+        if found is not None:
+            return found.expand(stem)
+    return name
+
+
+def _why(one: KernelThread) -> str:
+    if one.name.startswith("irq/"):
+        return "handles an interrupt, and follows it"
+    if not one.is_bound:
+        return "movable, by its affinity (taskset -p)"
+    if one.name.startswith("kworker/u"):
+        return f"a worker of unbound workqueues, by {UNBOUND_WORKERS}"
+    if len(one.allowed) == 1:
+        return "bound, does the kernel's own work for this CPU"
+    return "bound, its affinity cannot be set"

@@ -1,16 +1,19 @@
-"""The checks of `nri-pin doctor` on the container runtime; pure."""
+"""The checks of `nri-pin doctor` on the container runtime."""
 
+import os
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import wraps
 
-from nri_plugin.agent.status_client import RuntimeRow
-from nri_plugin.cli.doctor.findings import Finding, Verdict, advice, fine, judged, named, not_visible, to_do
+from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence
+from nri_plugin.cli.doctor.findings import Finding, Verdict, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.runtime_files import (
     CONTAINERD,
     CONTAINERD_FILES,
     CRIO,
+    DISTRIBUTIONS,
+    NOWHERE,
     NRI_TABLE,
     SOCKET,
     UNITS,
@@ -20,10 +23,9 @@ from nri_plugin.cli.doctor.runtime_files import (
     is_other_socket,
 )
 from nri_plugin.cli.doctor.support import Basis, Version, caveat, support_of
-from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.cli.doctor.view import Hidden, NodeView
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 
-OURS = re.compile(r"\d\d-nri-pin\Z")
-PLUGIN_FILE = re.compile(r"\d\d-.+\Z")
 TIMEOUT_S = 2.0
 """The default of every release; figures and limits of ours are for it."""
 
@@ -50,88 +52,32 @@ LIMITS: dict[str, tuple[tuple[Version, str], ...]] = {
 }
 """By runtime: what releases before a version lack that would concern placements."""
 
+SHIMS = ("containerd-shim", "conmon")
+"""Containers inherit from them; 15 characters of a name are kept by the kernel."""
 
-@dataclass(frozen=True, slots=True)
-class RuntimeEvidence:
-    """The evidence about the container runtime.
+MANAGER = "/etc/systemd/system.conf"
+FOLDERS = tuple(f"{top}/systemd/system" for top in ("/usr/lib", "/lib", "/run", "/etc"))
+FIRST_TO_KEEP = (6, 2)
+"""Source: Linux 6.2, commit da019032819a. Before it, a process that joins a cpuset loses its mask."""
 
-    Attributes:
-        name: `containerd` or `CRI-O`; empty when the node has neither.
-        version: as it says; empty when it says nothing.
-        settings: None when there is no runtime.
-        told: what the runtime told the running agent.
-        socket: empty when the NRI socket accepts connections, else why not.
-        agent_socket: where the agent's configuration looks for it; empty without configuration.
-        plugins: names in the runtime's plugin folder; None when there is no such folder.
-        drop_ins: names in its folder of configurations.
-        plugin_name: ours.
-    """
+_AFFINITY = re.compile(r"\s*CPUAffinity\s*=(.*)")
+_RANGES = re.compile(r"\d+(?:-\d+)?")
 
-    name: str | Hidden
-    version: str | Hidden = ""
-    settings: NRISettings | Hidden | BrokenFile | None = None
-    told: RuntimeRow | None = None
-    socket: str | Hidden = ""
-    agent_socket: str = ""
-    plugins: tuple[str, ...] | Hidden | None = None
-    drop_ins: tuple[str, ...] | Hidden | None = None
-    plugin_name: str = "nri-pin"
-
-    @property
-    def known(self) -> NRISettings | None:
-        """The settings where they could be read."""
-        return self.settings if isinstance(self.settings, NRISettings) else None
-
-    @property
-    def known_or_default(self) -> NRISettings:
-        """The settings; those of containerd where they could not be read."""
-        return self.known or NRISettings(CONTAINERD)
-
-    @property
-    def our_plugins(self) -> list[str]:
-        """Files by which the runtime starts the agent itself; none where its folder cannot be seen."""
-        return [name for name in self._plugin_names if OURS.match(name)]
-
-    @property
-    def other_plugins(self) -> list[str]:
-        """Plugins that the runtime starts beside the agent; none where its folder cannot be seen."""
-        return [name for name in self._plugin_names if PLUGIN_FILE.match(name) and not OURS.match(name)]
-
-    @property
-    def _plugin_names(self) -> tuple[str, ...]:
-        return () if isinstance(self.plugins, Hidden) else self.plugins or ()
-
-    @property
-    def runtime(self) -> str | Hidden:
-        """`containerd` or `CRI-O`, by the agent where it knows; empty when the node has neither."""
-        if self.told is not None:
-            return CONTAINERD if self.told.name == "containerd" else CRIO
-        return self.name
-
-    @property
-    def release(self) -> Version | None:
-        """The version, by the agent where it knows; None where it cannot be seen."""
-        for text in (self.told.version if self.told else "", self.version):
-            found = version_of(text) if isinstance(text, str) else None
-            if found is not None:
-                return found
-        return (2, 0, 0) if self.known and self.known.format_version >= 3 else None
-
-    @property
-    def restart(self) -> str:
-        """The command that restarts the runtime."""
-        return (
-            f"systemctl restart {(self.known or NRISettings(CRIO if self.name == CRIO else CONTAINERD)).unit}"
-        )
+Check = Callable[[Evidence], Finding | None]
 
 
-def version_of(text: str) -> Version | None:
-    """(major, minor, patch); None where there is none to read."""
-    found = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+def _where_there_is_one(check: Check) -> Check:
+    """Nothing is said of the NRI of a node that has no runtime."""
+
+    @wraps(check)
+    def judge(seen: Evidence) -> Finding | None:
+        return None if seen.runtime == "" else check(seen)
+
+    return judge
 
 
-def _runtime(seen: RuntimeEvidence) -> Finding:
+def runtime(seen: Evidence) -> Finding:
+    """The release of the runtime, and what it lacks."""
     name, version = seen.runtime, seen.release
     if name == "":
         return to_do(
@@ -141,7 +87,7 @@ def _runtime(seen: RuntimeEvidence) -> Finding:
         )
     if isinstance(name, Hidden):
         return not_visible(name, "whether containerd or CRI-O runs here cannot be seen")
-    text = seen.told.version if seen.told else seen.version
+    text = seen.told.version if seen.told else seen.runtime_version
     if version is None or not isinstance(text, str) or not text:
         hidden = text if isinstance(text, Hidden) else Hidden("")
         says = f"{name} is here, and its version cannot be seen"
@@ -155,10 +101,12 @@ def _runtime(seen: RuntimeEvidence) -> Finding:
     return fine("; ".join([says, *lacks[:1], *filter(None, [caveat(name, version)])]))
 
 
-def _nri(seen: RuntimeEvidence) -> Finding | None:
-    settings, version = seen.settings, seen.release
+@_where_there_is_one
+def nri(seen: Evidence) -> Finding | None:
+    """Whether NRI is on."""
+    settings, version = seen.nri, seen.release
     if isinstance(seen.runtime, str) and version and version < FIRST_WITH_NRI[seen.runtime]:
-        return None  # there is nothing to switch on, and `_runtime` says so
+        return None  # there is nothing to switch on, and `runtime` says so
     closed = _closed(settings) if isinstance(settings, NRISettings) else None
     if seen.told is not None:
         return closed or fine("on: the runtime asks the agent")
@@ -169,7 +117,7 @@ def _nri(seen: RuntimeEvidence) -> Finding | None:
     if settings is None:
         hidden = Hidden(CONTAINERD_FILES[0], why="no runtime was found")
         return not_visible(hidden, "nothing tells of NRI")
-    if settings.is_on is None and version is None and seen.socket == "":
+    if settings.is_on is None and version is None and seen.nri_answer == "":
         return fine(f"on: its socket {settings.socket} takes connections")
     on = f"on, by {settings.where}" if settings.is_on else f"on: {settings.runtime} has it on by default"
     return _switched_off(settings, version) or closed or fine(on)
@@ -245,31 +193,36 @@ def switch_on(settings: NRISettings) -> str:
     return rf"""printf '{head}\n[plugins."{NRI_TABLE}"]\n  disable = false\n' >> {main} && {restart}"""
 
 
-def _socket(seen: RuntimeEvidence) -> Finding | None:
-    nri = _nri(seen)
-    if nri is None or nri.verdict is Verdict.TO_DO:
+@_where_there_is_one
+def nri_socket(seen: Evidence) -> Finding | None:
+    """Whether the runtime listens where the agent looks."""
+    state = nri(seen)
+    if state is None or state.verdict is Verdict.TO_DO:
         return None
-    settings, is_started = seen.known, bool(seen.our_plugins)
-    path = settings.socket if settings else seen.agent_socket or SOCKET
-    is_other = settings and seen.agent_socket and is_other_socket(settings.socket, seen.agent_socket)
+    settings, is_started = seen.known_nri, bool(seen.our_plugins)
+    agent_socket = seen.config.config.nri_socket if seen.config.config else ""
+    path = settings.socket if settings else agent_socket or SOCKET
+    is_other = settings and agent_socket and is_other_socket(settings.socket, agent_socket)
     if seen.told is not None and not (is_started and is_other):
         return fine("connected: the agent is registered and has been told what exists")
     if settings and is_other:
         return to_do(
-            f"the runtime listens on {settings.socket}, the agent is configured for {seen.agent_socket}",
+            f"the runtime listens on {settings.socket}, the agent is configured for {agent_socket}",
             f"write nriSocket: {settings.socket} into the agent's configuration"
             + (f", and restart {settings.unit}" if is_started else ""),
         )
-    if isinstance(seen.socket, Hidden):
-        return not_visible(seen.socket, f"whether {path} accepts connections cannot be seen")
-    if seen.socket:
-        restart = f"systemctl restart {seen.known_or_default.unit}"
-        return to_do(f"{path}: {seen.socket}", "switch NRI on and start the runtime", restart)
+    if isinstance(seen.nri_answer, Hidden):
+        return not_visible(seen.nri_answer, f"whether {path} accepts connections cannot be seen")
+    if seen.nri_answer:
+        restart = f"systemctl restart {seen.nri_or_default.unit}"
+        return to_do(f"{path}: {seen.nri_answer}", "switch NRI on and start the runtime", restart)
     return fine(f"{path} takes connections")
 
 
-def _timeouts(seen: RuntimeEvidence) -> Finding | None:
-    settings, told = seen.settings, seen.told
+@_where_there_is_one
+def nri_timeouts(seen: Evidence) -> Finding | None:
+    """Whether a plugin has enough time."""
+    settings, told = seen.nri, seen.told
     if told is not None and told.request_timeout_ms:
         request_s, registration_s = told.request_timeout_ms / 1000, told.registration_timeout_ms / 1000
     elif isinstance(settings, NRISettings):
@@ -284,12 +237,14 @@ def _timeouts(seen: RuntimeEvidence) -> Finding | None:
     return to_do(
         f"{says}; a plugin that is later is dropped, and containers start unpinned",
         f"set plugin_request_timeout to {TIMEOUT_S:g}s and plugin_registration_timeout to {REGISTRATION_S:g}s or more"
-        f"{seen.known_or_default.edited}, and restart the runtime",
+        f"{seen.nri_or_default.edited}, and restart the runtime",
     )
 
 
-def _plugins(seen: RuntimeEvidence) -> Finding:
-    folder = seen.known_or_default.plugin_dir
+@_where_there_is_one
+def nri_plugins(seen: Evidence) -> Finding | None:
+    """Plugins that the runtime starts itself."""
+    folder = seen.nri_or_default.plugin_dir
     if isinstance(seen.plugins, Hidden):
         return not_visible(seen.plugins, "which plugins the runtime starts itself cannot be seen")
     ours, others = seen.our_plugins, seen.other_plugins
@@ -307,28 +262,29 @@ def _plugins(seen: RuntimeEvidence) -> Finding:
     return fine(f"the runtime starts {ours[0] if ours else 'no other plugin'} from {folder}")
 
 
-def _drop_in(seen: RuntimeEvidence) -> Finding | None:
+@_where_there_is_one
+def nri_drop_in(seen: Evidence) -> Finding | None:
     """A plugin that the runtime starts gets its configuration from a drop-in of its name."""
-    settings = seen.known_or_default
+    settings = seen.nri_or_default
     if not seen.our_plugins:
         return None
     plugin = seen.our_plugins[0]
     if isinstance(seen.drop_ins, Hidden):
         return not_visible(seen.drop_ins, f"the configuration of {plugin} cannot be seen")
-    names = [f"{plugin}.conf", f"{plugin[3:]}.conf"]
-    for name in names:
-        if name in (seen.drop_ins or ()):
-            return fine(f"the runtime hands {settings.config_dir}/{name} to the agent")
+    if seen.our_drop_in:
+        return fine(f"the runtime hands {settings.config_dir}/{seen.our_drop_in} to the agent")
     return to_do(
-        f"the runtime starts {plugin}, and there is no {settings.config_dir}/{names[0]} to hand to it",
+        f"the runtime starts {plugin}, and there is no {settings.config_dir}/{seen.our_drop_ins[0]} to hand to it",
         "install it again with a configuration",
         f"nri-pin install --plugin-dir {shlex.quote(settings.plugin_dir)} --index {plugin[:2]} --config ./config.yaml "
         f"&& systemctl restart {settings.unit}",
     )
 
 
-def _fail_closed(seen: RuntimeEvidence) -> Finding | None:
-    settings, version = seen.settings, seen.release
+@_where_there_is_one
+def fail_closed(seen: Evidence) -> Finding | None:
+    """Whether containers are refused while the agent is away."""
+    settings, version = seen.nri, seen.release
     if isinstance(settings, Hidden):
         return not_visible(settings, "whether containers are refused while the agent is away cannot be seen")
     if not isinstance(settings, NRISettings):
@@ -351,11 +307,12 @@ def _fail_closed(seen: RuntimeEvidence) -> Finding | None:
     return _required(seen, settings)
 
 
-def _required(seen: RuntimeEvidence, settings: NRISettings) -> Finding:
+def _required(seen: Evidence, settings: NRISettings) -> Finding:
     names = ", ".join(settings.required_plugins)
-    if seen.plugin_name not in settings.required_plugins:
+    name = seen.config.config.plugin_name if seen.config.config else OUR_PROGRAM
+    if name not in settings.required_plugins:
         return to_do(
-            f"the runtime requires {names}, and the agent is called {seen.plugin_name}",
+            f"the runtime requires {names}, and the agent is called {name}",
             f"write pluginName: {settings.required_plugins[0]} into the agent's configuration",
         )
     if settings.tolerate_annotation != TOLERATE:
@@ -368,19 +325,103 @@ def _required(seen: RuntimeEvidence, settings: NRISettings) -> Finding:
     return fine(f"containers are refused while {names} is away, but for pods with {TOLERATE}")
 
 
-CHECKS: Mapping[str, Callable[[RuntimeEvidence], Finding | None]] = {
-    "runtime": _runtime,
-    "nri": _nri,
-    "nri-socket": _socket,
-    "nri-timeouts": _timeouts,
-    "nri-plugins": _plugins,
-    "nri-drop-in": _drop_in,
-    "fail-closed": _fail_closed,
-}
+def runtime_affinity(seen: Evidence) -> Finding | None:
+    """A CPU affinity of the runtime or its shims, which containers may have as well; a kernel may drop it."""
+    pool = seen.shared_pool
+    release = seen.view.kernel_text("/proc/sys/kernel/osrelease")
+    version = re.match(r"(\d+)\.(\d+)", release) if isinstance(release, str) else None
+    drops_masks = version is not None and (int(version[1]), int(version[2])) < FIRST_TO_KEEP
+    if pool is None or not seen.runtime_name or drops_masks:
+        return None
+    who, cpus, place = _mask(seen, pool)
+    if not cpus:
+        return None
+    says = f"{who} has a CPU affinity of CPUs {cpus}{f', by {place}' if place.path else ''}"
+    if pool.isdisjoint(cpus):
+        return fine(f"{says}, which are not in the shared pool, so containers have all their CPUs")
+    return advice(
+        f"{says}; a runc before 1.3.1 (1.2: before 1.2.7) or crun before 1.9.1 gives it to containers, which then run on "
+        f"{pool & cpus} of {pool} alone",
+        "use such a release, or take CPUAffinity= away; then restart the runtime and these containers. nri-pin state verify, as "
+        "root on the node, names the containers",
+    )
 
 
-def judge(seen: RuntimeEvidence) -> Iterator[Finding]:
-    """The findings, in the order of the way from the runtime to us."""
-    if seen.runtime == "":
-        return named("runtime", _runtime(seen))
-    return judged(CHECKS, seen)
+def _mask(seen: Evidence, pool: CPUSet) -> tuple[str, CPUSet, FileLine]:
+    """The process or unit that has a mask, and the place that sets it."""
+    view, runtime = seen.view, seen.runtime_process
+    units = [view.unit_of(runtime.pid)] if runtime else []
+    if not any(units):
+        others = (name for one in DISTRIBUTIONS for name in one.runtime_units)
+        units = [f"{name}.service" for name in (UNITS[seen.files_of], *others)]
+    settings = [(name, *_setting(view, name)) for name in units]
+    unit, mask, place = next((one for one in settings if one[1]), settings[0])
+    shims, _ = view.services(seen.running, lambda process: process.name in SHIMS, in_containers=True)
+    is_seen = False
+    for process in (*filter(None, [runtime]), *shims):
+        cpus = _allowed(view, process.pid)
+        is_seen = is_seen or cpus is not None
+        if cpus and not pool <= cpus and cpus != _cpuset(view, process.pid):
+            return process.name, cpus, place
+    return unit, NO_CPUS if is_seen else mask, place
+
+
+def _allowed(view: NodeView, pid: int) -> CPUSet | None:
+    text = view.text(f"/proc/{pid}/status")
+    found = re.search(r"^Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE) if isinstance(text, str) else None
+    return _parsed(found[1]) if found else None
+
+
+def _cpuset(view: NodeView, pid: int) -> CPUSet | None:
+    """The CPUs of the process's cgroup, which its containers do not have from it; None where no file tells."""
+    text = view.text(f"/proc/{pid}/cgroup")
+    for line in text.splitlines() if isinstance(text, str) else ():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controllers not in ("", "cpuset"):
+            continue
+        top, name = (
+            ("/sys/fs/cgroup/cpuset", "cpuset.effective_cpus")
+            if controllers
+            else ("/sys/fs/cgroup", "cpuset.cpus.effective")
+        )
+        while path.strip("/"):
+            found = view.text(f"{top}{path}/{name}")
+            if isinstance(found, str):
+                return _parsed(found.strip())
+            path = os.path.dirname(path)
+    return None
+
+
+def _setting(view: NodeView, unit: str) -> tuple[CPUSet, FileLine]:
+    """The mask that systemd gives the unit, and the last place that sets it."""
+    drop_ins = [f"{folder}/{name}.d" for name in ("service", unit) for folder in FOLDERS]
+    files = [
+        MANAGER,
+        *_below(view, f"{MANAGER}.d"),
+        *(f"{folder}/{unit}" for folder in FOLDERS),
+        *(path for folder in drop_ins for path in _below(view, folder)),
+    ]
+    mask, place = NO_CPUS, NOWHERE
+    for path in files:
+        text = view.text(path)
+        for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
+            if found := _AFFINITY.match(line):
+                cpus = _parsed(",".join(_RANGES.findall(found[1]))) or NO_CPUS
+                # Several lines add up, and an empty one begins again.
+                mask = mask | cpus if found[1].strip() else NO_CPUS
+                place = FileLine(path, number) if mask else NOWHERE
+    return mask, place
+
+
+def _below(view: NodeView, folder: str) -> list[str]:
+    names = view.names(folder)
+    return [
+        f"{folder}/{name}" for name in (names if isinstance(names, tuple) else ()) if name.endswith(".conf")
+    ]
+
+
+def _parsed(text: str) -> CPUSet | None:
+    try:
+        return CPUSet.parse(text)
+    except ValueError:
+        return None

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from nri_plugin.cli.doctor.support import Version
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
 from nri_plugin.host.cri import runtime_version
 
@@ -300,6 +301,12 @@ def read_settings(
 def is_other_socket(first: str, second: str) -> bool:
     """Whether two paths are not the same socket; /var/run is /run on every distribution with systemd."""
     return first.removeprefix("/var") != second.removeprefix("/var")
+
+
+def version_of(text: str) -> Version | None:
+    """(major, minor, patch); None where there is none to read."""
+    found = re.search(r"(\d+)\.(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else None
 
 
 def duration_s(text: object) -> float | None:

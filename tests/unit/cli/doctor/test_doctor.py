@@ -1,6 +1,7 @@
 import json
 import re
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,6 @@ from nri_plugin.cli.doctor.findings import (
     as_text,
     exit_code,
     fine,
-    named,
     not_visible,
     summary,
     to_do,
@@ -28,12 +28,12 @@ from nri_plugin.simulator.machine.machine import build_sysfs
 LONG = "a sentence that goes on for so long that it does not fit into the columns of a terminal of any kind"
 GROUPS = {
     "first": (
-        *named("a", fine("as it should be")),
-        *named("b", to_do(LONG, "do this", "run --this " + "and-that " * 12)),
+        replace(fine("as it should be"), check="a"),
+        replace(to_do(LONG, "do this", "run --this " + "and-that " * 12), check="b"),
     ),
     "second": (
-        *named("c", advice("so so", "perhaps")),
-        *named("d", not_visible(Hidden("/etc/x", "/host/etc/x"), "x is dark")),
+        replace(advice("so so", "perhaps"), check="c"),
+        replace(not_visible(Hidden("/etc/x", "/host/etc/x"), "x is dark"), check="d"),
     ),
 }
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor import affinity
+from nri_plugin.cli.doctor.evidence import Evidence
 from nri_plugin.cli.doctor.findings import Finding, Verdict
+from nri_plugin.cli.doctor.runtime import runtime_affinity
 from nri_plugin.cli.doctor.view import NodeView, Process
 from tests.builders import cpus
 
@@ -15,7 +16,7 @@ RUNTIME, SHIM = "proc/20/status", "proc/30/status"
 IN_UNIT = {"proc/20/cgroup": "0::/system.slice/containerd.service\n"}
 
 
-def found(root: Path, files: dict[str, str], pool: str = "0-7") -> list[Finding]:
+def found(root: Path, files: dict[str, str], pool: str = "0-7") -> Finding | None:
     for name, text in {"proc/1/status": "Name:\tinit\n", **files}.items():
         path = root / name.lstrip("/")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -26,8 +27,10 @@ def found(root: Path, files: dict[str, str], pool: str = "0-7") -> list[Finding]
     ]
     processes = [one for one in processes if (root / f"proc/{one.pid}").exists()]
     runtime = next((one for one in processes if one.name == "containerd"), None)
-    view = NodeView(str(root), in_pod=False)
-    return list(affinity.judge(affinity.read(view, processes, runtime, "containerd", cpus(pool))))
+    seen = Evidence(NodeView(str(root), in_pod=False))
+    shared = {"processes": tuple(processes), "runtime_process": runtime, "runtime_name": "containerd"}
+    vars(seen).update(shared, shared_pool=cpus(pool))
+    return runtime_affinity(seen)
 
 
 def mask(cpus: str) -> str:
@@ -48,8 +51,9 @@ def mask(cpus: str) -> str:
     ],
 )  # fmt: skip
 def test_it_is_named_with_the_place_that_sets_it(tmp_path: Path, files: dict[str, str], says: str) -> None:
-    (finding,) = found(tmp_path, files)
-    assert (finding.check, finding.verdict) == ("runtime-affinity", Verdict.ADVICE)
+    finding = found(tmp_path, files)
+    assert finding
+    assert finding.verdict is Verdict.ADVICE
     assert says in finding.says
 
 
@@ -68,9 +72,10 @@ def test_it_is_named_with_the_place_that_sets_it(tmp_path: Path, files: dict[str
     ],
 )  # fmt: skip
 def test_a_runtime_without_an_affinity_of_its_own_is_not_named(tmp_path: Path, files: dict[str, str]) -> None:
-    assert found(tmp_path, files) == []
+    assert found(tmp_path, files) is None
 
 
 def test_one_that_the_shared_pool_does_not_have_does_no_harm(tmp_path: Path) -> None:
-    (finding,) = found(tmp_path, {RUNTIME: mask("0-1")}, pool="2-7")
+    finding = found(tmp_path, {RUNTIME: mask("0-1")}, pool="2-7")
+    assert finding
     assert finding.verdict is Verdict.OK

@@ -2,25 +2,33 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.agent.status_client import AgentStatus
+from nri_plugin.cli.doctor.evidence import CgroupDir, Tree
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.machine import CgroupEvidence, judge_cgroups
-from nri_plugin.cli.doctor.machine_files import CgroupDir, Tree
+from nri_plugin.cli.doctor.kubelet_files import KubeletSettings, Setting
+from nri_plugin.cli.doctor.runtime_files import NRISettings
 from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.state import State
+from tests.doctor_evidence import TREE, config, findings, group, status
 
 ALL = CPUSet.parse("0-7")
-
-
-def group(path: str, effective: str = "0-7", *, passes_on: bool = True, partition: str = "") -> CgroupDir:
-    return CgroupDir(path, CPUSet(), CPUSet.parse(effective), passes_on, partition)
+FLOOR = config("poolFloor: true\n")
+NO_FLOOR = config("poolFloor: false\n")
 
 
 def tree(*groups: CgroupDir, version: int = 2) -> Tree:
-    return Tree(version, "/sys/fs/cgroup", "kubepods.slice", (group(""), group("kubepods.slice"), *groups))
+    return Tree(version, TREE, "kubepods.slice", (group(""), group("kubepods.slice"), *groups))
+
+
+def ours(cpus: str) -> AgentStatus:
+    """The status of an agent that has given these CPUs to a container."""
+    return status(state=State({}, {}, {"u1/app": Allocation(CPUSet.parse(cpus))}))
 
 
 def found(seen: Tree | Hidden | str, **more: object) -> dict[str, Finding]:
-    return {f.check: f for f in judge_cgroups(CgroupEvidence(seen, ALL, **more))}  # type: ignore[arg-type]
+    return findings("cgroups", **{"tree": seen, "config": NO_FLOOR, **more})
 
 
 def test_a_sound_tree_has_nothing_to_do() -> None:
@@ -51,7 +59,12 @@ def test_version_1_is_good_enough() -> None:
 def test_one_driver_for_kubelet_runtime_and_tree(
     kubelet: str, systemd: bool | None, verdict: Verdict
 ) -> None:
-    answer = found(tree(), kubelet_driver=kubelet, runtime_systemd=systemd)["cgroup-driver"]
+    answer = findings(
+        "cgroups",
+        tree=tree(),
+        kubelet=KubeletSettings((), {"cgroupDriver": Setting(kubelet)} if kubelet else {}),
+        nri=NRISettings("containerd", systemd_cgroup=systemd),
+    )["cgroup-driver"]
     assert answer.verdict is verdict
 
 
@@ -110,7 +123,7 @@ def test_a_slice_narrower_than_the_machine_is_widened_by_its_owner() -> None:
 def test_a_narrow_cgroup_above_the_pods_has_a_remedy_or_none(
     groups: tuple[CgroupDir, ...], verdict: Verdict, says: str, command: str
 ) -> None:
-    answer = found(Tree(2, "/sys/fs/cgroup", "kubepods.slice", groups), allowed=CPUSet.parse("6-7"))
+    answer = found(Tree(2, "/sys/fs/cgroup", "kubepods.slice", groups), answer=ours("6-7"))
     width = answer["cpuset-width"]
     assert (width.verdict, width.command) == (verdict, command)
     assert says in width.says
@@ -118,11 +131,11 @@ def test_a_narrow_cgroup_above_the_pods_has_a_remedy_or_none(
 
 def test_the_floor_that_keeps_exclusive_cpus_free_is_no_narrowing() -> None:
     narrow = tree(group("kubepods.slice/kubepods-burstable.slice", "0-5"))
-    assert found(narrow, allowed=CPUSet.parse("6-7"))["cpuset-width"].verdict is Verdict.OK
+    assert found(narrow, answer=ours("6-7"))["cpuset-width"].verdict is Verdict.OK
 
 
 def test_without_the_machines_cpus_nobody_knows_how_wide_is_wide() -> None:
-    answers = {f.check: f for f in judge_cgroups(CgroupEvidence(tree()))}
+    answers = found(tree(), topology="unknown")
     assert answers["cpuset-width"].verdict is Verdict.NOT_VISIBLE
 
 
@@ -155,27 +168,28 @@ def test_containers_that_somebody_else_has_pinned_are_named() -> None:
         True,
     )
     assert "find the writer" in answer.do
-    named = found(tree(pinned), culprits=("cpuManagerPolicy static, x:2", "koordlet"))["foreign-cpusets"]
+    static = KubeletSettings((), {"cpuManagerPolicy": Setting("static", "x", 2)})
+    named = found(tree(pinned), kubelet=static, rivals=["koordlet"])["foreign-cpusets"]
     assert named.says.endswith("what does it: cpuManagerPolicy static, x:2 and koordlet")
-    assert "foreign-cpusets" not in found(tree(pinned), is_ours=True)
+    assert "foreign-cpusets" not in found(tree(pinned), answer=ours("2-3"))
     assert "foreign-cpusets" not in found(tree(free, wide))
 
 
 def test_partitions_of_our_own_containers_are_as_they_should_be() -> None:
-    ours = (
+    own = (
         group("kubepods.slice/p/a", "4-5", partition="isolated"),
         group("kubepods.slice/p/b", "7", partition="root"),
     )
-    answer = found(tree(*ours), allowed=CPUSet.parse("4-7"))["partitions"]
+    answer = found(tree(*own), answer=ours("4-7"))["partitions"]
     assert answer.verdict is Verdict.OK
     assert answer.says == "only of our containers, on their allocated CPUs: 4-5,7"
 
 
 @pytest.mark.parametrize("effective", ["3-4", ""])
 def test_partitions_of_others_are_told_beside_our_own(effective: str) -> None:
-    ours = group("kubepods.slice/p/a", "4-5", partition="isolated")
+    own = group("kubepods.slice/p/a", "4-5", partition="isolated")
     other = group("kubepods.slice/p/vm", effective, partition="root")
-    answer = found(tree(ours, other), allowed=CPUSet.parse("4-5"))["partitions"]
+    answer = found(tree(own, other), answer=ours("4-5"))["partitions"]
     assert answer.verdict is Verdict.ADVICE
     assert answer.says == f"kubepods.slice/p/vm (root, CPUs {effective}) keep CPUs to themselves"
 
@@ -197,26 +211,26 @@ def test_isolation_that_cannot_be_has_its_reason_and_a_next_step(
     version: int, nests: bool | None, may: bool | None, says: str, do: str
 ) -> None:
     seen = replace(tree(version=version), nests_partitions=nests)
-    answer = found(seen, asks_partitions=True, may_partition=may)["isolation"]
+    answer = found(seen, wants_partitions=True, may_partition=may)["isolation"]
     assert (answer.verdict, says in answer.says, do in answer.do) == (Verdict.TO_DO, True, True)
 
 
 @pytest.mark.parametrize(("nests", "may"), [(True, True), (True, None), (None, None)])
 def test_isolation_that_nothing_is_known_against_is_fine(nests: bool | None, may: bool | None) -> None:
     seen = replace(tree(), nests_partitions=nests)
-    assert found(seen, asks_partitions=True, may_partition=may)["isolation"].verdict is Verdict.OK
+    assert found(seen, wants_partitions=True, may_partition=may)["isolation"].verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(("asks", "verdict"), [(True, Verdict.TO_DO), (False, Verdict.ADVICE)])
 def test_the_mark_of_mended_cpus_asks_for_a_boot(asks: bool, verdict: Verdict) -> None:
-    answer = found(replace(tree(), is_spoilt=True), asks_partitions=asks)["isolation"]
+    answer = found(replace(tree(), is_spoilt=True), wants_partitions=asks)["isolation"]
     assert answer.verdict is verdict
     assert answer.says.startswith("/sys/fs/cgroup/nri-pin-mended: ")
     assert answer.do.startswith("boot the node anew")
 
 
 BURSTABLE, BEST_EFFORT = (f"kubepods.slice/kubepods-{word}.slice" for word in ("burstable", "besteffort"))
-OURS = {"allowed": CPUSet.parse("6-7"), "is_ours": True, "has_floor": True}
+OURS = {"answer": ours("6-7"), "config": FLOOR}
 
 
 def test_a_slice_without_its_floor_is_named() -> None:
@@ -235,7 +249,7 @@ def test_the_gap_that_systemd_leaves_in_a_floor_is_named() -> None:
     assert found(other, **OURS)["pool-floor"].says == "on all QoS slices"
 
 
-@pytest.mark.parametrize("less", [{"has_floor": False}, {"is_ours": False}, {"allowed": CPUSet()}])
+@pytest.mark.parametrize("less", [{"config": NO_FLOOR}, {"answer": status()}, {"answer": "no such socket"}])
 def test_without_a_floor_or_exclusive_cpus_nothing_is_said_of_it(less: dict[str, object]) -> None:
     assert "pool-floor" not in found(tree(group(BURSTABLE)), **OURS | less)
     assert "pool-floor" not in found(tree(group(BURSTABLE), version=1), **OURS)

@@ -3,18 +3,21 @@ from pathlib import Path
 
 import pytest
 
+from nri_plugin import __version__
+from nri_plugin.agent.status_client import RuntimeRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import OBSERVED_FILE_NAME, CheckpointFile
-from nri_plugin.cli.doctor.evidence import Asked, collect
+from nri_plugin.cli.doctor.agent import checkpoint
+from nri_plugin.cli.doctor.evidence import Asked, Evidence, read_topology
+from nri_plugin.cli.doctor.findings import fine
 from nri_plugin.cli.doctor.kubelet_files import STATE_FILES
-from nri_plugin.cli.doctor.machine_files import read_topology
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.irqbalance import IRQBalanceProcess
 from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.options import Isolation, Node, Options
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.description import parse
@@ -60,21 +63,21 @@ def process(root: Path, pid: int, name: str, *words: str) -> None:
 
 
 def test_a_copy_without_anything_of_runtime_kubelet_and_agent_tells_nothing_of_them(root: Path) -> None:
-    seen = collect(NodeView(str(root), []), Asked())
-    for evidence in (seen.runtime.settings, seen.kubelet.settings, seen.agent.trouble, seen.agent.checkpoint):
-        assert isinstance(evidence, Hidden)
+    seen = Evidence(NodeView(str(root), []))
+    for part in (seen.nri, seen.kubelet, seen.answer, seen.checkpoint):
+        assert isinstance(part, Hidden)
 
 
 def test_a_copy_may_have_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
     for name in ("etc", "proc", "run", "var"):
         (root / name).mkdir(exist_ok=True)
-    seen = collect(NodeView(str(root), []), Asked())
-    assert isinstance(seen.runtime.name, Hidden)  # a copy has no processes, so that nobody knows
-    assert seen.kubelet.settings is None
-    assert seen.agent.trouble == "/run/nri-pin/agent.sock: there is no such socket"
-    assert (seen.agent.checkpoint, seen.agent.in_memory, seen.agent.exporter) == (None, None, None)
-    assert isinstance(seen.kernel.topology, Topology)
-    assert isinstance(seen.agent.rivals, Hidden)
+    seen = Evidence(NodeView(str(root), []))
+    assert isinstance(seen.runtime_name, Hidden)  # a copy has no processes, so that nobody knows
+    assert seen.kubelet is None
+    assert seen.answer == "/run/nri-pin/agent.sock: there is no such socket"
+    assert (seen.checkpoint, seen.is_in_memory, seen.exporter) == (None, None, None)
+    assert isinstance(seen.topology, Topology)
+    assert isinstance(seen.processes, Hidden)
 
 
 def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> None:
@@ -87,14 +90,13 @@ def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> No
         lambda: Configure("", "containerd", "v2.1.9", 5000, 2000),
     )
     try:
-        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
+        assert seen.status
     finally:
         socket.close()
-    assert (seen.agent.trouble, seen.agent.runtime) == ("", "containerd v2.1.9")
-    assert seen.agent.version == seen.agent.own_version
-    assert seen.runtime.told is not None
-    assert seen.kubelet.reserved == CPUSet.parse("0")
-    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet.parse("2-3"), True)
+    assert (seen.told, seen.status.agent) == (RuntimeRow("containerd", "v2.1.9", "", 2000, 5000), __version__)
+    assert seen.reserved == CPUSet.parse("0")
+    assert (seen.allocated, seen.is_ours) == (CPUSet.parse("2-3"), True)
 
 
 def test_of_an_agent_that_only_observes_nothing_counts_as_promised(root: Path) -> None:
@@ -105,12 +107,13 @@ def test_of_an_agent_that_only_observes_nothing_counts_as_promised(root: Path) -
         Path("state/agent.sock"), lambda: (node, STATE), StatusFeed(), lambda: None, observing=True
     )
     try:
-        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
+        assert seen.status
     finally:
         socket.close()
-    assert (seen.agent.observing, seen.kubelet.is_only_observed) == (True, True)
-    assert (seen.cgroups.allowed, seen.cgroups.is_ours) == (CPUSet(), False)
-    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
+    assert seen.is_observing
+    assert (seen.allocated, seen.is_ours) == (CPUSet(), False)
+    assert checkpoint(seen) == fine("sound, 1 container")
 
 
 def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:
@@ -118,12 +121,11 @@ def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:
     (root / "run/nri-pin").mkdir(parents=True)
     file = CheckpointFile(str(root / "run/nri-pin"), node, durable=False)
     file.save(STATE)
-    seen = collect(NodeView(str(root), []), Asked())
-    assert (list(seen.agent.checkpoint or ()), seen.agent.containers) == ([], 1)
-    assert seen.agent.in_memory is not None
+    seen = Evidence(NodeView(str(root), []))
+    assert checkpoint(seen) == fine("sound, 1 container")
+    assert seen.is_in_memory is not None
     Path(file.path).write_text("damaged")
-    (words,) = collect(NodeView(str(root), []), Asked()).agent.checkpoint or ()
-    assert "cannot be used" in words
+    assert "cannot be used" in checkpoint(Evidence(NodeView(str(root), []))).says
 
 
 def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
@@ -139,9 +141,9 @@ def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
         "--config",
         "/etc/other.yaml",
     )
-    seen = collect(NodeView(str(root), []), Asked())
-    assert (seen.agent.path, seen.agent.config_error) == ("/etc/other.yaml", "")
-    assert seen.kubelet.reserved == CPUSet.parse("1")
+    seen = Evidence(NodeView(str(root), []))
+    assert (seen.config.path, seen.config.error) == ("/etc/other.yaml", "")
+    assert seen.reserved == CPUSet.parse("1")
 
 
 @pytest.mark.parametrize(
@@ -156,14 +158,14 @@ def test_the_configuration_of_an_agent_that_the_runtime_starts_is_its_drop_in(
     write(root, f"c/{name}", f'reservedSystemCPUs: "{reserved}"\n')
     process(root, 1, "init", "/sbin/init")
     process(root, 9, "python3", "/opt/python", "-I", "/p/95-nri-pin")
-    seen = collect(NodeView(str(root), []), Asked())
-    assert seen.agent.plugin == "/p/95-nri-pin"
+    seen = Evidence(NodeView(str(root), []))
+    assert seen.plugin == "/p/95-nri-pin"
     if reserved is None:
-        assert seen.agent.path == "/c/95-nri-pin.conf"
-        assert seen.agent.first_lines
+        assert seen.config.path == "/c/95-nri-pin.conf"
+        assert seen.config.first_lines
     else:
-        assert (seen.agent.path, seen.agent.config_error) == (f"/c/{name}", "")
-        assert seen.kubelet.reserved == CPUSet.parse(reserved)
+        assert (seen.config.path, seen.config.error) == (f"/c/{name}", "")
+        assert seen.reserved == CPUSet.parse(reserved)
 
 
 def test_a_named_configuration_is_judged_instead_of_the_drop_in(root: Path) -> None:
@@ -171,9 +173,9 @@ def test_a_named_configuration_is_judged_instead_of_the_drop_in(root: Path) -> N
     write(root, "p/95-nri-pin", "")
     write(root, "c/95-nri-pin.conf", 'reservedSystemCPUs: "2"\n')
     write(root, "tomorrow.yaml", 'reservedSystemCPUs: "1"\n')
-    seen = collect(NodeView(str(root), []), Asked(config=str(root / "tomorrow.yaml")))
-    assert seen.kubelet.reserved == CPUSet.parse("1")
-    assert seen.agent.plugin == "/p/95-nri-pin"
+    seen = Evidence(NodeView(str(root), []), Asked(config=str(root / "tomorrow.yaml")))
+    assert seen.reserved == CPUSet.parse("1")
+    assert seen.plugin == "/p/95-nri-pin"
 
 
 def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
@@ -183,26 +185,26 @@ def test_in_a_pod_the_agents_own_root_has_its_configuration(root: Path) -> None:
     process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
     write(root, "proc/9/root/etc/nri-pin/config.yaml", 'reservedSystemCPUs: "2"\n')
     view = NodeView(str(root), [MountPoint(str(root), "ext4", ())], in_pod=True)
-    assert collect(view, Asked()).kubelet.reserved == CPUSet.parse("2")
+    assert Evidence(view).reserved == CPUSet.parse("2")
 
 
 def test_programs_that_pin_are_named(root: Path) -> None:
     process(root, 1, "init", "/sbin/init")
     process(root, 5, "koordlet", "koordlet")
     process(root, 6, "irqbalance", "irqbalance")
-    seen = collect(NodeView(str(root), []), Asked())
-    assert (tuple(seen.agent.rivals), seen.kernel.irqbalance) == (("koordlet",), True)  # type: ignore[arg-type]
+    seen = Evidence(NodeView(str(root), []))
+    assert (seen.rivals, seen.runs_irqbalance) == (["koordlet"], True)
 
 
 def test_irqbalance_is_asked_which_cpus_it_leaves_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(root, "run/irqbalance/irqbalance6.sock", "")
     view = NodeView(str(root), [])
-    assert collect(view, Asked()).kernel.spared is None  # nobody listens
+    assert Evidence(view).spared is None  # nobody listens
     monkeypatch.setattr(IRQBalanceProcess, "banned", lambda _: CPUSet.parse("2-3"))
-    seen = collect(view, Asked()).kernel
-    assert (str(seen.spared), str(seen.exclusive)) == ("2-3", "")
+    seen = Evidence(view)
+    assert (str(seen.spared), seen.exclusive_cpus) == ("2-3", NO_CPUS)
     (root / "run/irqbalance/irqbalance6.sock").unlink()
-    assert collect(view, Asked()).kernel.spared is None
+    assert Evidence(view).spared is None
 
 
 def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None:
@@ -210,10 +212,9 @@ def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None
     write(root, "opt/nri/plugins/90-nri-pin", "")
     process(root, 1, "init", "/sbin/init")
     process(root, 7, "koordlet", "/koordlet")
-    seen = collect(NodeView(str(root), []), Asked())
-    assert seen.agent.suspects == ("10-topology-aware", "koordlet")
-    assert seen.cgroups.culprits == ("koordlet",)
-    assert seen.kubelet.restart_runtime == "systemctl restart containerd"
+    seen = Evidence(NodeView(str(root), []))
+    assert (seen.other_plugins, seen.rivals) == (["10-topology-aware"], ["koordlet"])
+    assert (seen.our_plugins, seen.runtime_unit) == (["90-nri-pin"], "containerd")
 
 
 def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
@@ -223,18 +224,18 @@ def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
         root, "run/c.toml", 'version = 3\n[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "/run/n.sock"\n'
     )
     write(root, "var/lib/kubelet/cpu_manager_state", '{"policyName":"static"}')
-    seen = collect(NodeView(str(root), []), Asked())
-    assert (seen.runtime.name, seen.runtime.socket) == ("containerd", "there is no such socket")
-    assert seen.kubelet.states[STATE_FILES[0]] == "static"
-    assert isinstance(seen.kubelet.settings, Hidden)  # there is one, and it is set elsewhere
+    seen = Evidence(NodeView(str(root), []))
+    assert (seen.runtime_name, seen.nri_answer) == ("containerd", "there is no such socket")
+    assert seen.state_policies[STATE_FILES[0]] == "static"
+    assert isinstance(seen.kubelet, Hidden)  # there is one, and it is set elsewhere
 
 
 def test_a_machine_out_of_sight_is_not_guessed(tmp_path: Path) -> None:
     nothing = NodeView(str(tmp_path), [MountPoint(f"{tmp_path}/run/nri-pin", "tmpfs", ())])
     assert isinstance(read_topology(nothing), Hidden)
-    seen = collect(nothing, Asked())
-    assert isinstance(seen.runtime.name, Hidden)
-    assert isinstance(seen.kubelet.settings, Hidden)
+    seen = Evidence(nothing)
+    assert isinstance(seen.runtime_name, Hidden)
+    assert isinstance(seen.kubelet, Hidden)
 
 
 def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
@@ -244,9 +245,9 @@ def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
 
 def test_partitions_are_asked_for_by_the_configuration_or_by_what_the_agent_was_told(root: Path) -> None:
     write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
-    assert not collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+    assert not Evidence(NodeView(str(root), [])).wants_partitions
     write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\nisolation: partition\n')
-    assert collect(NodeView(str(root), []), Asked()).cgroups.asks_partitions
+    assert Evidence(NodeView(str(root), [])).wants_partitions
 
 
 @pytest.mark.parametrize(
@@ -268,10 +269,11 @@ def test_an_agent_that_runs_tells_who_asks_for_partitions(
     node = Node(machine(nodes=2, cores=4), options, CPUSet.parse("0"))
     socket = StatusSocket(Path("state/agent.sock"), lambda: (node, state), StatusFeed(), lambda: None)
     try:
-        seen = collect(NodeView(str(root), []), Asked(state_dir="/state"))
+        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
+        assert seen.status
     finally:
         socket.close()
-    assert seen.cgroups.asks_partitions is asks
+    assert seen.wants_partitions is asks
 
 
 def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
@@ -279,5 +281,5 @@ def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
     process(root, 9, "nri-pin", "/usr/bin/nri-pin", "run")
     write(root, "proc/9/status", "CapEff:\t0000000000000000\n")
     live = NodeView(str(root), [MountPoint(f"{root}/proc", "proc", ())])
-    assert collect(live, Asked()).cgroups.may_partition is False
-    assert collect(NodeView(str(root), []), Asked()).cgroups.may_partition is None  # of a copy nobody knows
+    assert Evidence(live).may_partition is False
+    assert Evidence(NodeView(str(root), [])).may_partition is None  # of a copy nobody knows

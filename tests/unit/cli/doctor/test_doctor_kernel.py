@@ -2,13 +2,13 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.cli.doctor.evidence import Kernel
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.machine import KernelEvidence, judge_kernel
-from nri_plugin.cli.doctor.machine_files import Kernel
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from tests.builders import machine
+from tests.doctor_evidence import findings
 
 TWO_NODES = machine(nodes=2, cores=4, threads=1)
 CPUS = CPUSet.parse("2-3")
@@ -18,13 +18,11 @@ def found(
     kernel: Kernel | Hidden = Kernel("6.12.1"),  # noqa: B008 - frozen
     topology: Topology | Hidden | str = TWO_NODES,
     reserved: str | None = "0",
-    *,
-    irqbalance: bool | None = None,
-    spared: CPUSet | None = None,
+    **seen: object,
 ) -> dict[str, Finding]:
     kept = None if reserved is None else CPUSet.parse(reserved)
-    seen = KernelEvidence(kernel, topology, kept, irqbalance, spared, CPUS)
-    return {f.check: f for f in judge_kernel(seen)}
+    known = {"kernel": kernel, "topology": topology, "reserved": kept, "exclusive": {"shop/web/app": CPUS}}
+    return findings("kernel and machine", **known, **seen)
 
 
 def test_a_plain_machine_has_nothing_to_do() -> None:
@@ -96,10 +94,10 @@ def test_balancing_matters_with_several_nodes_only() -> None:
 
 
 def test_irqbalance_is_a_hint() -> None:
-    assert found(irqbalance=True)["irqbalance"].verdict is Verdict.ADVICE
-    assert "irqbalance" not in found(irqbalance=False)
-    assert found(irqbalance=True, spared=CPUSet.parse("3"))["irqbalance"].verdict is Verdict.ADVICE
-    told = found(irqbalance=True, spared=CPUSet.parse("2-4"))["irqbalance"]
+    assert found(runs_irqbalance=True)["irqbalance"].verdict is Verdict.ADVICE
+    assert "irqbalance" not in found()
+    assert found(runs_irqbalance=True, spared=CPUSet.parse("3"))["irqbalance"].verdict is Verdict.ADVICE
+    told = found(runs_irqbalance=True, spared=CPUSet.parse("2-4"))["irqbalance"]
     assert (told.verdict, told.says) == (Verdict.OK, "runs, and leaves CPUs 2-4 alone")
 
 

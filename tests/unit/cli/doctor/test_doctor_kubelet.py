@@ -1,14 +1,16 @@
 import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.kubelet import KubeletEvidence, judge
+from nri_plugin.cli.doctor.kubelet import culprit, must_hand_over
 from nri_plugin.cli.doctor.kubelet_files import STATE_FILES, KubeletSettings, Setting
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 from tests.builders import machine
+from tests.doctor_evidence import evidence, findings, status
 
 FILE = "/var/lib/kubelet/config.yaml"
 MIGRATE = "nri-pin migrate to-plugin --yes"
+OBSERVING = status(observing=True)
 OUT_OF_SIGHT = Hidden(FILE, "/host/var/lib/kubelet/config.yaml")
 
 
@@ -19,13 +21,11 @@ def told(**values: str) -> KubeletSettings:
 
 
 def found(settings: KubeletSettings | Hidden | None, **seen: object) -> dict[str, Finding]:
-    return {finding.check: finding for finding in judge(KubeletEvidence(settings, **seen))}  # type: ignore[arg-type]
+    return findings("kubelet", **{"kubelet": settings, "reserved": None, **seen})
 
 
 def test_a_machine_without_a_kubelet_has_no_rival_in_it() -> None:
-    assert [(finding.check, finding.verdict) for finding in judge(KubeletEvidence(None))] == [
-        ("kubelet", Verdict.OK)
-    ]
+    assert {check: finding.verdict for check, finding in found(None).items()} == {"kubelet": Verdict.OK}
 
 
 @pytest.mark.parametrize(
@@ -47,10 +47,10 @@ def test_the_managers_of_the_kubelet_must_be_off(check: str, key: str, value: st
 
 
 def test_they_stay_as_they_are_while_the_agent_only_observes() -> None:
-    answer = found(told(cpuManagerPolicy="static"), is_only_observed=True)["cpu-manager"]
+    answer = found(told(cpuManagerPolicy="static"), answer=OBSERVING)["cpu-manager"]
     assert (answer.verdict, answer.command) == (Verdict.OK, "")
     assert "stays so while the agent only observes" in answer.says
-    by_file = found(OUT_OF_SIGHT, states={STATE_FILES[0]: "static"}, is_only_observed=True)
+    by_file = found(OUT_OF_SIGHT, state_policies={STATE_FILES[0]: "static"}, answer=OBSERVING)
     assert by_file["cpu-manager"].verdict is Verdict.OK
 
 
@@ -74,32 +74,40 @@ def test_options_that_a_kubelet_under_none_refuses_are_named() -> None:
 def test_while_the_kubelet_has_to_hand_over_nothing_says_to_start_it() -> None:
     answers = found(told(cpuManagerPolicy="static"), pod_resources="no process listens on it")
     assert answers["pod-resources"].command == ""
-    assert KubeletEvidence(told(cpuManagerPolicy="static")).must_hand_over
-    assert not KubeletEvidence(told(cpuManagerPolicy="static"), is_only_observed=True).must_hand_over
-    assert not KubeletEvidence(told()).must_hand_over
+    assert must_hand_over(evidence(kubelet=told(cpuManagerPolicy="static")))
+    assert not must_hand_over(evidence(kubelet=told(cpuManagerPolicy="static"), answer=OBSERVING))
+    assert not must_hand_over(evidence(kubelet=told()))
 
 
 def test_who_pins_is_known_by_the_configuration_or_the_state_file() -> None:
-    assert KubeletEvidence(told(cpuManagerPolicy="static")).culprit == f"cpuManagerPolicy static, {FILE}:7"
-    by_file = KubeletEvidence(OUT_OF_SIGHT, {STATE_FILES[0]: "static"})
-    assert by_file.culprit == f"cpuManagerPolicy static, {STATE_FILES[0]}"
-    assert KubeletEvidence(told()).culprit == ""
+    pins = evidence(kubelet=told(cpuManagerPolicy="static"))
+    assert culprit(pins) == f"cpuManagerPolicy static, {FILE}:7"
+    by_file = evidence(kubelet=OUT_OF_SIGHT, state_policies={STATE_FILES[0]: "static"})
+    assert culprit(by_file) == f"cpuManagerPolicy static, {STATE_FILES[0]}"
+    assert culprit(evidence(kubelet=told())) == ""
 
 
 def test_a_state_file_tells_where_the_configuration_is_out_of_sight() -> None:
     assert found(OUT_OF_SIGHT)["cpu-manager"].verdict is Verdict.NOT_VISIBLE
-    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: ""})["cpu-manager"].verdict is Verdict.NOT_VISIBLE
-    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: "none"})["cpu-manager"].verdict is Verdict.OK
     assert (
-        found(OUT_OF_SIGHT, states={STATE_FILES[0]: "none"})["memory-manager"].verdict is Verdict.NOT_VISIBLE
+        found(OUT_OF_SIGHT, state_policies={STATE_FILES[0]: ""})["cpu-manager"].verdict is Verdict.NOT_VISIBLE
     )
-    assert found(OUT_OF_SIGHT, states={STATE_FILES[0]: "static"})["cpu-manager"].verdict is Verdict.TO_DO
+    assert found(OUT_OF_SIGHT, state_policies={STATE_FILES[0]: "none"})["cpu-manager"].verdict is Verdict.OK
+    assert (
+        found(OUT_OF_SIGHT, state_policies={STATE_FILES[0]: "none"})["memory-manager"].verdict
+        is Verdict.NOT_VISIBLE
+    )
+    assert (
+        found(OUT_OF_SIGHT, state_policies={STATE_FILES[0]: "static"})["cpu-manager"].verdict is Verdict.TO_DO
+    )
 
 
 def test_a_state_file_that_is_left_over_keeps_the_kubelet_from_starting() -> None:
-    answer = found(told(cpuManagerPolicy="none"), states={STATE_FILES[0]: "static"})["cpu-manager-state"]
+    answer = found(told(cpuManagerPolicy="none"), state_policies={STATE_FILES[0]: "static"})[
+        "cpu-manager-state"
+    ]
     assert answer.steps[-1].command == MIGRATE
-    assert "cpu-manager-state" not in found(told(), states={STATE_FILES[0]: "none"})
+    assert "cpu-manager-state" not in found(told(), state_policies={STATE_FILES[0]: "none"})
 
 
 @pytest.mark.parametrize(

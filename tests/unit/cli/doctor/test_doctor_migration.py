@@ -1,18 +1,19 @@
 """Where the kubelet pins, the next step is `nri-pin migrate`, with what it needs before and after."""
 
 from nri_plugin import __version__
+from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import NextStep
-from nri_plugin.cli.doctor.kubelet import KubeletEvidence, steps
+from nri_plugin.cli.doctor.kubelet import steps
 from nri_plugin.cli.doctor.kubelet_files import CONFIG_FILE, KubeletSettings, Setting
+from tests.doctor_evidence import CONFIG, evidence, status
 
 SETTINGS = KubeletSettings((CONFIG_FILE,), {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 4, 4)})
 
+UNCONFIGURED = FoundConfig(CONFIG, None, "no configuration", ("reservedSystemCPUs: 0",))
+
 
 def plan(**more: object) -> list[str]:
-    settings = more.pop("settings", SETTINGS)
-    assert isinstance(settings, KubeletSettings)
-    seen = KubeletEvidence(settings, config_path="/etc/nri-pin/c.yaml", **more)  # type: ignore[arg-type]
-    return [step.command for step in steps(seen, settings)]
+    return [step.command for step in steps(evidence(**more), SETTINGS)]
 
 
 def test_on_a_host_with_the_unit_the_plan_is_read_and_carried_out() -> None:
@@ -21,18 +22,17 @@ def test_on_a_host_with_the_unit_the_plan_is_read_and_carried_out() -> None:
 
 def test_the_unit_is_installed_first() -> None:
     assert plan()[0] == "nri-pin install --systemd"
-    assert plan(agent_runs=True) == plan(has_unit=True)
-    assert plan(restart_runtime="systemctl restart containerd") == plan(has_unit=True)
+    assert plan(answer=status()) == plan(has_unit=True)
+    assert plan(plugins=("90-nri-pin",)) == plan(has_unit=True)
 
 
 def test_the_first_configuration_is_the_kubelets_own() -> None:
-    assert plan(has_configuration=False)[0] == f"install -D -m 0644 {CONFIG_FILE} /etc/nri-pin/c.yaml"
+    assert plan(config=UNCONFIGURED)[0] == f"install -D -m 0644 {CONFIG_FILE} {CONFIG}"
     flag = Setting("static", flag="--cpu-manager-policy")
     settings = KubeletSettings((), {"cpuManagerPolicy": flag})
-    seen = KubeletEvidence(settings, config_path="/etc/c.yaml", has_configuration=False)
-    first = steps(seen, settings)[0]
+    first = steps(evidence(config=UNCONFIGURED), settings)[0]
     assert first == NextStep(
-        "write /etc/c.yaml with the options that the kubelet has on its command line (--cpu-manager-policy)"
+        f"write {CONFIG} with the options that the kubelet has on its command line (--cpu-manager-policy)"
     )
 
 

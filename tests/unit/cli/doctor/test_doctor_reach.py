@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.doctor.evidence import Asked, collect
+from nri_plugin.cli.doctor.evidence import Asked, Evidence
 from nri_plugin.cli.doctor.findings import Finding, Verdict, as_json, as_text
-from nri_plugin.cli.doctor.reach import ReachEvidence, judge, stem_of
+from nri_plugin.cli.doctor.machine import stem_of
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.host.kernel_work import KernelThread, ReachingInterrupt
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass
@@ -16,6 +16,7 @@ from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
 from nri_plugin.simulator.machine.description import parse
 from nri_plugin.simulator.machine.machine import build_sysfs
+from tests.doctor_evidence import findings as judged_findings
 
 WEB = {"shop/web/app": CPUSet.parse("2-3")}
 NO_MOUNT = Hidden("/proc", "/host/proc", "no processes here")
@@ -36,9 +37,10 @@ def thread(pid: int, name: str, allowed: str, *, bound: bool = True) -> KernelTh
 def findings(
     interrupts: list[ReachingInterrupt] | Hidden,
     threads: list[KernelThread] | Hidden = NO_MOUNT,
-    exclusive: dict[str, CPUSet] | None = WEB,
+    exclusive: dict[str, CPUSet] = WEB,
 ) -> dict[str, Finding]:
-    return {one.check: one for one in judge(ReachEvidence(interrupts, threads, exclusive))}
+    shared = {"interrupts": interrupts, "kernel_threads": threads, "exclusive": exclusive}
+    return judged_findings("exclusive CPUs", **shared)
 
 
 def test_movable_interrupts_are_told_with_their_affinity_and_advice() -> None:
@@ -117,9 +119,8 @@ def test_what_cannot_be_seen_is_never_fine() -> None:
     assert found["kernel-threads"].mount_at == "/host/proc"
 
 
-@pytest.mark.parametrize("exclusive", [None, {}])
-def test_without_exclusive_cpus_nothing_is_judged(exclusive: dict[str, CPUSet] | None) -> None:
-    assert findings([interrupt(24, "rng", "0-3", movable=True)], exclusive=exclusive) == {}
+def test_without_exclusive_cpus_nothing_is_judged() -> None:
+    assert findings([interrupt(24, "rng", "0-3", movable=True)], exclusive={}) == {}
 
 
 def test_text_shows_some_items_and_json_all() -> None:
@@ -150,12 +151,13 @@ def test_a_node_is_read_and_not_written(tmp_path: Path) -> None:
     state = State({"u1": pod}, {"c1": record}, {"u1/app": Allocation(CPUSet.parse("2-3"))})
     CheckpointFile(str(tmp_path / "run"), durable=False).save(state)
     before = snapshot(tmp_path / "proc")
-    seen = collect(NodeView(str(tmp_path), []), Asked(state_dir="/run")).reach
-    assert snapshot(tmp_path / "proc") == before
+    seen = Evidence(NodeView(str(tmp_path), []), Asked(state_dir="/run"))
     assert seen.exclusive == WEB
     assert not isinstance(seen.interrupts, Hidden)
+    threads = seen.kernel_threads
+    assert snapshot(tmp_path / "proc") == before
     assert [(one.number, one.is_movable) for one in seen.interrupts] == [(24, True), (25, False)]
-    assert seen.threads == [KernelThread(15, "ksoftirqd/2", CPUSet.of(2), is_bound=True)]
+    assert threads == [KernelThread(15, "ksoftirqd/2", CPUSet.of(2), is_bound=True)]
 
 
 def snapshot(root: Path) -> dict[str, float]:

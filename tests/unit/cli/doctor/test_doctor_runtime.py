@@ -1,14 +1,24 @@
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import RuntimeRow
+from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
+from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.runtime import TOLERATE, RuntimeEvidence, judge, version_of
-from nri_plugin.cli.doctor.runtime_files import CONTAINERD, BrokenFile, FileLine, NRISettings, read_settings
+from nri_plugin.cli.doctor.runtime import TOLERATE
+from nri_plugin.cli.doctor.runtime_files import (
+    CONTAINERD,
+    BrokenFile,
+    FileLine,
+    NRISettings,
+    read_settings,
+    version_of,
+)
 from nri_plugin.cli.doctor.view import Hidden, NodeView
+from tests.doctor_evidence import config, findings, status
 
 MAIN = "/etc/containerd/config.toml"
 OUT_OF_SIGHT = Hidden("/etc/containerd", "/host/etc/containerd")
@@ -18,19 +28,25 @@ def settings(**said: object) -> NRISettings:
     return NRISettings(**{"runtime": "containerd", "files": (MAIN,), "where": FileLine(MAIN), **said})  # type: ignore[arg-type]
 
 
-def evidence(version: str | Hidden = "2.1.9", **seen: object) -> RuntimeEvidence:
-    defaults = {
-        "name": "containerd",
-        "version": version,
-        "settings": settings(),
-        "plugins": (),
-        "drop_ins": (),
-    }
-    return RuntimeEvidence(**{**defaults, **seen})  # type: ignore[arg-type]
+def connected(*row: Any) -> AgentStatus:
+    return status(runtime=RuntimeRow(*row or ("containerd", "v2.1.9")))
 
 
-def found(seen: RuntimeEvidence) -> dict[str, Finding]:
-    return {finding.check: finding for finding in judge(seen)}
+def agent_socket(path: str) -> FoundConfig:
+    return config(f"nriSocket: {path}\n")
+
+
+def found(version: str | Hidden = "2.1.9", **seen: object) -> dict[str, Finding]:
+    return findings(
+        "container runtime",
+        **{
+            "runtime_version": version,
+            "nri": settings(),
+            "kernel": OUT_OF_SIGHT,
+            "shared_pool": None,
+            **seen,
+        },
+    )
 
 
 @pytest.mark.parametrize(
@@ -47,7 +63,7 @@ def found(seen: RuntimeEvidence) -> dict[str, Finding]:
     ],
 )
 def test_a_release_is_named_with_what_it_lacks(version: str | Hidden, verdict: Verdict, words: str) -> None:
-    answer = found(evidence(version))["runtime"]
+    answer = found(version)["runtime"]
     assert (answer.verdict, words in answer.says) == (verdict, True)
 
 
@@ -55,20 +71,17 @@ def test_a_release_is_named_with_what_it_lacks(version: str | Hidden, verdict: V
     ("version", "verdict"), [("1.25.1", Verdict.TO_DO), ("1.31.0", Verdict.OK), ("1.34.1", Verdict.OK)]
 )
 def test_releases_of_crio_count_on_their_own(version: str, verdict: Verdict) -> None:
-    assert (
-        found(evidence(version, name="CRI-O", settings=settings(runtime="CRI-O")))["runtime"].verdict
-        is verdict
-    )
+    assert found(version, runtime_name="CRI-O", nri=settings(runtime="CRI-O"))["runtime"].verdict is verdict
 
 
 def test_a_runtime_without_nri_is_to_be_replaced_and_not_to_be_switched_on() -> None:
-    answers = found(evidence("1.6.33", settings=settings(is_on=False)))
+    answers = found("1.6.33", nri=settings(is_on=False))
     assert "1.7.26 or later" in answers["runtime"].do
     assert answers.keys() & {"nri", "nri-socket"} == set()
 
 
 def test_a_machine_without_a_runtime_is_told_so_and_nothing_else() -> None:
-    (answer,) = judge(evidence(name="", settings=None))
+    (answer,) = found(runtime_name="", nri=None).values()
     assert answer.verdict is Verdict.TO_DO
     assert answer.command == "nri-pin simulate --list"
 
@@ -101,7 +114,7 @@ def test_nri_is_on_by_what_is_written_else_by_the_release(
     version: str, said: dict[str, object], verdict: Verdict, command: str
 ) -> None:
     name = said.get("runtime", "containerd")
-    answer = found(evidence(version, name=name, settings=settings(**said)))["nri"]
+    answer = found(version, runtime_name=name, nri=settings(**said))["nri"]
     assert answer.verdict is verdict
     assert command in answer.command
 
@@ -109,21 +122,21 @@ def test_nri_is_on_by_what_is_written_else_by_the_release(
 @pytest.mark.parametrize(
     ("seen", "verdict"),
     [
-        ({"settings": OUT_OF_SIGHT}, Verdict.NOT_VISIBLE),
-        ({"settings": BrokenFile(MAIN, "expected '=' (at line 3)")}, Verdict.TO_DO),
-        ({"version": "", "socket": "there is no such socket"}, Verdict.NOT_VISIBLE),
-        ({"version": "", "socket": ""}, Verdict.OK),
-        ({"version": "", "settings": settings(format_version=3), "socket": "nobody"}, Verdict.OK),
-        ({"settings": OUT_OF_SIGHT, "told": RuntimeRow("containerd", "v2.1.9")}, Verdict.OK),
+        ({"nri": OUT_OF_SIGHT}, Verdict.NOT_VISIBLE),
+        ({"nri": BrokenFile(MAIN, "expected '=' (at line 3)")}, Verdict.TO_DO),
+        ({"runtime_version": "", "nri_answer": "there is no such socket"}, Verdict.NOT_VISIBLE),
+        ({"runtime_version": "", "nri_answer": ""}, Verdict.OK),
+        ({"runtime_version": "", "nri": settings(format_version=3), "nri_answer": "nobody"}, Verdict.OK),
+        ({"nri": OUT_OF_SIGHT, "answer": connected("containerd", "v2.1.9")}, Verdict.OK),
     ],
 )
 def test_nri_is_never_on_by_a_guess(seen: dict[str, object], verdict: Verdict) -> None:
-    assert found(evidence(**seen))["nri"].verdict is verdict  # type: ignore[arg-type]
+    assert found(**seen)["nri"].verdict is verdict  # type: ignore[arg-type]
 
 
 def test_what_is_out_of_sight_names_the_mount() -> None:
     for check, answer in found(
-        evidence(OUT_OF_SIGHT, settings=OUT_OF_SIGHT, plugins=OUT_OF_SIGHT, socket=OUT_OF_SIGHT)
+        OUT_OF_SIGHT, nri=OUT_OF_SIGHT, plugins=OUT_OF_SIGHT, nri_answer=OUT_OF_SIGHT
     ).items():
         assert answer.verdict is Verdict.NOT_VISIBLE, check
         assert answer.do == "mount /etc/containerd of the node at /host/etc/containerd"
@@ -132,33 +145,41 @@ def test_what_is_out_of_sight_names_the_mount() -> None:
 @pytest.mark.parametrize(
     ("seen", "verdict", "words"),
     [
-        ({"socket": ""}, Verdict.OK, "takes connections"),
-        ({"socket": "no process listens on it"}, Verdict.TO_DO, "/var/run/nri/nri.sock: no process listens"),
-        ({"agent_socket": "/run/nri/nri.sock"}, Verdict.OK, "takes connections"),
-        ({"agent_socket": "/run/other.sock"}, Verdict.TO_DO, "the agent is configured for /run/other.sock"),
-        ({"told": RuntimeRow("containerd", "2.1.9"), "socket": "refused"}, Verdict.OK, "connected"),
+        ({"nri_answer": ""}, Verdict.OK, "takes connections"),
+        (
+            {"nri_answer": "no process listens on it"},
+            Verdict.TO_DO,
+            "/var/run/nri/nri.sock: no process listens",
+        ),
+        ({"config": agent_socket("/run/nri/nri.sock")}, Verdict.OK, "takes connections"),
+        (
+            {"config": agent_socket("/run/other.sock")},
+            Verdict.TO_DO,
+            "the agent is configured for /run/other.sock",
+        ),
+        ({"answer": connected("containerd", "2.1.9"), "nri_answer": "refused"}, Verdict.OK, "connected"),
     ],
 )
 def test_the_socket_is_where_the_agent_looks(seen: dict[str, object], verdict: Verdict, words: str) -> None:
-    answer = found(evidence(**seen))["nri-socket"]  # type: ignore[arg-type]
+    answer = found(**seen)["nri-socket"]  # type: ignore[arg-type]
     assert (answer.verdict, words in answer.says) == (verdict, True)
 
 
 def test_no_word_is_lost_on_the_socket_of_an_nri_that_is_off() -> None:
-    assert "nri-socket" not in found(evidence("1.7.24", socket="there is no such socket"))
+    assert "nri-socket" not in found("1.7.24", nri_answer="there is no such socket")
 
 
 @pytest.mark.parametrize(
     ("seen", "verdict", "says"),
     [
         ({}, Verdict.OK, "2 s for a request, 5 s to register"),
-        ({"settings": settings(request_timeout_s=0.5)}, Verdict.TO_DO, "0.5 s for a request"),
-        ({"settings": settings(registration_timeout_s=1.0)}, Verdict.TO_DO, "1 s to register"),
-        ({"told": RuntimeRow("containerd", "2.1.9", "", 1000, 5000)}, Verdict.TO_DO, "1 s for a request"),
+        ({"nri": settings(request_timeout_s=0.5)}, Verdict.TO_DO, "0.5 s for a request"),
+        ({"nri": settings(registration_timeout_s=1.0)}, Verdict.TO_DO, "1 s to register"),
+        ({"answer": connected("containerd", "2.1.9", "", 1000, 5000)}, Verdict.TO_DO, "1 s for a request"),
     ],
 )
 def test_times_below_the_default_are_too_short(seen: dict[str, object], verdict: Verdict, says: str) -> None:
-    answer = found(evidence(**seen))["nri-timeouts"]  # type: ignore[arg-type]
+    answer = found(**seen)["nri-timeouts"]  # type: ignore[arg-type]
     assert (answer.verdict, says in answer.says) == (verdict, True)
 
 
@@ -173,7 +194,7 @@ def test_times_below_the_default_are_too_short(seen: dict[str, object], verdict:
     ],
 )
 def test_plugins_that_the_runtime_starts_are_named(plugins: tuple[str, ...] | None, verdict: Verdict) -> None:
-    assert found(evidence(plugins=plugins))["nri-plugins"].verdict is verdict
+    assert found(plugins=plugins)["nri-plugins"].verdict is verdict
 
 
 @pytest.mark.parametrize(
@@ -188,8 +209,8 @@ def test_plugins_that_the_runtime_starts_are_named(plugins: tuple[str, ...] | No
 def test_an_agent_that_the_runtime_starts_needs_a_drop_in(
     drop_ins: tuple[str, ...] | None, verdict: Verdict
 ) -> None:
-    assert found(evidence(plugins=("90-nri-pin",), drop_ins=drop_ins))["nri-drop-in"].verdict is verdict
-    assert "nri-drop-in" not in found(evidence(drop_ins=drop_ins))
+    assert found(plugins=("90-nri-pin",), drop_ins=drop_ins)["nri-drop-in"].verdict is verdict
+    assert "nri-drop-in" not in found(drop_ins=drop_ins)
 
 
 CLOSED = settings(
@@ -208,7 +229,7 @@ CLOSED = settings(
     ],
 )
 def test_a_node_that_requires_the_agent_must_come_up_without_it(said: NRISettings, verdict: Verdict) -> None:
-    assert found(evidence("2.2.1", settings=said))["fail-closed"].verdict is verdict
+    assert found("2.2.1", nri=said)["fail-closed"].verdict is verdict
 
 
 def test_versions_are_read_wherever_they_stand() -> None:
@@ -234,20 +255,18 @@ def test_the_line_that_switches_nri_on_does_so(before: str | None, tmp_path: Pat
         main.write_text(before)
     view = NodeView(str(tmp_path), [])
     off = read_settings(view, CONTAINERD)
-    command = found(evidence("1.7.24", settings=off))["nri"].command.partition(" && systemctl")[0]
+    command = found("1.7.24", nri=off)["nri"].command.partition(" && systemctl")[0]
     subprocess.run(["sh", "-c", command.replace(MAIN, str(main))], check=True)
     on = read_settings(view, CONTAINERD)
     assert isinstance(on, NRISettings)
     assert (on.is_on, on.format_version) == (True, 2 if before is None else off.format_version)  # type: ignore[union-attr]
-    assert found(evidence("1.7.24", settings=on))["nri"].verdict is Verdict.OK
+    assert found("1.7.24", nri=on)["nri"].verdict is Verdict.OK
 
 
 def test_a_closed_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
     """It could not come back."""
     shut = settings(takes_connections=False, closed_by=FileLine(MAIN, 7))
-    answer = found(evidence(settings=shut, told=RuntimeRow("containerd", "v2.1.9"), plugins=("90-nri-pin",)))[
-        "nri"
-    ]
+    answer = found(nri=shut, answer=connected(), plugins=("90-nri-pin",))["nri"]
     assert answer.verdict is Verdict.TO_DO
     assert f"closed by {MAIN}:7: disable_connections is true" in answer.says
     assert "cannot come back" in answer.says
@@ -257,15 +276,14 @@ def test_a_closed_socket_of_crio_is_told_by_its_own_name() -> None:
     shut = settings(
         runtime="CRI-O", takes_connections=False, closed_by=FileLine("/etc/crio/crio.conf.d/9.conf", 2)
     )
-    answer = found(evidence("1.34.0", name="CRI-O", settings=shut))["nri"]
+    answer = found("1.34.0", runtime_name="CRI-O", nri=shut)["nri"]
     assert "nri_disable_connections is true" in answer.says
     assert answer.command == "sed -i '2s/true/false/' /etc/crio/crio.conf.d/9.conf && systemctl restart crio"
 
 
 def test_another_socket_is_told_although_an_agent_that_the_runtime_started_is_connected() -> None:
-    told = RuntimeRow("containerd", "v2.1.9")
-    seen = evidence(told=told, agent_socket="/run/other.sock", plugins=("90-nri-pin",))
-    answer = found(seen)["nri-socket"]
+    other = agent_socket("/run/other.sock")
+    answer = found(answer=connected(), config=other, plugins=("90-nri-pin",))["nri-socket"]
     assert answer.verdict is Verdict.TO_DO
     assert answer.do.endswith("into the agent's configuration, and restart containerd")
-    assert found(evidence(told=told, agent_socket="/run/other.sock"))["nri-socket"].verdict is Verdict.OK
+    assert found(answer=connected(), config=other)["nri-socket"].verdict is Verdict.OK

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.machine_files import Tree, read_tree
+from nri_plugin.cli.doctor.evidence import Tree, read_tree
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.host.mounts import MountPoint
 from nri_plugin.model.sets import CPUSet

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.machine_files import Kernel, boot_options, free_bytes, is_admin, read_kernel
+from nri_plugin.cli.doctor.evidence import Kernel, boot_options, free_bytes, is_admin, read_kernel
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.model.sets import CPUSet
 
