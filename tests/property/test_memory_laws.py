@@ -5,17 +5,10 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import AdmissionError
 from nri_plugin.model.options import TopologyManagerPolicy
-from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import NodeMask
 from nri_plugin.policy import memory_assignment
 from nri_plugin.policy.memory_assignment import allocate_memory, memory_hint_sets
-from nri_plugin.policy.memory_state import (
-    MemoryMachine,
-    memory_state,
-    memory_state_of_totals,
-    moved,
-    totals,
-)
+from nri_plugin.policy.memory_state import MemoryMachine, memory_state
 from nri_plugin.policy.merge import MergedHint, merge
 from tests.oracles.manager_steps import without_blocks
 from tests.oracles.memory import hints as slow_hints
@@ -126,23 +119,3 @@ def test_large_machines_allocate_by_the_same_rules_as_small_ones(machine, steps,
 
     for state, _ in play(machine, steps)[-1:]:
         assert closed_form(lambda state=state: chosen(state)) == chosen(state)
-
-
-BLOCKS = st.builds(
-    MemoryBlock,
-    st.sampled_from((1, 2, 3, 4, 8, 12, 64)).map(NodeMask),
-    st.sampled_from(RESOURCES),
-    st.integers(0, 25),
-)
-
-
-@given(machines(), st.lists(st.lists(BLOCKS, max_size=3), max_size=6))
-def test_totals_give_the_state_of_the_blocks_unless_their_order_matters(machine, containers):
-    summed = totals([[MemoryBlock(NodeMask(5), "memory", 3)], *containers[:2]])
-    for blocks in ([], *containers[2:]):
-        summed = moved(summed, None, blocks)
-    summed = moved(summed, [MemoryBlock(NodeMask(5), "memory", 3)], None)
-    found = memory_state_of_totals(machine, summed)
-    masks = {block.nodes.mask for blocks in containers for block in blocks}
-    in_part = any(one & other and one != other for one in masks for other in masks)
-    assert found == (None if in_part else memory_state(machine, containers))
