@@ -199,7 +199,11 @@ class Life:
         if self.plan["nodes"] > 1 and draw.happens(0.3):
             name, where = f"{name}{SCHEDULED}", {}
         status, answer = self.ask(
-            "POST", PODS, pod(name, {**spec, **where}, self.count if draw.happens(0.7) else None)
+            "POST",
+            PODS,
+            pod(
+                name, {**spec, **where}, 10**6 * (self.number + 1) + self.count if draw.happens(0.7) else None
+            ),
         )
         self.notes.add(
             "did", do="create", name=name, status=status, error="" if status == 201 else str(answer)[:300]
