@@ -600,6 +600,8 @@ class Said:
                 if runs_on is None or pod.block or pod.name in self.told_late:
                     continue
                 if 0 not in pod.wanted(name):
+                    if len(runs_on) not in pod.wanted(name):
+                        continue  # it is not placed, which is judged by what runs
                     self._same(f"PodResources of {pod.name}/{name}", frozenset(ids), runs_on)
                 elif pod.wanted(name) == {0} and not pod.spec.get("resources"):
                     self._same(f"PodResources of the sharing {pod.name}/{name}", frozenset(ids), frozenset())
