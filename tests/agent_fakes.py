@@ -181,8 +181,9 @@ class Bench:
             checkpoint=CheckpointSaver(self.checkpoint, state or State(), self.log),
             log=self.log,
             clock=self.clock,
-            observe=observe,
         )
+        if observe is not None:
+            self.handler.observers = (observe,)
         self._calls = 0
 
     def ask(self, event: NRIEvent, time_left: float | None = 2.0) -> RequestReply:

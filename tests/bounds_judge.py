@@ -17,7 +17,7 @@ from typing import Any
 
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
-from nri_plugin.agent.startup import build_handler
+from nri_plugin.agent.start import build_handler
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model.bounds import Cut

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
-from nri_plugin.agent.startup import build_node
+from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
 from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
 from nri_plugin.checkpoint.kubelet_files import load_refusal, parse

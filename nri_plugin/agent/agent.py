@@ -20,18 +20,23 @@ from operator import or_
 from pathlib import Path
 
 from nri_plugin.agent.arguments import Arguments, parse
-from nri_plugin.agent.assembly import Assembly, collect_garbage_between_requests
 from nri_plugin.agent.connection import SocketWatch, adopt, connect
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, UNNOTICED, RuntimeLink
 from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
-from nri_plugin.agent.startup import Reload, build_node
+from nri_plugin.agent.start import (
+    Assembly,
+    build_node,
+    collect_garbage_between_requests,
+    made_or_none,
+    reload,
+)
 from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.core.engine import DECIDED
 from nri_plugin.host.runtime_lock import RuntimeLock
-from nri_plugin.model.errors import ConfigError, HostError, LocalProtocolError, NriPinError
+from nri_plugin.model.errors import ConfigError, LocalProtocolError, NriPinError
 from nri_plugin.process.logs import LOGGER_NAME, say, say_trace, set_up
 from nri_plugin.process.loop import Loop, LoopWatchdog
 from nri_plugin.wire.nri.decode import Hears, deaf
@@ -143,7 +148,7 @@ def serve(
         open_socket=partial(connect, config.nri_socket),
         new_session=identity.session,
         log=log,
-        made=watch_socket(config.nri_socket, log),
+        made=made_or_none(partial(SocketWatch, config.nri_socket), UNNOTICED, log),
     )
     assembly = Assembly(config, log, loop, link, record)
 
@@ -172,16 +177,7 @@ def serve(
             # A configuration that does not fit the machine is refused now, and not when the wait is over.
             build_node(config, None)
 
-    return run(loop, link, Reload(load_again, link, log), log, begin, lease, life)
-
-
-def watch_socket(path: str, log: logging.Logger) -> SocketWatch | None:
-    """Return a watch of the runtime's socket; None, and a warning in the log, where the kernel has none left."""
-    try:
-        return SocketWatch(path)
-    except HostError as error:
-        say(log, logging.WARNING, UNNOTICED, err=error)
-        return None
+    return run(loop, link, load_again, log, begin, lease, life)
 
 
 # The loop of every agent
@@ -190,7 +186,7 @@ def watch_socket(path: str, log: logging.Logger) -> SocketWatch | None:
 def run(
     loop: Loop,
     link: RuntimeLink,
-    reload: Reload,
+    load_again: Callable[[], Config],
     log: logging.Logger,
     begin: Callable[[], None],
     lease: "ServingLease | RuntimeStart",
@@ -201,7 +197,7 @@ def run(
     Args:
         loop: runs all work of the agent.
         link: to the runtime; it has a handler once the agent serves.
-        reload: called at SIGHUP.
+        load_again: loads the configuration again at SIGHUP.
         log: for the end.
         begin: called once, after the signal handlers are in place.
         lease: the right to serve the runtime.
@@ -215,7 +211,9 @@ def run(
         loop.stop(EXIT_STOPPED)
         say(log, logging.INFO, "stopping, nothing is undone")
 
-    loop.handle_signals({signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: reload})
+    loop.handle_signals(
+        {signal.SIGTERM: stop, signal.SIGINT: stop, signal.SIGHUP: partial(reload, load_again, link, log)}
+    )
     if life is not None:
         beat_by_the_clock(loop, life, log)
     watchdog = None
@@ -300,7 +298,7 @@ def serve_given_connection(arguments: Arguments, environment: Mapping[str, str],
         collect_garbage_between_requests(loop)
         link.connect()
 
-    return run(loop, link, Reload(start.load, link, log), log, begin, start, life)
+    return run(loop, link, start.load, log, begin, start, life)
 
 
 class RuntimeStart:

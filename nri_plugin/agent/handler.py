@@ -136,12 +136,12 @@ class Handler:
         clock: seconds, monotonic; deadlines are on the same clock.
         describe: called with every new node; it stores the facts of the node beside the saved state.
         inform: adds facts to an event; by default none.
-        observe: called with every outcome, after its answer.
         history: records events and decisions.
 
     Attributes:
         state: replaced as a whole; other threads may read it.
         machine_moved: checks whether the machine changed, and follows the change; the watch of the machine sets it.
+        observers: called with every outcome, after its answer; most are made with the handler, so after it.
         marks: fields in the log line of every decision.
         writer: the class of `cpusets`, for another cgroup tree.
     """
@@ -161,7 +161,6 @@ class Handler:
         clock: Callable[[], float],
         describe: Callable[[Node], None] | None = None,
         inform: Inform | None = None,
-        observe: Observer | None = None,
         history: Recorder | None = None,
     ) -> None:
         self.node = node
@@ -175,13 +174,13 @@ class Handler:
         self._clock = clock
         self._describe = describe
         self._inform = inform or (lambda _node, request: request.event)
-        self._observe = observe
         self._history = history
         self._levels = LineLevels()
         self._refusals = RefusalMemory()
         self._nested = LogRateLimit()
         self._unaccounted: deque[Callable[[], None]] = deque()
         self.machine_moved: Callable[[], bool] = lambda: False
+        self.observers: tuple[Observer, ...] = ()
 
     # ------------------------------------------------------------ the steps in their order
 
@@ -223,7 +222,7 @@ class Handler:
         self._unaccounted += (
             partial(self._log_decision, flow, reply),
             partial(self._record, flow, reply),
-            partial(self._tell_observer, flow, reply),
+            partial(self._observe, flow, reply),
         )
         # A container may still run on CPUs that this answer gives away, so the repair comes before the answer.
         self._write_stale()
@@ -414,21 +413,20 @@ class Handler:
                 took_us=round(flow.total_s * 1e6),
             )
 
-    def _tell_observer(self, flow: RequestFlow, reply: RequestReply) -> None:
-        if self._observe is not None:
-            self._observe(
-                RequestOutcome(
-                    node=self.node,
-                    event=flow.event,
-                    before=flow.before,
-                    decision=flow.decision,
-                    refusal=reply.refusal,
-                    failed=flow.failed,
-                    decide_s=flow.decide_s,
-                    total_s=flow.total_s,
-                    from_memory=flow.from_memory,
-                )
-            )
+    def _observe(self, flow: RequestFlow, reply: RequestReply) -> None:
+        outcome = RequestOutcome(
+            node=self.node,
+            event=flow.event,
+            before=flow.before,
+            decision=flow.decision,
+            refusal=reply.refusal,
+            failed=flow.failed,
+            decide_s=flow.decide_s,
+            total_s=flow.total_s,
+            from_memory=flow.from_memory,
+        )
+        for observer in self.observers:
+            observer(outcome)
 
     def _log_decision(self, flow: RequestFlow, reply: RequestReply) -> None:
         event = flow.event

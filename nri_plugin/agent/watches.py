@@ -3,44 +3,28 @@
 * `MachineWatch` notices CPUs and memory nodes that come or go, and adapts the cgroups.
 * `LateWriter` writes the cgroups that may wait until an answer is out.
 * `EndedPodsWatch` releases allocations of pods whose end was not reported; `LostRemovals` drops other records.
-* `watch_drift` starts `MachineWatch` and `DriftWatch`. `watch_observed` starts those of an agent that only observes.
-* `reconcile_kernel_settings` starts the reconciler of quotas, sandboxes and partitions.
-* `keep_cpus_quiet` follows the containers that ask for quiet CPUs.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 
-from nri_plugin.agent.cpusets import PartitionWriter, no_partitions
-from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
 from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
-from nri_plugin.agent.observing import ObservedWatch
 from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import QuietCPUs
-from nri_plugin.agent.quiet_thread import QuietCPUsThread
-from nri_plugin.agent.startup import warn_of_overcommitted
-from nri_plugin.agent.status_socket import StatusFeed
-from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.config.loading import Config
-from nri_plugin.core.drift import MachineChanged, Target
-from nri_plugin.core.outdated import allocatable_memory, overcommitted
+from nri_plugin.core.drift import MachineChanged
+from nri_plugin.core.outdated import Overcommitted, allocatable_memory, overcommitted
 from nri_plugin.core.pool import slices_of
 from nri_plugin.host.cgroup import Reach, read_reach
-from nri_plugin.host.cgroup_watch import CgroupWatch
-from nri_plugin.host.cpu_quota import QUOTA_FILES, CPUQuotas
-from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
-from nri_plugin.host.irqbalance import running
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.host.sysfs import discover, outline
 from nri_plugin.model.errors import HostError, NriPinError
-from nri_plugin.model.options import Isolation
+from nri_plugin.model.options import Node
 from nri_plugin.model.records import CgroupRef, Phase, named
 from nri_plugin.model.sets import NO_CPUS, CPUSet
+from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.logs import LogRateLimit, say, say_trace
 from nri_plugin.process.loop import Loop
@@ -51,6 +35,66 @@ LOOK_PAUSE_S = 0.5
 every network namespace."""
 
 
+def warn_of_overcommitted(
+    node: Node, state: State, log: logging.Logger, former: Container[Overcommitted] = ()
+) -> None:
+    """Warn of NUMA nodes with more memory allocated than there is, except those that were in `former` already."""
+    for one in overcommitted(state, allocatable_memory(node)):
+        if one not in former:
+            say(log, logging.WARNING, "more memory is allocated than there is, and is kept", which=str(one))
+
+
+class HostMachine:
+    """Reads the machine of a configuration, with the CPUs that pods can reach.
+
+    Args:
+        config: names the places of its files.
+        handler: has the state; its pods tell where kubepods is.
+        returning: CPUs of ended partitions of ours, which the kernel gives back a moment later.
+    """
+
+    def __init__(
+        self, config: Config, handler: Handler, returning: Callable[[], CPUSet] = lambda: NO_CPUS
+    ) -> None:
+        self._config, self._handler, self._returning = config, handler, returning
+        self._reach: Reach | None = None
+
+    def outline(self) -> tuple[object, ...]:
+        """Return a value that changes whenever the machine does."""
+        return (*outline(self._config.sysfs_root), self._now())
+
+    def seen(self) -> object:
+        """Return the outline of the machine that the handler decides for; None when it may have changed since."""
+        topology = self._handler.node.topology
+        try:
+            online, *_ = now = outline(self._config.sysfs_root)
+            self._reach = self._now()
+        except HostError:
+            return None
+        reached = topology.kernel_online & self._reach.cpus or topology.kernel_online
+        is_same = online == str(topology.kernel_online) and reached == topology.online
+        return (*now, self._reach) if is_same else None
+
+    def discover(self) -> Topology:
+        """Read the machine."""
+        topology = discover(self._config.sysfs_root)
+        self._reach = self._now()
+        if self._reach.above:
+            # Where the kernel refuses, kubepods does not have the CPUs, which the next look finds.
+            with suppress(HostError):
+                self._handler.cpusets.widen_kubepods(self._handler.state, self._reach.cpus)
+        return topology.within(self._reach.cpus)
+
+    def _now(self) -> Reach:
+        try:
+            tree = find_cpuset_tree(self._config.cgroup_root)
+        except HostError:
+            return Reach()  # logged already
+        state = self._handler.state
+        found = read_reach(tree, slices_of(state), state.exclusive, self._reach)
+        return replace(found, cpus=found.cpus and found.cpus | self._returning())
+
+
 class MachineWatch:
     """Compares the machine with the one that decisions are made for.
 
@@ -58,27 +102,24 @@ class MachineWatch:
 
     Args:
         handler: gets the new machine.
-        outline: reads a value that changes whenever the machine does; cheap.
-        discover: reads the machine.
+        machine: reads it.
         log: takes lines for CPUs and nodes that came or went, and for containers that lost CPUs.
         clock: seconds, monotonic.
         changed: called after a change, when the cgroups have been adapted.
-        seen: the outline of the machine that decisions are made for; None where that is unknown.
     """
 
     def __init__(
         self,
         handler: Handler,
-        outline: Callable[[], object],
-        discover: Callable[[], Topology],
+        machine: HostMachine,
         log: logging.Logger,
         clock: Callable[[], float],
-        changed: Callable[[], None] = lambda: None,
-        seen: object = None,
+        changed: Callable[[], None],
     ) -> None:
-        self._handler, self._outline, self._discover = handler, outline, discover
+        self._handler, self._machine = handler, machine
         self._log, self._clock, self._changed = log, clock, changed
-        self._seen = seen
+        self._seen = machine.seen()
+        handler.machine_moved = self.moved
         self._trouble = LogRateLimit()
 
     def start(self, loop: Loop) -> None:
@@ -89,11 +130,11 @@ class MachineWatch:
     def moved(self) -> bool:
         """Check once; return whether the machine changed. If it did, the cgroups have been adapted."""
         try:
-            outline = self._outline()
-            if outline == self._seen:
+            now = self._machine.outline()
+            if now == self._seen:
                 return False
-            topology = self._discover()
-            self._seen = outline
+            topology = self._machine.discover()
+            self._seen = now
             self._trouble.forget()
             return self._follow(topology)
         except NriPinError as error:
@@ -316,184 +357,3 @@ class LostRemovals:
         successors = (each for each in state.containers_of(record.pod_uid) if each.name == record.name)
         is_followed = any(each.id != one and each.phase is not Phase.STOPPED for each in successors)
         return is_followed and is_removed(record.cgroup)
-
-
-def watch_drift(
-    config: Config,
-    log: logging.Logger,
-    handler: Handler,
-    loop: Loop,
-    feed: StatusFeed,
-    report: Reporter,
-    reconciler: KernelSettingsReconciler | None = None,
-    quiet: QuietCPUsThread | None = None,
-) -> DriftWatch:
-    """Start the watches of the machine and of all cgroups that the agent writes; each change wakes `reconciler`.
-
-    A change of the machine also wakes `quiet`.
-    """
-
-    # Both may have ended a partition: the kernel invalidates one that loses a CPU or whose sibling gets one.
-    def machine_changed() -> None:
-        feed.machine_changed()
-        if reconciler is not None:
-            reconciler.reconcile_soon()
-        if quiet is not None:
-            quiet.follow_soon()
-
-    def drifted(found: DriftReport) -> None:
-        report(found)
-        if reconciler is not None:
-            reconciler.reconcile_soon()
-
-    def returning() -> CPUSet:
-        return reconciler.returning if reconciler is not None else NO_CPUS
-
-    machine = _machine_watch(config, log, handler, loop, machine_changed, returning)
-    watch = DriftWatch(
-        handler,
-        loop,
-        log,
-        watch=_kernel_watch(config.cgroup_root, log),
-        machine_moved=machine.moved,
-        report=drifted,
-    )
-    machine.start(loop)
-    watch.start()
-    return watch
-
-
-def watch_observed(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, feed: StatusFeed
-) -> ObservedWatch:
-    """Start the watch of the machine, and the comparison of the CPUs of containers with the decided ones."""
-    _machine_watch(config, log, handler, loop, feed.machine_changed).start(loop)
-    watch = ObservedWatch(handler, loop, log)
-    watch.start()
-    return watch
-
-
-class _Machine:
-    """Reads the machine of a configuration, with the CPUs that pods can reach.
-
-    Args:
-        config: names the places of its files.
-        handler: has the state; its pods tell where kubepods is.
-        returning: CPUs of ended partitions of ours, which the kernel gives back a moment later.
-    """
-
-    def __init__(self, config: Config, handler: Handler, returning: Callable[[], CPUSet]) -> None:
-        self._config, self._handler, self._returning = config, handler, returning
-        self._reach: Reach | None = None
-
-    def outline(self) -> tuple[object, ...]:
-        """Return a value that changes whenever the machine does."""
-        return (*outline(self._config.sysfs_root), self._now())
-
-    def seen(self) -> object:
-        """Return the outline of the machine that the handler decides for; None when it may have changed since."""
-        topology = self._handler.node.topology
-        try:
-            online, *_ = now = outline(self._config.sysfs_root)
-            self._reach = self._now()
-        except HostError:
-            return None
-        reached = topology.kernel_online & self._reach.cpus or topology.kernel_online
-        is_same = online == str(topology.kernel_online) and reached == topology.online
-        return (*now, self._reach) if is_same else None
-
-    def discover(self) -> Topology:
-        """Read the machine."""
-        topology = discover(self._config.sysfs_root)
-        self._reach = self._now()
-        if self._reach.above:
-            # Where the kernel refuses, kubepods does not have the CPUs, which the next look finds.
-            with suppress(HostError):
-                self._handler.cpusets.widen_kubepods(self._handler.state, self._reach.cpus)
-        return topology.within(self._reach.cpus)
-
-    def _now(self) -> Reach:
-        try:
-            tree = find_cpuset_tree(self._config.cgroup_root)
-        except HostError:
-            return Reach()  # logged already
-        state = self._handler.state
-        found = read_reach(tree, slices_of(state), state.exclusive, self._reach)
-        return replace(found, cpus=found.cpus and found.cpus | self._returning())
-
-
-def _machine_watch(
-    config: Config,
-    log: logging.Logger,
-    handler: Handler,
-    loop: Loop,
-    changed: Callable[[], None],
-    returning: Callable[[], CPUSet] = lambda: NO_CPUS,
-) -> MachineWatch:
-    machine = _Machine(config, handler, returning)
-    watch = MachineWatch(handler, machine.outline, machine.discover, log, loop.clock, changed, machine.seen())
-    handler.machine_moved = watch.moved
-    return watch
-
-
-def reconcile_kernel_settings(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, counted: Counted
-) -> KernelSettingsReconciler | None:
-    """Start the reconciler of quotas, sandboxes and partitions; None where there is no cgroup tree.
-
-    `counted` is called for each quota that was written back.
-    """
-    try:
-        tree = find_cpuset_tree(config.cgroup_root)
-    except HostError:
-        return None  # logged already
-    why_none = no_partitions(tree)
-    asked = handler.node.options.isolation
-    if why_none and asked is not Isolation.NONE:
-        say(log, logging.WARNING, "no partitions here, isolation does nothing", isolation=asked, err=why_none)
-    files = CPUQuotas.beside(tree)
-    quotas = (
-        QuotaReconciler(files, _quota_watch(files, log), loop, log, counted) if files is not None else None
-    )
-    reconciler = KernelSettingsReconciler(handler, loop, log, PartitionWriter.on(tree), quotas)
-    reconciler.start()
-    return reconciler
-
-
-def keep_cpus_quiet(
-    config: Config, log: logging.Logger, handler: Handler, loop: Loop, hears_others: Callable[[], bool]
-) -> QuietCPUsThread:
-    """Start following the containers that ask for quiet CPUs; their settings are written by a thread of its own."""
-    files = KernelSettingFiles(config.sysfs_root)
-    store = QuietFile(config.state_dir, boot_id())
-    quiet = QuietCPUsThread(
-        handler,
-        loop,
-        lambda clock: QuietCPUs(files, store, log, clock, partial(running, config.sysfs_root)),
-        store,
-        files,
-        log,
-        hears_others,
-    )
-    quiet.start()
-    return quiet
-
-
-def _quota_watch(files: CPUQuotas, log: logging.Logger) -> CgroupWatch[CgroupRef] | None:
-    try:
-        return CgroupWatch(files.directory, QUOTA_FILES, with_above=False)
-    except HostError as error:
-        say(log, logging.WARNING, UNWATCHED, err=error)
-        return None
-
-
-def _kernel_watch(cgroup_root: str, log: logging.Logger) -> CgroupWatch[Target] | None:
-    try:
-        top = find_cpuset_tree(cgroup_root).directory
-    except HostError:
-        return None  # logged already: there is no tree to watch
-    try:
-        return CgroupWatch(top)
-    except HostError as error:
-        say(log, logging.WARNING, "cgroups cannot be watched; the periodic sweep finds drift", err=error)
-        return None

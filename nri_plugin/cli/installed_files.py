@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from nri_plugin.agent.startup import build_node
+from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.directory import other_writers, replace_file, require_own_place
 from nri_plugin.cli.doctor.runtime_files import (
     NRISettings,

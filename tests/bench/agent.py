@@ -131,7 +131,7 @@ def installed() -> dict[str, str]:
     environment = {
         name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"
     } | own
-    modules = "nri_plugin.__main__, nri_plugin.agent.agent, nri_plugin.agent.assembly"
+    modules = "nri_plugin.__main__, nri_plugin.agent.agent, nri_plugin.agent.start"
     subprocess.run([sys.executable, "-c", f"import {modules}"], env=environment, check=True)
     return environment
 

@@ -20,7 +20,6 @@ from nri_plugin.agent.connection import RuntimeConnection, Transport
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.pod_facts import PodFactsLookup
 from nri_plugin.agent.recorder import Recorder
-from nri_plugin.agent.startup import Watchers
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.session import PluginSession
 from tests.bench.agent import MEDIUM, in_memory, site_in
@@ -61,7 +60,7 @@ FUNCTIONS: Sequence[tuple[object, str, str]] = (
     (Handler, "_log_decision", LOG),
     (Recorder, "decided", HISTORY),
     (Recorder, "flush", HISTORY),
-    (Watchers, "__call__", OBSERVERS),
+    (Handler, "_observe", OBSERVERS),
     (RuntimeConnection, "reply", ENCODE),
     (RuntimeConnection, "send", SEND),
     (Handler, "read_back", READ_BACK),

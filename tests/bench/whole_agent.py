@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 
-from nri_plugin.agent.assembly import Assembly
+from nri_plugin.agent.start import Assembly
 from nri_plugin.config.loading import load
 from nri_plugin.process.logs import TextFormatter
 from nri_plugin.wire.nri import events as nri

@@ -10,7 +10,7 @@ from nri_plugin.agent.checkpoint_saver import CheckpointSaver, DirectStore, open
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
-from nri_plugin.agent.startup import load_state
+from nri_plugin.agent.start import load_state
 from nri_plugin.agent.untold import target_of
 from nri_plugin.agent.watches import ENDED_PAUSE_S, LostRemovals
 from nri_plugin.checkpoint import directory

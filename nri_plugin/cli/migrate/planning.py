@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import yaml
 
-from nri_plugin.agent.startup import build_node
+from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.kubelet_export import kubelet_doubts, needs_pod_level, restart_refusals
 from nri_plugin.cli.doctor.kubelet_files import (

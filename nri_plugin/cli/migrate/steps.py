@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from nri_plugin.agent.startup import build_node
+from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
 from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_allocations
 from nri_plugin.cli.doctor.kubelet_files import read_state_policy

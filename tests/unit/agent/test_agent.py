@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from nri_plugin.__main__ import main
-from nri_plugin.agent import agent, assembly
+from nri_plugin.agent import agent, start
 from nri_plugin.agent.agent import PluginIdentity, checked_identity
 from nri_plugin.agent.arguments import NAMES
 from nri_plugin.agent.cpusets import CpusetWriter
@@ -136,7 +136,7 @@ def collecting() -> Iterator[tuple[Loop, Clock]]:
     """A loop between whose requests garbage is collected."""
     clock = Clock()
     loop = Loop(clock)
-    assembly.collect_garbage_between_requests(loop)
+    start.collect_garbage_between_requests(loop)
     yield loop, clock
     loop.close()
     gc.unfreeze()
@@ -152,8 +152,8 @@ def test_garbage_does_not_pile_up_where_requests_never_pause(collecting: tuple[L
         loop.post(lambda: cycles.extend(weakref.ref(Cycle()) for _ in range(500)))
         loop.run_once()
         most = max(most, sum(one() is not None for one in cycles))
-    assert most <= assembly.MOST_YOUNG
-    assert len(cycles) > 3 * assembly.MOST_YOUNG
+    assert most <= start.MOST_YOUNG
+    assert len(cycles) > 3 * start.MOST_YOUNG
 
 
 def test_nothing_is_collected_while_a_request_is_handled(collecting: tuple[Loop, Clock]):
@@ -161,20 +161,20 @@ def test_nothing_is_collected_while_a_request_is_handled(collecting: tuple[Loop,
     alive: list[int] = []
 
     def request() -> None:
-        cycles = [weakref.ref(Cycle()) for _ in range(3 * assembly.MOST_YOUNG)]
+        cycles = [weakref.ref(Cycle()) for _ in range(3 * start.MOST_YOUNG)]
         alive.append(sum(one() is not None for one in cycles))
 
     loop.post(request)
     loop.run_once()
-    assert alive == [3 * assembly.MOST_YOUNG]
+    assert alive == [3 * start.MOST_YOUNG]
 
 
-@pytest.mark.parametrize("pause_s", [assembly.COLLECT_PAUSE_S, assembly.COLLECT_ALL_PAUSE_S])
+@pytest.mark.parametrize("pause_s", [start.COLLECT_PAUSE_S, start.COLLECT_ALL_PAUSE_S])
 def test_a_few_cycles_are_collected_by_the_clock(collecting: tuple[Loop, Clock], pause_s: float):
     loop, clock = collecting
     cycle = Cycle()
     one = weakref.ref(cycle)
-    if pause_s == assembly.COLLECT_ALL_PAUSE_S:
+    if pause_s == start.COLLECT_ALL_PAUSE_S:
         gc.freeze()  # it was alive at a collection
     del cycle
     for _ in range(2):
@@ -194,7 +194,7 @@ def test_a_reload_without_a_configuration_file_is_said_as_that(tmp_path: Path):
         log=log,
     )
     missing = str(tmp_path / "none.yaml")
-    agent.Reload(partial(load, missing), link, log)()
+    agent.reload(partial(load, missing), link, log)
     loop.close()
     told = "there is no configuration to read again, the former one stays in force"
     assert lines.texts("ERROR") == [told]
@@ -214,7 +214,7 @@ def reloaded(tmp_path: Path, read: Callable[[], Config]) -> tuple[Bench, LogLine
         handler=bench.handler,
         log=log,
     )
-    agent.Reload(read, link, log)()
+    agent.reload(read, link, log)
     loop.close()
     return bench, lines
 

@@ -16,7 +16,7 @@ from nri_plugin.agent.checkpoint_saver import (
     DirectStore,
 )
 from nri_plugin.agent.handler import makes_allocations
-from nri_plugin.agent.startup import warn_of_state_directory
+from nri_plugin.agent.start import warn_of_state_directory
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.state import State

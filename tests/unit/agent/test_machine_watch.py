@@ -41,14 +41,19 @@ class Scene:
         self.told = 0
         self.watch = MachineWatch(
             self.bench.handler,
-            lambda: self.topology.online.mask | len(self.topology.nodes) << 64,
-            self.discover,
+            self,  # type: ignore[arg-type]
             self.bench.log,
             self.bench.clock,
             self.tell,
         )
         self.bench.cgroups.values = {"/pod/own": CPUSet.parse("4-5"), "/pod/shared": CPUSet.parse("0-3,6-7")}
         assert self.watch.moved() is False
+
+    def outline(self) -> int:
+        return self.topology.online.mask | len(self.topology.nodes) << 64
+
+    def seen(self) -> None:
+        return None
 
     def discover(self) -> Topology:
         self.reads += 1

@@ -10,8 +10,7 @@ import pytest
 from nri_plugin.agent import pod_facts
 from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
-from nri_plugin.agent.startup import Watchers, build_handler, build_lookup
-from nri_plugin.agent.status_socket import StatusFeed
+from nri_plugin.agent.start import build_handler, build_lookup
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer, InformedCreate
 from nri_plugin.host.devices import DeviceLocator
@@ -280,13 +279,11 @@ def test_what_became_of_questions_is_counted_where_somebody_counts(tmp_path: Pat
     log, _ = recording_log()
     monitoring = Metrics()
     text = config_text(tmp_path, topologyManagerPolicy="single-numa-node")
-    watchers = Watchers(StatusFeed(), monitoring)
-    handler = build_handler(load_text(text, "test"), log, time.monotonic, watchers)
+    handler = build_handler(load_text(text, "test"), log, time.monotonic, monitoring)
     handler.handle(nri.Request(1, None, EVENT))
     handler.close()
     read = monitoring.registry.get_sample_value
     assert read("nri_pin_exporter_answers_total", {"result": "failed"}) == 1
-    assert Watchers(StatusFeed(), None).asked("failed") is None  # type: ignore[func-returns-value]
 
 
 def test_an_exporter_in_the_state_directory_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent import watches
+from nri_plugin.agent import start
 from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
 from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
+from nri_plugin.agent.start import reconcile_kernel_settings, watch_drift
 from nri_plugin.agent.status_socket import StatusFeed
 from nri_plugin.agent.watches import (
     BURST_S,
@@ -18,8 +19,6 @@ from nri_plugin.agent.watches import (
     PORTIONS,
     QUIET_S,
     LateWriter,
-    reconcile_kernel_settings,
-    watch_drift,
 )
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
@@ -115,7 +114,7 @@ def test_what_lies_beside_cpusets_is_looked_at_after_a_drift(scene: Scene) -> No
 
 def test_machine_is_not_discovered_again_at_the_start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[str] = []
-    monkeypatch.setattr(watches, "discover", reads.append)
+    monkeypatch.setattr(start, "discover", reads.append)
     scene.begin()
     assert reads == []
 
@@ -132,7 +131,7 @@ def test_without_a_watch_of_the_kernel_it_is_said_and_swept(
     def none_left(top: str) -> None:
         raise HostError(top, "cannot be watched: too many open files")
 
-    monkeypatch.setattr(watches, "CgroupWatch", none_left)
+    monkeypatch.setattr(start, "CgroupWatch", none_left)
     assert scene.begin() == 0
     assert scene.bench.lines.texts("WARNING") == ["cgroups cannot be watched; the periodic sweep finds drift"]
 
@@ -241,7 +240,7 @@ def test_without_inotify_quotas_are_kept_by_the_sweep(
     def none_left(*_arguments: object, **_named: object) -> None:
         raise HostError("inotify", "cannot be watched")
 
-    monkeypatch.setattr(watches, "CgroupWatch", none_left)
+    monkeypatch.setattr(start, "CgroupWatch", none_left)
     v2 = V2(tmp_path)
     assert v2.bench.lines.texts("WARNING") == [UNWATCHED]
     v2.after(SWEEP_PAUSE_S)

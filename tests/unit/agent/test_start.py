@@ -7,11 +7,11 @@ import pytest
 
 from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter, DirectStore, open_store
 from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
-from nri_plugin.agent.startup import (
+from nri_plugin.agent.start import (
     build_handler,
     build_node,
-    find_tree,
     load_state,
+    read_node,
     warn_of_surprises,
 )
 from nri_plugin.checkpoint.file import CheckpointFile, read_checkpoint
@@ -64,8 +64,9 @@ def test_what_is_seldom_meant_is_said():
 def test_without_a_cgroup_tree_the_runtime_is_asked_and_it_is_said(folder: Path):
     log, lines = recording_log()
     made = config(folder, cgroupRoot=str(folder / "none"))
-    assert find_tree(made.cgroup_root, log) is None
-    assert build_node(made, None).options.effect is Effect.UPDATE
+    tree, found = read_node(made, log)
+    assert tree is None
+    assert found.options.effect is Effect.UPDATE
     assert any("no cgroup tree: running containers are changed" in text for text in lines.texts("WARNING"))
 
 
@@ -74,17 +75,15 @@ def test_on_cgroup_v1_there_is_no_pool_floor(folder: Path):
     v1.mkdir(parents=True)
     (v1 / "cpuset.cpus").write_text("0-15\n")
     made = config(folder, cgroupRoot=str(folder / "v1"), poolFloor="true")
-    log, _ = recording_log()
-    tree = find_tree(made.cgroup_root, log)
+    tree, found = read_node(made, recording_log()[0])
     assert tree is not None
     assert tree.version == 1
-    assert not build_node(made, tree).options.pool_floor
+    assert not found.options.pool_floor
 
 
 def test_on_cgroup_v2_the_pool_floor_is_as_configured(folder: Path):
     made = config(folder, poolFloor="true")
-    tree = find_tree(made.cgroup_root, recording_log()[0])
-    assert build_node(made, tree).options.pool_floor
+    assert read_node(made, recording_log()[0])[1].options.pool_floor
 
 
 def test_an_unreadable_machine_is_named(folder: Path):
