@@ -160,6 +160,12 @@ def boot_options(line: str) -> tuple[dict[str, CPUSet], dict[str, str]]:
     return known, unread
 
 
+def linux_of(release: str) -> tuple[int, int] | None:
+    """(major, minor) of a release of Linux; None where there is none to read."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def is_admin(view: NodeView, pid: int) -> bool | None:
     """Whether a process of the node has the capability SYS_ADMIN; None where that cannot be seen."""
     try:
@@ -228,12 +234,12 @@ class Tree:
     is_spoilt: bool = False
 
 
-def read_tree(view: NodeView, path: str = "") -> Tree | Hidden | str:
+def read_tree(view: NodeView) -> Tree | Hidden | str:
     """The tree that carries cpusets; a text says why there is none."""
-    place = path or view.find(TREE)
+    place = view.find(TREE)
     if isinstance(place, Hidden):
         return place
-    if view.in_pod and not path and view.root == "/":
+    if view.in_pod and view.root == "/":
         return view.hidden(TREE)
     try:
         found = find_cpuset_tree(place)

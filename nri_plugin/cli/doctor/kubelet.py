@@ -50,6 +50,23 @@ DEBUG = (
 PLAN = "read the plan: every step, and the lines that change; nothing is changed"
 DO = "carry it out; a step that fails is undone with those before it, and the kubelet runs as before"
 
+OF_DAEMONSET = (
+    NextStep(
+        f"{PLAN}: in a pod that sees the node's files and processes; NODE is this node", DEBUG.format("")
+    ),
+    NextStep(
+        "keep new pods away, because the kubelet has to start before the agent can", "kubectl cordon NODE"
+    ),
+    NextStep(DO, DEBUG.format(" --yes")),
+    NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true"),
+    NextStep(
+        "wait for the agent; ask again where there is no such pod yet",
+        "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
+    ),
+    NextStep("let pods come again", "kubectl uncordon NODE"),
+)
+"""Where the kubelet starts the agent, the node is cordoned until it is there."""
+
 POLICIES = {
     "cpu-manager": (CPU_POLICY, "it would pin CPUs, too, and each would undo the other's work"),
     "memory-manager": (MEMORY_POLICY, "it would bind memory, too"),
@@ -268,7 +285,7 @@ def steps(seen: Evidence, settings: KubeletSettings) -> tuple[NextStep, ...]:
         off = ", ".join(f"{key} {value}" for key, value in OFF.items())
         return (NextStep(f"set {off} in {_place_of_options(seen)}; {GUIDE}"),)
     if seen.view.in_pod:
-        return tuple(_of_daemonset())
+        return OF_DAEMONSET
     return (*_installed(seen, settings), NextStep(PLAN, MIGRATE), NextStep(DO, f"{MIGRATE} --yes"))
 
 
@@ -276,42 +293,19 @@ def _installed(seen: Evidence, settings: KubeletSettings) -> Iterator[NextStep]:
     """The agent is to be there before: its configuration, and the unit that starts it."""
     if seen.told is not None:
         return
-    if seen.config.first_lines:
-        yield from _first_configuration(seen, settings)
-    if not seen.our_plugins and not seen.has_unit:
-        yield NextStep(
-            "install the unit that starts the agent; the migration starts it", "nri-pin install --systemd"
-        )
-
-
-def _of_daemonset() -> Iterator[NextStep]:
-    """The kubelet starts the agent, so the node is cordoned until it is there."""
-    yield NextStep(
-        f"{PLAN}: in a pod that sees the node's files and processes; NODE is this node", DEBUG.format("")
-    )
-    yield NextStep(
-        "keep new pods away, because the kubelet has to start before the agent can", "kubectl cordon NODE"
-    )
-    yield NextStep(DO, DEBUG.format(" --yes"))
-    yield NextStep("let the DaemonSet come to this node", "kubectl label node NODE nri-pin/enabled=true")
-    yield NextStep(
-        "wait for the agent; ask again where there is no such pod yet",
-        "kubectl -n nri-pin wait --for condition=Ready pod --field-selector spec.nodeName=NODE --timeout 120s",
-    )
-    yield NextStep("let pods come again", "kubectl uncordon NODE")
-
-
-def _first_configuration(seen: Evidence, settings: KubeletSettings) -> Iterator[NextStep]:
-    theirs = settings.files[:1]
+    path = seen.config.path
     flags = [one.flag for one in settings.by_key.values() if one.flag]
-    others = [*settings.files[1:], *flags]
-    more = f"; add what {', '.join(others)} of the kubelet say" if others else ""
-    if theirs:
+    if seen.config.first_lines and settings.files:
+        others = [*settings.files[1:], *flags]
+        more = f"; add what {', '.join(others)} of the kubelet say" if others else ""
         yield NextStep(
             f"give the agent the options that the kubelet has; it takes the kubelet's own file{more}",
-            f"install -D -m 0644 {shlex.quote(theirs[0])} {shlex.quote(seen.config.path)}",
+            f"install -D -m 0644 {shlex.quote(settings.files[0])} {shlex.quote(path)}",
         )
-    else:
+    elif seen.config.first_lines:
         yield NextStep(
-            f"write {seen.config.path} with the options that the kubelet has on its command line ({', '.join(flags)})"
+            f"write {path} with the options that the kubelet has on its command line ({', '.join(flags)})"
         )
+    if not seen.our_plugins and not seen.has_unit:
+        do = "install the unit that starts the agent; the migration starts it"
+        yield NextStep(do, "nri-pin install --systemd")

@@ -62,15 +62,12 @@ class Setting:
         value: as text; `NAME=VALUE,NAME=VALUE` for a map, as on the command line.
         path: the file; empty for the command line.
         line: where the key is in the file; 0 where that is not known.
-        last_line: the end of the value, where key and value have their lines to themselves; 0 where they do not, as in
-            JSON, which cannot be edited line by line.
         flag: the option of the command line; empty for a file.
     """
 
     value: str
     path: str = ""
     line: int = 0
-    last_line: int = 0
     flag: str = ""
 
     @property
@@ -195,22 +192,19 @@ def _settings(texts: Mapping[str, str], process: Process | None) -> KubeletSetti
         except ValueError as error:
             broken = f"{path}: {error}"
             continue
-        lines = _lines(text)
-        line_files += [path] if any(last for _, last in lines.values()) else []
+        lines, has_lines = _lines(text)
+        line_files += [path] if has_lines else []
         whole = merged(whole, table)
         for key in FLAGS.values():
             if key not in table:
                 continue
             before = found.pop(key, None)
-            here = Setting(_text(whole.get(key, "")), path, *lines.get(key, ()))
+            here = Setting(_text(whole.get(key, "")), path, lines.get(key, 0))
             if key in RESERVED_AMOUNTS and before is not None and "cpu" not in (table[key] or {}):
                 here = replace(before, value=here.value)  # its CPUs come from the former file
             if key == CPU_OPTIONS:
-                options = (
-                    [*options, Setting(_text(table[key] or {}), path, *lines.get(key, ()))]
-                    if key in whole
-                    else []
-                )
+                own = Setting(_text(table[key] or {}), path, lines.get(key, 0))
+                options = [*options, own] if key in whole else []
             if key in whole:
                 found[key] = here
     for flag, key in FLAGS.items():
@@ -227,25 +221,11 @@ def _text(value: Any) -> str:
     return ",".join(f"{name}={one}" for name, one in value.items()) if isinstance(value, dict) else str(value)
 
 
-def _lines(text: str) -> Mapping[str, tuple[int, int]]:
-    """By key: its line, and the last line of its value; 0 where nothing is on lines to itself."""
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if not isinstance(root, yaml.MappingNode):
-        return {}
-    found = {}
-    for key, value in root.value:
-        first = key.start_mark.line + 1
-        found[key.value] = first, 0 if root.flow_style else max(first, _last_line(value))
-    return found
-
-
-def _last_line(node: Any) -> int:
-    """The last line with anything of a node; the parser ends a block only where the next one begins."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style:
-        children = [part for one in node.value for part in (one if isinstance(one, tuple) else (one,))]
-        return max(map(_last_line, children), default=node.start_mark.line + 1)
-    end: int = node.end_mark.line
-    return end if node.end_mark.column == 0 else end + 1
+def _lines(text: str) -> tuple[Mapping[str, int], bool]:
+    """The line of each key, and whether the file can be edited line by line, which JSON cannot."""
+    root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+    found = {key.value: key.start_mark.line + 1 for key, _ in root.value}
+    return found, not root.flow_style
 
 
 def _yaml(text: str) -> Mapping[str, Any]:

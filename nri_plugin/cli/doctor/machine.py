@@ -8,7 +8,7 @@ from functools import reduce, wraps
 from operator import or_
 from typing import TypeVar
 
-from nri_plugin.cli.doctor.evidence import TREE, CgroupDir, Evidence, Kernel, Tree
+from nri_plugin.cli.doctor.evidence import TREE, CgroupDir, Evidence, Kernel, Tree, linux_of
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet import culprit
 from nri_plugin.cli.doctor.kubelet_files import CGROUP_DRIVER, RESERVED_CPUS, KubeletSettings
@@ -124,15 +124,15 @@ def kernel(seen: Evidence) -> Finding:
     """Whether the kernel is recent enough, and was tried."""
     if isinstance(seen.kernel, Hidden):
         return not_visible(seen.kernel, "the kernel's command line cannot be seen")
-    found = re.match(r"(\d+)\.(\d+)", seen.kernel.release)
-    if found is None:
-        return not_visible(
-            Hidden("/proc/sys/kernel/osrelease", why="says no version"), "the kernel's version"
-        )
-    if (int(found[1]), int(found[2])) < FIRST_V2_CPUSET:
-        return advice(f"Linux {seen.kernel.release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
-    untried = caveat(LINUX, (int(found[1]), int(found[2]), 0))
-    return fine(f"Linux {seen.kernel.release}{f'; {untried}' if untried else ''}")
+    release = seen.kernel.release
+    version = linux_of(release)
+    if version is None:
+        hidden = Hidden("/proc/sys/kernel/osrelease", why="says no version")
+        return not_visible(hidden, "the kernel's version")
+    if version < FIRST_V2_CPUSET:
+        return advice(f"Linux {release} has no cpusets in cgroup v2", "use Linux 5.0 or later")
+    untried = caveat(LINUX, (*version, 0))
+    return fine(f"Linux {release}{f'; {untried}' if untried else ''}")
 
 
 @of_kernel
@@ -160,10 +160,6 @@ def isolated_cpus(seen: Evidence, kernel: Kernel) -> Finding:
             f"CPUs {reserved & isolated} are kept for the system and isolated from it ({words})",
             "reserve others, or take them out of isolcpus",
         )
-    return _isolated_in_pool(words, isolated)
-
-
-def _isolated_in_pool(words: str, isolated: CPUSet) -> Finding:
     if not isolated:
         return fine(f"{words}; none is isolated from the scheduler")
     return advice(
@@ -289,8 +285,11 @@ def cpuset_width(seen: Evidence, tree: Tree) -> Finding:
 
 def _in_partitions(tree: Tree) -> CPUSet:
     """The CPUs of partitions below kubepods."""
-    found = [one for one in tree.groups if one.path and one.partition in ("root", "isolated")]
-    return reduce(or_, (one.effective or NO_CPUS for one in found), NO_CPUS)
+    return _cpus_of([one for one in tree.groups if one.path and one.partition in ("root", "isolated")])
+
+
+def _cpus_of(groups: Sequence[CgroupDir]) -> CPUSet:
+    return reduce(or_, (one.effective or NO_CPUS for one in groups), NO_CPUS)
 
 
 def _narrow_root(group: CgroupDir, missing: CPUSet) -> Finding:
@@ -338,8 +337,7 @@ def pool_floor(seen: Evidence, tree: Tree) -> Finding | None:
             f"{seen.allocated}",
             "see that the agent runs; it writes the floor with the next pod, and within seconds where a pod exists",
         )
-    paths = [group.path for group in tree.groups]
-    empty = [one.path for one in slices if not any(path.startswith(f"{one.path}/") for path in paths)]
+    empty = [one.path for one in slices if _is_without_pods(one, tree)]
     if tree.top == "kubepods.slice" and empty:
         names = " and ".join(path.rpartition("/")[2] for path in empty)
         return fine(
@@ -389,10 +387,7 @@ def partitions(seen: Evidence, tree: Tree) -> Finding:
         )
         return advice(f"{names} keep CPUs to themselves", "see that they are meant to")
     if found:
-        cpus = NO_CPUS
-        for group in found:
-            cpus |= group.effective or NO_CPUS
-        return fine(f"only of our containers, on their allocated CPUs: {cpus}")
+        return fine(f"only of our containers, on their allocated CPUs: {_cpus_of(found)}")
     return fine("no pod keeps CPUs to itself by a partition")
 
 
@@ -505,9 +500,7 @@ def _kinds(reaching: Sequence[KernelThread], cpus: CPUSet) -> Iterator[str]:
     for one in reaching:
         kinds.setdefault((stem_of(one.name), _why(one)), []).append(one)
     for (stem, why), threads in sorted(kinds.items()):
-        where = NO_CPUS
-        for one in threads:
-            where |= one.allowed & cpus
+        where = reduce(or_, (one.allowed & cpus for one in threads))
         name = threads[0].name if len(threads) == 1 else f"{stem} ({len(threads)})"
         yield f"{name} on CPUs {where}: {why}"
 

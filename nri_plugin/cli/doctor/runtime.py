@@ -3,14 +3,11 @@
 import os
 import re
 import shlex
-from collections.abc import Callable
-from functools import wraps
 
-from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence
+from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence, linux_of
 from nri_plugin.cli.doctor.findings import Finding, Verdict, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.runtime_files import (
     CONTAINERD,
-    CONTAINERD_FILES,
     CRIO,
     DISTRIBUTIONS,
     NOWHERE,
@@ -63,18 +60,6 @@ FIRST_TO_KEEP = (6, 2)
 _AFFINITY = re.compile(r"\s*CPUAffinity\s*=(.*)")
 _RANGES = re.compile(r"\d+(?:-\d+)?")
 
-Check = Callable[[Evidence], Finding | None]
-
-
-def _where_there_is_one(check: Check) -> Check:
-    """Nothing is said of the NRI of a node that has no runtime."""
-
-    @wraps(check)
-    def judge(seen: Evidence) -> Finding | None:
-        return None if seen.runtime == "" else check(seen)
-
-    return judge
-
 
 def runtime(seen: Evidence) -> Finding:
     """The release of the runtime, and what it lacks."""
@@ -101,11 +86,11 @@ def runtime(seen: Evidence) -> Finding:
     return fine("; ".join([says, *lacks[:1], *filter(None, [caveat(name, version)])]))
 
 
-@_where_there_is_one
 def nri(seen: Evidence) -> Finding | None:
     """Whether NRI is on."""
     settings, version = seen.nri, seen.release
-    if isinstance(seen.runtime, str) and version and version < FIRST_WITH_NRI[seen.runtime]:
+    first = FIRST_WITH_NRI.get(seen.runtime, (0, 0, 0)) if isinstance(seen.runtime, str) else (0, 0, 0)
+    if seen.runtime == "" or (version and version < first):
         return None  # there is nothing to switch on, and `runtime` says so
     closed = _closed(settings) if isinstance(settings, NRISettings) else None
     if seen.told is not None:
@@ -115,8 +100,7 @@ def nri(seen: Evidence) -> Finding | None:
     if isinstance(settings, BrokenFile):
         return to_do(f"{settings.path} cannot be read by the runtime: {settings.detail}", "mend it")
     if settings is None:
-        hidden = Hidden(CONTAINERD_FILES[0], why="no runtime was found")
-        return not_visible(hidden, "nothing tells of NRI")
+        return None
     if settings.is_on is None and version is None and seen.nri_answer == "":
         return fine(f"on: its socket {settings.socket} takes connections")
     on = f"on, by {settings.where}" if settings.is_on else f"on: {settings.runtime} has it on by default"
@@ -193,7 +177,6 @@ def switch_on(settings: NRISettings) -> str:
     return rf"""printf '{head}\n[plugins."{NRI_TABLE}"]\n  disable = false\n' >> {main} && {restart}"""
 
 
-@_where_there_is_one
 def nri_socket(seen: Evidence) -> Finding | None:
     """Whether the runtime listens where the agent looks."""
     state = nri(seen)
@@ -219,7 +202,6 @@ def nri_socket(seen: Evidence) -> Finding | None:
     return fine(f"{path} takes connections")
 
 
-@_where_there_is_one
 def nri_timeouts(seen: Evidence) -> Finding | None:
     """Whether a plugin has enough time."""
     settings, told = seen.nri, seen.told
@@ -241,10 +223,11 @@ def nri_timeouts(seen: Evidence) -> Finding | None:
     )
 
 
-@_where_there_is_one
 def nri_plugins(seen: Evidence) -> Finding | None:
     """Plugins that the runtime starts itself."""
     folder = seen.nri_or_default.plugin_dir
+    if seen.runtime == "":
+        return None
     if isinstance(seen.plugins, Hidden):
         return not_visible(seen.plugins, "which plugins the runtime starts itself cannot be seen")
     ours, others = seen.our_plugins, seen.other_plugins
@@ -262,11 +245,10 @@ def nri_plugins(seen: Evidence) -> Finding | None:
     return fine(f"the runtime starts {ours[0] if ours else 'no other plugin'} from {folder}")
 
 
-@_where_there_is_one
 def nri_drop_in(seen: Evidence) -> Finding | None:
     """A plugin that the runtime starts gets its configuration from a drop-in of its name."""
     settings = seen.nri_or_default
-    if not seen.our_plugins:
+    if seen.runtime == "" or not seen.our_plugins:
         return None
     plugin = seen.our_plugins[0]
     if isinstance(seen.drop_ins, Hidden):
@@ -281,7 +263,6 @@ def nri_drop_in(seen: Evidence) -> Finding | None:
     )
 
 
-@_where_there_is_one
 def fail_closed(seen: Evidence) -> Finding | None:
     """Whether containers are refused while the agent is away."""
     settings, version = seen.nri, seen.release
@@ -329,8 +310,8 @@ def runtime_affinity(seen: Evidence) -> Finding | None:
     """A CPU affinity of the runtime or its shims, which containers may have as well; a kernel may drop it."""
     pool = seen.shared_pool
     release = seen.view.kernel_text("/proc/sys/kernel/osrelease")
-    version = re.match(r"(\d+)\.(\d+)", release) if isinstance(release, str) else None
-    drops_masks = version is not None and (int(version[1]), int(version[2])) < FIRST_TO_KEEP
+    version = linux_of(release) if isinstance(release, str) else None
+    drops_masks = version is not None and version < FIRST_TO_KEEP
     if pool is None or not seen.runtime_name or drops_masks:
         return None
     who, cpus, place = _mask(seen, pool)

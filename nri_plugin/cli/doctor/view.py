@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from nri_plugin.host.cri import peer_of
 from nri_plugin.host.mounts import MountPoint, read_mounts
 from nri_plugin.model.errors import HostError
+
+T = TypeVar("T")
 
 MOST_BYTES = 4 << 20
 """No file that is read as evidence is larger."""
@@ -170,22 +172,18 @@ class NodeView:
 
     def text(self, path: str) -> str | Hidden | None:
         """The content of a file; None when the node has none of that name."""
-        place = self.find(path)
-        if isinstance(place, Hidden):
-            return place
-        try:
-            with open(place, "rb") as file:
-                return file.read(MOST_BYTES).decode("utf-8", "replace")
-        except OSError as error:
-            return None if error.errno in _PASSED_OVER else Hidden(path, why=_why(error))
+        return self._read(path, _content)
 
     def names(self, path: str) -> tuple[str, ...] | Hidden | None:
         """The names in a directory, sorted; None when the node has none of that name."""
+        return self._read(path, lambda place: tuple(sorted(os.listdir(place))))
+
+    def _read(self, path: str, read: Callable[[str], T]) -> T | Hidden | None:
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
         try:
-            return tuple(sorted(os.listdir(place)))
+            return read(place)
         except OSError as error:
             return None if error.errno in _PASSED_OVER else Hidden(path, why=_why(error))
 
@@ -326,18 +324,16 @@ class NodeView:
         place = self.find(path)
         if isinstance(place, Hidden):
             return place
-        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            peer.settimeout(CONNECT_S)
-            peer.connect(place)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as peer:
+                peer.settimeout(CONNECT_S)
+                peer.connect(place)
         except FileNotFoundError:
             return "there is no such socket"
         except ConnectionRefusedError:
             return "no process listens on it"
         except OSError as error:
             return Hidden(path, why=_why(error)) if isinstance(error, PermissionError) else _why(error)
-        finally:
-            peer.close()
         return ""
 
     def _has_mount(self, real: str, below: str) -> bool:
@@ -373,6 +369,11 @@ class NodeView:
             done = self.root if target.startswith("/") else done
             left = [*target.split("/"), *left]
         return done
+
+
+def _content(place: str) -> str:
+    with open(place, "rb") as file:
+        return file.read(MOST_BYTES).decode("utf-8", "replace")
 
 
 def _is_system(root: str) -> bool:

@@ -15,7 +15,7 @@ OUT_OF_SIGHT = Hidden(FILE, "/host/var/lib/kubelet/config.yaml")
 
 
 def told(**values: str) -> KubeletSettings:
-    by_key = {key: Setting(value, FILE, 7, 7) for key, value in values.items()}
+    by_key = {key: Setting(value, FILE, 7) for key, value in values.items()}
     options = tuple(one for key, one in by_key.items() if key == "cpuManagerPolicyOptions")
     return KubeletSettings((FILE,), by_key, cpu_options=options, line_files=(FILE,))
 

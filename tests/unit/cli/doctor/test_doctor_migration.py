@@ -7,7 +7,7 @@ from nri_plugin.cli.doctor.kubelet import steps
 from nri_plugin.cli.doctor.kubelet_files import CONFIG_FILE, KubeletSettings, Setting
 from tests.doctor_evidence import CONFIG, evidence, status
 
-SETTINGS = KubeletSettings((CONFIG_FILE,), {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 4, 4)})
+SETTINGS = KubeletSettings((CONFIG_FILE,), {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 4)})
 
 UNCONFIGURED = FoundConfig(CONFIG, None, "no configuration", ("reservedSystemCPUs: 0",))
 

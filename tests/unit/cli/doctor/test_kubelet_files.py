@@ -35,11 +35,11 @@ def test_values_come_with_file_and_line(view: NodeView) -> None:
     )
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert found.by_key == {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 3, 3)}
+    assert found.by_key == {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 3)}
     assert found.line_files == (CONFIG_FILE,)
 
 
-def test_a_key_is_not_taken_for_a_longer_one_and_a_value_ends_with_its_last_line(view: NodeView) -> None:
+def test_a_key_is_not_taken_for_a_longer_one(view: NodeView) -> None:
     text = """\
 cpuManagerPolicyOptions:
   # as the vendor says
@@ -54,10 +54,10 @@ kubeReserved: {cpu: 500m,
     write(view, "config.yaml", text)
     found = read_kubelet(view, None)
     assert isinstance(found, KubeletSettings)
-    assert {key: (one.line, one.last_line) for key, one in found.by_key.items()} == {
-        "cpuManagerPolicyOptions": (1, 4),
-        "cpuManagerPolicy": (7, 7),
-        "kubeReserved": (8, 9),
+    assert {key: one.line for key, one in found.by_key.items()} == {
+        "cpuManagerPolicyOptions": 1,
+        "cpuManagerPolicy": 7,
+        "kubeReserved": 8,
     }
     assert found.by_key["kubeReserved"].value == "cpu=500m,memory=1Gi"
     assert found.cpu_options == (found.by_key["cpuManagerPolicyOptions"],)
