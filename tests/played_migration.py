@@ -30,10 +30,9 @@ from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_all
 from nri_plugin.cli.doctor.view import NodeView, Process
 from nri_plugin.cli.migrate import host as host_module
 from nri_plugin.cli.migrate import steps as steps_module
-from nri_plugin.cli.migrate.host import Host
+from nri_plugin.cli.migrate.host import Host, MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.migrate import migrate
 from nri_plugin.cli.migrate.planning import Wishes
-from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.sysfs import discover

@@ -1,24 +1,282 @@
-"""The node that a migration works on: its files, cgroups, services and sockets. All effects happen here."""
+"""The node that a migration works on: its files, cgroups, services, sockets, and the record of how far a migration came.
 
+All effects happen here. The record is on a disk that survives a reboot, and is written before each step. A process that
+finds one that is not finished knows what may have been done, and needs nothing else to finish or undo it.
+"""
+
+import difflib
+import fcntl
 import os
+import subprocess
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import msgspec
+from msgspec import Struct
 
 from nri_plugin.checkpoint.directory import replace_file, require_own_place, sync_directory
-from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
+from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint, write_whole
 from nri_plugin.cli.doctor.view import Hidden, NodeView
-from nri_plugin.cli.migrate.kubelet import FileEdit
-from nri_plugin.cli.migrate.record import Plan
-from nri_plugin.cli.migrate.services import Services
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent, refuse_while_agent_runs
 from nri_plugin.cli.state.verify import contradictions, live_findings
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import Config, load_text
 from nri_plugin.host.cgroup import Cgroups, container_cgroups, is_empty, runs_on
-from nri_plugin.model.errors import HostError, NriPinError
+from nri_plugin.model.errors import CheckpointError, HostError, NriPinError
 from nri_plugin.model.options import Node
+
+SYSTEMCTL_S = 180
+"""A unit that does not stop is killed by systemd after 90 s."""
+
+NO_SYSTEMD = (
+    "cannot reach systemd, and nri-pin migrate works through it; run it on the node as root, or in a pod that sees the "
+    "node's files and processes; where another program starts the kubelet, migrate by hand: deploy/guide/migrate.md"
+)
+IN_CHROOT = "in chroot, ignoring"
+"""systemctl says this, does nothing, and ends with exit code 0."""
+
+UNREACHED = ("not been booted with systemd", "failed to connect to", "failed to run command", IN_CHROOT)
+"""Parts of what systemctl, or chroot, says where there is no systemd. The exit codes do not tell."""
+
+
+class Services(Protocol):
+    """Starts and stops units. Each call may be repeated."""
+
+    def start(self, unit: str) -> None:
+        """Start it."""
+
+    def stop(self, unit: str) -> None:
+        """Stop it."""
+
+    def restart(self, unit: str) -> None:
+        """Stop and start it."""
+
+    def enable(self, unit: str, *, on: bool) -> None:
+        """Choose whether it starts with the machine."""
+
+    def reload(self) -> None:
+        """Read the unit files again."""
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit; empty where it has none."""
+
+
+class Systemd:
+    """systemd of this node, or of the node whose root file system is mounted at `root`.
+
+    Below another root the node's own program is called. It reaches the node's systemd by its socket, as long as this
+    process sees the processes of the node: otherwise the program takes itself for one in a chroot, and does nothing.
+    """
+
+    def __init__(self, root: str = "/") -> None:
+        self._prefix = [] if root == "/" else ["chroot", root]
+
+    def start(self, unit: str) -> None:
+        """Start it, also after it has failed too often."""
+        self._call("reset-failed", unit, is_needed=False)
+        self._call("start", unit)
+
+    def stop(self, unit: str) -> None:
+        """Stop it."""
+        self._call("stop", unit)
+
+    def restart(self, unit: str) -> None:
+        """Stop and start it."""
+        self._call("restart", unit)
+
+    def enable(self, unit: str, *, on: bool) -> None:
+        """Choose whether it starts with the machine."""
+        self._call("enable" if on else "disable", unit)
+
+    def reload(self) -> None:
+        """Read the unit files again."""
+        self._call("daemon-reload")
+
+    def show(self, unit: str, name: str) -> str:
+        """A property of a unit; empty where it has none."""
+        return self._call("show", "--value", "-p", name, unit).strip()
+
+    def _call(self, *words: str, is_needed: bool = True) -> str:
+        command = [*self._prefix, "systemctl", *words]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=SYSTEMCTL_S)
+        except FileNotFoundError:
+            raise HostError(command[0], f"is not there: {NO_SYSTEMD}") from None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise HostError(" ".join(command), f"failed: {error}") from None
+        if is_needed and (done.returncode or IN_CHROOT in done.stderr):
+            raise HostError(" ".join(command), _why(done))
+        return done.stdout
+
+
+def _why(done: "subprocess.CompletedProcess[str]") -> str:
+    said = " ".join(done.stderr.split()) or f"exit code {done.returncode}"
+    is_unreached = any(part in said.lower() for part in UNREACHED)
+    return f"{NO_SYSTEMD}; systemctl said: {said}" if is_unreached else said
+
+
+# ---- the plan and the record
+
+DIRECTORY = "/var/lib/nri-pin"
+RECORD, LOCK = "migration.json", "migration.lock"
+
+TO_PLUGIN: Literal["to-plugin"] = "to-plugin"
+TO_KUBELET: Literal["to-kubelet"] = "to-kubelet"
+
+
+class FileEdit(Struct, frozen=True):
+    """A file and its new text.
+
+    Attributes:
+        path: on the node.
+        before: None where there is no such file.
+        after: None where the file goes.
+    """
+
+    path: str
+    before: str | None
+    after: str | None
+
+    def diff(self) -> list[str]:
+        """The changed lines, with a few around them."""
+        before, after = ((text or "").splitlines() for text in (self.before, self.after))
+        lines = difflib.unified_diff(before, after, self.path, self.path, n=1, lineterm="")
+        return list(lines)
+
+
+class Plan(Struct, frozen=True):
+    """A migration, decided. All paths are those of the node, without the root.
+
+    Attributes:
+        direction: to the agent, or back.
+        way: what starts the agent: a unit of systemd, the runtime, or a DaemonSet.
+        kubelet_unit: of the kubelet.
+        kubelet_dir: its root directory.
+        kubelet_was_up: whether it had started its managers before.
+        agent_unit: the unit that starts the agent: its own, or that of the runtime; empty for a DaemonSet.
+        agent_was_enabled: whether that unit started with the machine.
+        agent_runs: the agent serves the runtime already, and is left alone.
+        state_dir: of the agent.
+        config: text of the agent's configuration.
+        config_path: where that is from.
+        plugin: the executable by which the runtime starts the agent; None for another way.
+        state_files: the kubelet's state files that are of a policy that allocates.
+        containers: the path of the output of crictl; empty for none.
+        without_memory: whether allocated memory is left out.
+        kubelet_edits: of the kubelet's configuration.
+        agent_edits: of the agent's.
+        before: the CPUs of each container by cgroup.
+        exclusive: CPUs that are exclusive.
+    """
+
+    direction: Literal["to-plugin", "to-kubelet"]
+    way: Literal["unit", "runtime", "daemonset"]
+    kubelet_unit: str
+    kubelet_dir: str
+    kubelet_was_up: bool
+    agent_unit: str
+    agent_was_enabled: bool
+    agent_runs: bool
+    state_dir: str
+    config: str
+    config_path: str
+    plugin: FileEdit | None
+    state_files: tuple[str, ...]
+    containers: str
+    without_memory: bool
+    kubelet_edits: tuple[FileEdit, ...]
+    agent_edits: tuple[FileEdit, ...]
+    before: dict[str, str]
+    exclusive: str
+
+
+class MigrationRecord(Struct, frozen=True):
+    """How far a migration came.
+
+    Attributes:
+        plan: what it does.
+        begun: names of steps that may have been done.
+        undoing: whether they are being undone.
+    """
+
+    plan: Plan
+    begun: tuple[str, ...] = ()
+    undoing: bool = False
+    version: int = 1
+
+
+class RecordFile:
+    """The record of the one migration of a node.
+
+    Args:
+        directory: on a disk.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.path = os.path.join(directory, RECORD)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other migrations away meanwhile.
+
+        Raises:
+            CheckpointError: another one runs, or the directory cannot be made.
+        """
+        path = os.path.join(self.directory, LOCK)
+        try:
+            os.makedirs(self.directory, mode=0o700, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise CheckpointError(path, f"cannot be opened: {error.strerror}; run as root") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise CheckpointError(
+                path, "another nri-pin migrate works on this node; wait for its end"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+    def read(self) -> MigrationRecord | None:
+        """The record of a migration that has not ended; None for none.
+
+        Raises:
+            CheckpointError: it is damaged.
+        """
+        try:
+            with open(self.path, "rb") as file:
+                return msgspec.json.decode(file.read(), type=MigrationRecord)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise CheckpointError(self.path, f"cannot be read: {error.strerror}") from None
+        except (msgspec.DecodeError, ValueError) as error:
+            raise CheckpointError(
+                self.path,
+                f"is no record of a migration ({error}); the guide has the steps by hand; then remove it",
+            ) from None
+
+    def write(self, record: MigrationRecord) -> None:
+        """Replace it, on the disk.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        write_whole(self.path, msgspec.json.encode(record), replace=True)
+
+    def remove(self) -> None:
+        """The migration has ended."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+        sync_directory(self.directory)
+
+
+# ---- the node
 
 ASIDE = "before-nri-pin"
 """The end of the names of files that are kept for the way back."""

@@ -10,10 +10,16 @@ from typing import Any, cast
 import click
 
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
-from nri_plugin.cli.migrate.host import Host
+from nri_plugin.cli.migrate.host import (
+    DIRECTORY,
+    TO_KUBELET,
+    TO_PLUGIN,
+    Host,
+    MigrationRecord,
+    RecordFile,
+    Systemd,
+)
 from nri_plugin.cli.migrate.planning import Decided, Way, Wishes, decide_to_kubelet, decide_to_plugin
-from nri_plugin.cli.migrate.record import DIRECTORY, TO_KUBELET, TO_PLUGIN, MigrationRecord, RecordFile
-from nri_plugin.cli.migrate.services import Systemd
 from nri_plugin.cli.migrate.steps import (
     START_KUBELET,
     STOP_KUBELET,

@@ -23,22 +23,20 @@ from nri_plugin.cli.doctor.runtime_files import NRISettings, distribution_of
 from nri_plugin.cli.doctor.view import Hidden, Process
 from nri_plugin.cli.install import NAME
 from nri_plugin.cli.installed_files import runtime_settings
-from nri_plugin.cli.migrate.host import ASIDE, Host, why_locked
+from nri_plugin.cli.migrate.host import ASIDE, TO_KUBELET, TO_PLUGIN, FileEdit, Host, Plan, why_locked
 from nri_plugin.cli.migrate.kubelet import (
     AMOUNTS,
     OFF,
-    FileEdit,
     KubeletFiles,
     agent_part,
     edits_of,
     next_settings,
     read_kubelet_files,
     reserving_cgroup,
+    table_of,
     to_kubelet_changes,
     to_plugin_changes,
 )
-from nri_plugin.cli.migrate.record import TO_KUBELET, TO_PLUGIN, Plan
-from nri_plugin.cli.migrate.texts import table_of
 from nri_plugin.cli.state.import_export import NEEDS_GATES, exportable, importable
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, read_agent
 from nri_plugin.cli.systemd import AGENT

@@ -22,9 +22,7 @@ from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
 from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_allocations
 from nri_plugin.cli.doctor.kubelet_files import read_state_policy
-from nri_plugin.cli.migrate.host import ASIDE, Host
-from nri_plugin.cli.migrate.kubelet import FileEdit
-from nri_plugin.cli.migrate.record import TO_PLUGIN, MigrationRecord, Plan, RecordFile
+from nri_plugin.cli.migrate.host import ASIDE, TO_PLUGIN, FileEdit, Host, MigrationRecord, Plan, RecordFile
 from nri_plugin.cli.state.import_export import bring_back, exportable, importable, retire, save_import
 from nri_plugin.cli.state.source import awaiting_agent, refuse_while_agent_runs
 from nri_plugin.host.mounts import find_cpuset_tree

@@ -13,8 +13,8 @@ import yaml
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.migrate import migrate as module
+from nri_plugin.cli.migrate.host import MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.planning import Wishes
-from nri_plugin.cli.migrate.record import MigrationRecord, RecordFile
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.config.keys import flag_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.migrate.services import NO_SYSTEMD, Systemd
+from nri_plugin.cli.migrate.host import NO_SYSTEMD, Systemd
 from nri_plugin.model.errors import HostError
 
 BUS = (

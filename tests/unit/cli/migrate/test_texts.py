@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nri_plugin.cli.migrate.texts import flag_values, with_flags, with_keys
+from nri_plugin.cli.migrate.kubelet import flag_values, with_flags, with_keys
 from nri_plugin.model.errors import ConfigError
 
 FILE = """\
