@@ -376,6 +376,8 @@ class Judge:
         return self.owners[pod.rows[0].get("owner", "")] > 1
 
     def _fits_all_the_time(self, pod: Pod, begin: float, end: float) -> bool:
+        if pod.sizes:
+            return False  # of which size it was then, the runtime knew and the records do not
         times = [at for at, _, _ in self.past.looks]
         first = max(bisect.bisect_right(times, begin) - 1, 0)
         return all(self._fits_at(pod, index) for index in range(first, bisect.bisect_right(times, end)))
