@@ -109,7 +109,7 @@ MARKS = {
 }
 INDENT = " " * 9
 STEP_INDENT = INDENT + " " * 4
-INDENT_ITEM = " " * 2
+ITEM_INDENT = INDENT + " " * 2
 MOST_ITEMS = 12
 """Items of a finding that are shown as text."""
 WHOLE_NODE = "kubectl debug node/NODE -it --profile=sysadmin --image=IMAGE -- nri-pin doctor --root /host"
@@ -136,8 +136,8 @@ def as_text(groups: Groups, width: int | None, *, colour: bool) -> Iterator[str]
     yield summary(groups)
     mounts = sorted({finding.mount for found in groups.values() for finding in found if finding.mount})
     if mounts:
-        yield from _wrapped(
-            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width, indent=0
+        yield from _paragraph(
+            f"To see the rest, mount {', '.join(mounts)} of the node, or, in a cluster:", width
         )
         yield f"  {WHOLE_NODE}"
 
@@ -163,36 +163,32 @@ def _lines(finding: Finding, width: int | None, *, colour: bool) -> Iterator[str
         text = f"{finding.check}: not visible: {finding.do} ({finding.says})"
     else:
         text = f"{finding.check}: {finding.says}"
-    first, *rest = map(visible, _wrapped(text, width))
-    yield f"  {label} {first}"
-    yield from (INDENT + line for line in rest)
+    yield from _paragraph(text, width, f"  {label} ", INDENT)
     for item in finding.items[:MOST_ITEMS]:
-        yield from (INDENT + INDENT_ITEM + visible(line) for line in _wrapped(item, width, len(INDENT) + 2))
+        yield from _paragraph(item, width, ITEM_INDENT, ITEM_INDENT)
     if len(finding.items) > MOST_ITEMS:
-        yield f"{INDENT}{INDENT_ITEM}and {len(finding.items) - MOST_ITEMS} more; -o json has all"
+        yield f"{ITEM_INDENT}and {len(finding.items) - MOST_ITEMS} more; -o json has all"
     if finding.verdict is Verdict.NOT_VISIBLE or not finding.do:
         return
     follows = ":" if finding.command or finding.steps else ""
-    yield from (INDENT + visible(line) for line in _wrapped(f"-> {finding.do}{follows}", width))
+    yield from _paragraph(f"-> {finding.do}{follows}", width, INDENT, INDENT)
     if finding.command:
         yield f"{INDENT}   {visible(finding.command)}"
     for number, step in enumerate(finding.steps, 1):
-        yield from _step(number, step, width)
+        head = f"{INDENT}{f'{number}.':<4}"
+        yield from _paragraph(step.do + (":" if step.command else ""), width, head, STEP_INDENT)
+        if step.command:
+            yield f"{STEP_INDENT}   {visible(step.command)}"
 
 
-def _step(number: int, step: NextStep, width: int | None) -> Iterator[str]:
-    label = f"{number}."
-    first, *rest = _wrapped(step.do + (":" if step.command else ""), width, len(STEP_INDENT))
-    yield f"{INDENT}{label:<{len(STEP_INDENT) - len(INDENT)}}{visible(first)}"
-    yield from (STEP_INDENT + visible(line) for line in rest)
-    if step.command:
-        yield f"{STEP_INDENT}   {visible(step.command)}"
-
-
-def _wrapped(text: str, width: int | None, indent: int = len(INDENT)) -> list[str]:
-    if width is None:
-        return [text]
-    return textwrap.wrap(text, max(width - indent, 20), break_long_words=False, break_on_hyphens=False)
+def _paragraph(text: str, width: int | None, first: str = "", rest: str = "") -> Iterator[str]:
+    """The lines of a text: what stands before the first of them, and before the others."""
+    lines = [text]
+    if width is not None:
+        room = max(width - len(rest), 20)
+        lines = textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False)
+    for number, line in enumerate(lines):
+        yield (rest if number else first) + visible(line)
 
 
 def as_json(groups: Groups, *, strict: bool) -> str:

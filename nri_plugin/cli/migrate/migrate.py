@@ -3,8 +3,8 @@
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, cast
 
 import click
@@ -23,8 +23,8 @@ from nri_plugin.cli.migrate.planning import Decided, Way, Wishes, decide_to_kube
 from nri_plugin.cli.migrate.steps import (
     START_KUBELET,
     STOP_KUBELET,
-    FailedMigrationError,
     Step,
+    handling,
     is_finished_forward,
     run,
     steps_of,
@@ -157,13 +157,9 @@ def _main(
     host = Host(view, Systemd(view.root), timeout_s)
     unit = kubelet_unit if "." in kubelet_unit else f"{kubelet_unit}.service"
     wishes = Wishes(cast("Way | None", way), config, unit, containers, without_memory)
-    file = RecordFile(_below(view.root, DIRECTORY))
+    file = RecordFile(os.path.join(view.root, DIRECTORY.lstrip("/")))
     with usage_errors():
         migrate(direction, host, file, wishes, yes=yes, output_format=output_format)
-
-
-def _below(root: str, path: str) -> str:
-    return os.path.join(root, path.lstrip("/"))
 
 
 def migrate(
@@ -179,10 +175,12 @@ def migrate(
     if not yes:
         record = file.read()
         if record is not None:
-            _tell_interrupted(record)
+            what = "finishes" if is_finished_forward(record) else "undoes"
+            echo(f"a migration {record.plan.direction} was interrupted; --yes {what} it first", err=True)
         _show(_decided(direction, host, wishes), host, output_format)
         return
-    with file.locked(), _signals_undo():
+    # SIGTERM undoes. A hang-up is passed over: the terminal of a pod may end with the kubelet.
+    with file.locked(), handling({signal.SIGHUP: signal.SIG_IGN, signal.SIGTERM: _terminated}):
         record = file.read()
         if record is not None:
             _take_up(record, host, file, say)
@@ -195,8 +193,10 @@ def migrate(
         for note in decided.notes:
             say(f"note: {note}")
         steps = steps_of(decided.plan, host, say)
-        _run(file, MigrationRecord(decided.plan), steps, say)
-        _report(decided, output_format)
+        run(file, MigrationRecord(decided.plan), steps, say)
+        count = len(decided.plan.before)
+        words = f"{count} container cgroups compared, none with exclusive CPUs was moved"
+        _say_done(output_format, direction, words, decided.after)
 
 
 def _decided(direction: str, host: Host, wishes: Wishes) -> Decided | None:
@@ -215,7 +215,7 @@ def _take_up(record: MigrationRecord, host: Host, file: RecordFile, say: Callabl
             f"a migration {record.plan.direction} was interrupted after the kubelet's start had begun; finishing it"
         )
         begun = record.begun[: record.begun.index(START_KUBELET) + 1]
-        _run(file, MigrationRecord(record.plan, begun), steps, say)
+        run(file, MigrationRecord(record.plan, begun), steps, say)
         return
     say(f"a migration {record.plan.direction} was interrupted; undoing it")
     if STOP_KUBELET in record.begun:
@@ -229,32 +229,6 @@ def _take_up(record: MigrationRecord, host: Host, file: RecordFile, say: Callabl
         f"an interrupted migration {record.plan.direction} was undone, and the kubelet runs as before; run the command "
         "again to migrate"
     )
-
-
-def _run(
-    file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: Callable[[str], None]
-) -> None:
-    try:
-        run(file, record, steps, say)
-    except FailedMigrationError as error:
-        rest = f"not undone: {'; '.join(error.left)}; correct that, and run the command again"
-        raise FailedError(
-            f"{error}; {rest if error.left else 'everything is as it was before, and the kubelet runs'}"
-        ) from None
-
-
-@contextmanager
-def _signals_undo() -> Iterator[None]:
-    """SIGTERM undoes. A hang-up is passed over: the terminal of a pod may end with the kubelet."""
-    before = {
-        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
-        signal.SIGTERM: signal.signal(signal.SIGTERM, _terminated),
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _terminated(*_: object) -> None:
@@ -334,13 +308,6 @@ def _facts(decided: Decided | None, host: Host) -> dict[str, Any]:
     }
 
 
-def _report(decided: Decided, output_format: str) -> None:
-    plan = decided.plan
-    count = len(plan.before)
-    words = f"{count} container cgroups compared, none with exclusive CPUs was moved"
-    _say_done(output_format, plan.direction, words, decided.after)
-
-
 def _say_done(output_format: str, direction: str, words: str, after: tuple[str, ...] = ()) -> None:
     if output_format == "json":
         echo(json.dumps({"direction": direction, "result": words, "after": after}, indent=2))
@@ -348,8 +315,3 @@ def _say_done(output_format: str, direction: str, words: str, after: tuple[str, 
     _say(f"{direction}: {words}")
     for command in after:
         _say(f"next: {command}")
-
-
-def _tell_interrupted(record: MigrationRecord) -> None:
-    what = "finishes" if is_finished_forward(record) else "undoes"
-    echo(f"a migration {record.plan.direction} was interrupted; --yes {what} it first", err=True)

@@ -14,9 +14,10 @@ Taken up after a SIGKILL or a reboot:
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from typing import Any
 
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
@@ -24,7 +25,7 @@ from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_all
 from nri_plugin.cli.doctor.kubelet_files import read_state_policy
 from nri_plugin.cli.migrate.host import ASIDE, TO_PLUGIN, FileEdit, Host, MigrationRecord, Plan, RecordFile
 from nri_plugin.cli.state.import_export import bring_back, exportable, importable, retire, save_import
-from nri_plugin.cli.state.source import awaiting_agent, refuse_while_agent_runs
+from nri_plugin.cli.state.source import FailedError, awaiting_agent, refuse_while_agent_runs
 from nri_plugin.host.mounts import find_cpuset_tree
 from nri_plugin.model.errors import HostError, NriPinError
 from nri_plugin.model.options import Node
@@ -36,10 +37,6 @@ UNITS = "/systemd/system/"
 STOP_KUBELET = "stop-kubelet"
 START_KUBELET = "start-kubelet"
 """The step after which a migration that was interrupted is finished and not undone."""
-
-
-def _nothing() -> None:
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +54,15 @@ class Step:
     name: str
     says: str
     apply: Callable[[], None]
-    undo: Callable[[], None] = _nothing
+    undo: Callable[[], None] = lambda: None
     changes: tuple[str, ...] = ()
-
-
-class FailedMigrationError(HostError):
-    """A migration failed, and everything is as it was before.
-
-    Attributes:
-        left: what could not be undone; empty when all was.
-    """
-
-    def __init__(self, step: str, reason: str, left: Sequence[str] = ()) -> None:
-        self.left = tuple(left)
-        super().__init__(step, reason)
 
 
 def run(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: Say) -> None:
     """Do the steps that the record does not name yet, and the last one that it names again.
 
     Raises:
-        FailedMigrationError: a step failed; it and those before it are undone.
+        FailedError: a step failed; it and those before it are undone, or could not be.
     """
     done = record.begun[:-1]
     for number, step in enumerate(steps, 1):
@@ -93,7 +78,10 @@ def run(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: S
             reason = _reason(error)
             say(f"   failed: {reason}")
             left = undo(file, record, steps, say)
-            raise FailedMigrationError(step.name, reason, left) from error
+            rest = "everything is as it was before, and the kubelet runs"
+            if left:
+                rest = f"not undone: {'; '.join(left)}; correct that, and run the command again"
+            raise FailedError(f"{step.name}: {reason}; {rest}") from error
     file.remove()
 
 
@@ -110,7 +98,8 @@ def undo(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: 
         with suppress(NriPinError):
             file.write(MigrationRecord(record.plan, tuple(waiting), undoing=True))
 
-    with _undisturbed():
+    # Half of an undo leaves the kubelet stopped, and each step of it ends in time.
+    with handling({signal.SIGINT: signal.SIG_IGN, signal.SIGTERM: signal.SIG_IGN}):
         note()
         for step in reversed(steps):
             if step.name not in waiting:
@@ -129,9 +118,9 @@ def undo(file: RecordFile, record: MigrationRecord, steps: Sequence[Step], say: 
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Pass over SIGINT and SIGTERM: half of an undo leaves the kubelet stopped, and each step of it ends in time."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+def handling(handlers: Mapping[signal.Signals, Any]) -> Iterator[None]:
+    """Handle signals so meanwhile."""
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:
