@@ -160,7 +160,11 @@ def command_reference() -> str:
         _described(f"{'#' * (len(words) + 1)} nri-pin {' '.join(words)}", _printed((*words, "--help")))
         for words in _commands(cli.group)
     ]
-    of_kubectl = [(), *_commands(plugin.group)]
+    of_kubectl = [
+        (),
+        *((name,) for name in plugin.OWN),
+        ("show",),
+    ]  # the others differ from show in their name
     parts += [
         _described(
             f"{'#' * (3 if words else 2)} {' '.join((plugin.PROGRAM, *words))}",

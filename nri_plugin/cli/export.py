@@ -1,6 +1,5 @@
 """`nri-pin export`: publish allocations and capacity to the cluster, or print the object."""
 
-import json
 import os
 import platform
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from nri_plugin.cli.cluster import (
     log_level_option,
     need_libraries,
 )
-from nri_plugin.cli.output import as_yaml, echo
+from nri_plugin.cli.output import echo, render
 from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
@@ -85,7 +84,6 @@ Examples:
 @click.option(
     "-o",
     "--output",
-    "--format",
     "output_format",
     type=click.Choice(["yaml", "json"]),
     default="yaml",
@@ -167,4 +165,4 @@ def _object(node_name: str, status: "AgentStatus") -> dict[str, Any]:
 
 
 def _text(obj: dict[str, Any], form: str) -> str:
-    return json.dumps(obj, indent=2) if form == "json" else as_yaml(obj)
+    return render(obj, form)

@@ -19,16 +19,26 @@ from click.shell_completion import CompletionItem
 
 from nri_plugin import __version__
 from nri_plugin.cli import COMPLETION_VARIABLE, PROGRAM
-from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.output import CALLED_AS, echo, format_option
 
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command: its place, `module:attribute`, its line in the list of commands, and whether it has commands itself."""
+    """A command.
+
+    Attributes:
+        target: its place, `module:attribute`.
+        summary: its line in the list of commands.
+        is_group: it has commands itself.
+        is_about_node: it is about a node with an agent, so `kubectl nri-pin` runs it there.
+        names_pod: the words before NAMESPACE/POD or NAMESPACE/POD/CONTAINER; None where it is never about a pod.
+    """
 
     target: str
     summary: str
     is_group: bool = False
+    is_about_node: bool = False
+    names_pod: tuple[str, ...] | None = None
 
 
 class LazyGroup(click.Group):
@@ -161,27 +171,46 @@ Examples:
 COMMANDS: Mapping[str, CommandEntry] = {
     "run": CommandEntry("nri_plugin.cli.main:run", "Run the agent on this node."),
     "topology": CommandEntry(
-        "nri_plugin.cli.topology.topology:command", "Show CPUs, caches and NUMA nodes of a machine."
+        "nri_plugin.cli.topology.topology:command",
+        "Show CPUs, caches and NUMA nodes of a machine.",
+        is_about_node=True,
     ),
     "simulate": CommandEntry(
         "nri_plugin.cli.simulate.simulate:command", "Try pods on a described machine; needs no node."
     ),
     "explain": CommandEntry(
-        "nri_plugin.cli.explain.explain:command", "Explain a placement or a refusal, real or hypothetical."
+        "nri_plugin.cli.explain.explain:command",
+        "Explain a placement or a refusal, real or hypothetical.",
+        is_about_node=True,
+        names_pod=(),
     ),
-    "room": CommandEntry("nri_plugin.cli.room:command", "Count how many more pods fit on this node."),
-    "who": CommandEntry("nri_plugin.cli.who:command", "Show who shares cores, caches and memory with whom."),
-    "top": CommandEntry("nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes."),
+    "room": CommandEntry(
+        "nri_plugin.cli.room:command", "Count how many more pods fit on this node.", is_about_node=True
+    ),
+    "who": CommandEntry(
+        "nri_plugin.cli.who:command",
+        "Show who shares cores, caches and memory with whom.",
+        is_about_node=True,
+        names_pod=(),
+    ),
+    "top": CommandEntry(
+        "nri_plugin.cli.top.top:command", "Watch containers, their CPUs and changes.", is_about_node=True
+    ),
     "noise": CommandEntry(
         "nri_plugin.cli.noise.noise:command",
         "Measure what disturbs exclusive CPUs, and say what would end it.",
+        is_about_node=True,
+        names_pod=(),
     ),
     "state": CommandEntry(
-        "nri_plugin.cli.state.state:command", "Show, check, compare or repair allocations.", is_group=True
+        "nri_plugin.cli.state.state:command",
+        "Show and check allocations, and exchange them with the kubelet.",
+        is_group=True,
     ),
     "replay": CommandEntry(
         "nri_plugin.cli.replay.replay:command",
         "Decide recorded events again, with the same or another configuration.",
+        is_about_node=True,
     ),
     "release": CommandEntry(
         "nri_plugin.cli.release:command", "Give all CPUs back to every container, before nri-pin is removed."
@@ -198,13 +227,15 @@ COMMANDS: Mapping[str, CommandEntry] = {
         "nri_plugin.cli.export:command", "Publish the capacity of this node as a NodeResourceTopology object."
     ),
     "doctor": CommandEntry(
-        "nri_plugin.cli.doctor.doctor:command", "Check the node, and say how to correct it."
+        "nri_plugin.cli.doctor.doctor:command",
+        "Check the node, and say how to correct it.",
+        is_about_node=True,
     ),
     "extender": CommandEntry("nri_plugin.cli.extender:command", "Tell kube-scheduler which nodes fit a pod."),
     "completion": CommandEntry(
         "nri_plugin.cli.completion:command", "Print the completion script for bash, zsh or fish."
     ),
-    "version": CommandEntry("nri_plugin.cli.main:version", "Print the version."),
+    "version": CommandEntry("nri_plugin.cli.main:version", "Print the version.", is_about_node=True),
     "help": CommandEntry("nri_plugin.cli.main:help_command", "Show the help of a command."),
 }
 
@@ -221,19 +252,18 @@ def group() -> None:
     """Give containers NUMA-aligned CPUs and memory nodes, by the kubelet's rules."""
 
 
-def run_command_line(
-    args: Sequence[str], commands: click.Command | None = None, program: str = PROGRAM
-) -> int:
+def run_command_line(args: Sequence[str], commands: click.Command | None = None, program: str = "") -> int:
     """Run one command; returns its exit code.
 
     Args:
         args: the words of the command line.
         commands: the table of commands; default: those of `nri-pin`.
-        program: its name, as the user types it.
+        program: its name, as the user types it; default: as the user came here.
 
     Raises:
         NriPinError: the command failed; the caller prints the error.
     """
+    program = program or os.environ.get(CALLED_AS, PROGRAM)
     if COMPLETION_VARIABLE in os.environ:
         from nri_plugin.cli.completion import register
 

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
+from nri_plugin.cli import PROGRAM
 from nri_plugin.model.bounds import visible, visible_line
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,15 +37,13 @@ YAML_DOCUMENTS = "nri_plugin.cli.output.yaml_documents"
 def format_option(*formats: str) -> Callable[[F], F]:
     """The one option `-o`, `--output`; the first of `formats` is the default, `text` and `json` if none is named.
 
-    Where there is `json` there is `yaml`: to a command it is `json`, and `echo` prints the answer as YAML. `--format` is
-    the name of earlier releases.
+    Where there is `json` there is `yaml`: to a command it is `json`, and `echo` prints the answer as YAML.
     """
     named = formats or ("text", "json")
     choices = tuple(part for one in named for part in ((one, "yaml") if one == "json" else (one,)))
     return click.option(
         "-o",
         "--output",
-        "--format",
         "output_format",
         type=click.Choice(choices),
         default=choices[0],
@@ -61,8 +60,19 @@ def _formatted(ctx: click.Context, _param: click.Parameter, value: str) -> str:
     return "json"
 
 
-def as_yaml(facts: Any) -> str:
-    """Facts as YAML, in their order."""
+def render(data: Any, form: str, *, is_line: bool = False) -> str:
+    """Records, and what is made of them, as JSON or YAML.
+
+    Args:
+        data: Structs, dataclasses, mappings, lists and plain values; sets of CPUs and NUMA nodes become kernel lists.
+        form: `json` or `yaml`.
+        is_line: in one line, for answers that come one after the other; JSON only.
+    """
+    import msgspec
+
+    facts = msgspec.to_builtins(data, enc_hook=str, str_keys=True)
+    if form == "json":
+        return json.dumps(facts, indent=None if is_line else 2)
     import yaml
 
     text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
@@ -130,11 +140,28 @@ def _in_yaml(text: str) -> str:
     if context is None or YAML_DOCUMENTS not in context.meta:
         return text
     try:
-        document = as_yaml(json.loads(text))
+        document = render(json.loads(text), "yaml")
     except ValueError:
         return text
     context.meta[YAML_DOCUMENTS] += 1
     return document if context.meta[YAML_DOCUMENTS] == 1 else f"---\n{document}"
+
+
+CALLED_AS = "NRI_PIN_CALLED_AS"
+"""The environment variable that `kubectl nri-pin` sets: how the user called this program."""
+CALLED_ON = "NRI_PIN_CALLED_ON"
+"""The one with the node that the user named, or the node of the pod."""
+
+
+def to_run(words: str, about: str = "") -> str:
+    """A command that a text recommends, as the reader has to type it: `nri-pin WORDS`, or `kubectl nri-pin WORDS node/NODE`.
+
+    Args:
+        words: the command.
+        about: a container or pod, NAMESPACE/POD or longer, which tells the node as well.
+    """
+    parts = (os.environ.get(CALLED_AS, PROGRAM), words, about or os.environ.get(CALLED_ON, ""))
+    return " ".join(part for part in parts if part)
 
 
 def wants_colour() -> bool:

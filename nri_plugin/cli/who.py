@@ -19,6 +19,7 @@ from nri_plugin.cli.output import (
     format_option,
     memory_text,
     table,
+    to_run,
 )
 from nri_plugin.cli.state.rows import StateRow, ids, rows_of, shared_pool
 from nri_plugin.cli.state.source import (
@@ -131,7 +132,7 @@ def command(
 ) -> None:
     """Show who holds a CPU, a cache or a NUMA node, and who shares core, caches and memory with a container.
 
-    CONTAINER is NAMESPACE/POD/CONTAINER, the end of it, or the beginning of its id. The checkpoint holds no devices:
+    CONTAINER is NAMESPACE/POD/CONTAINER, the end of it, a pod with one container, or the beginning of its id. The checkpoint holds no devices:
     `nri-pin explain CONTAINER` shows those that it was created with, and their NUMA nodes.
 
     Exit code: 0; 1 when no container has such a name, or several have; 2 when there is no such CPU or part, no
@@ -284,11 +285,13 @@ def _container(rows: Sequence[StateRow], word: str) -> StateRow:
     meant = meant or [
         row
         for row in rows
-        if _path(row).endswith(f"/{word}") or (len(word) > 3 and row.record.id.startswith(word))
+        if _path(row).endswith(f"/{word}")
+        or _path(row).startswith(f"{word}/")
+        or (len(word) > 3 and row.record.id.startswith(word))
     ]
     if not meant:
         number = f"; a {word} needs its number: {word} 0" if word in PARTS else ""
-        raise FailedError(f"no container is called {word}; nri-pin state show lists them{number}")
+        raise FailedError(f"no container is called {word}; {to_run('state show')} lists them{number}")
     if len(meant) > 1:
         names = ", ".join(_path(row) for row in meant[:MOST_NAMES])
         raise FailedError(

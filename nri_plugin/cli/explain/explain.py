@@ -28,7 +28,7 @@ from nri_plugin.cli.explain.source import (
 )
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, doubts, event_of
-from nri_plugin.cli.output import columns, echo, format_option
+from nri_plugin.cli.output import columns, echo, format_option, to_run
 from nri_plugin.cli.state.rows import block_of, is_over, is_placed_singly, kept_by_ended, waiting
 from nri_plugin.cli.state.source import NO_RUNTIME, AgentNow, agent_now
 from nri_plugin.core.pods import MOST_CONTAINERS
@@ -136,7 +136,7 @@ class PodListed:
         lines += [f"placed as a whole at the creation of {self._first}"] if self._first else []
         lines += [str(self.incomplete)] if self.incomplete else []
         refused = (one for one in self.containers if self._what(one).startswith(REFUSED))
-        lines.append(f"next: nri-pin explain {next(refused, self.containers[0]).path}{self.options}")
+        lines.append(f"next: {to_run('explain', next(refused, self.containers[0]).path)}{self.options}")
         return visible("\n".join(lines))
 
     @property
@@ -317,7 +317,7 @@ def _latest(meant: list[NamedContainer], options: str) -> tuple[NamedContainer, 
         return meant[0], ()
     earlier = meant[-2]
     fate = "was refused" if earlier.created and earlier.created.refusal else "was placed"
-    return meant[-1], (f"an earlier pod of that name {fate}: nri-pin explain {earlier.id[:12]}{options}",)
+    return meant[-1], (f"an earlier pod of that name {fate}: {to_run('explain')} {earlier.id[:12]}{options}",)
 
 
 def _other_owners(state: State, key: str, pod: PodRecord | None) -> Iterator[str]:
@@ -392,7 +392,7 @@ def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContai
     return (
         f"{word} is no container or pod that the agent remembers"
         + (f", such as {examples}" if examples else ": it remembers none")
-        + f"; nri-pin state show{options} lists them, a pod that was refused longer ago is forgotten"
+        + f"; {to_run('state show')}{options} lists them, a pod that was refused longer ago is forgotten"
     )
 
 

@@ -4,19 +4,32 @@ A pod is an agent by its namespace. Labels, owners and names of containers can b
 some namespace, and commands must not run in such a pod: what it prints would be taken for the health of the node.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
+from nri_plugin.cli.output import count_of, told
 
 SELECTOR = "app.kubernetes.io/name=nri-pin"
 NAMESPACE = "nri-pin"
 """Of the agents in the chart and in all manifests."""
 CONTAINER = "agent"
 """The container of the agent; its pod may have another one for the exporter, which lacks the machine's files."""
+
+AT_ONCE = 16
+"""Processes of kubectl at one time: each takes some 40 MiB."""
+
+SHOWN = 40
+"""Characters of an answer that cannot be read."""
+
+Answer = TypeVar("Answer")
+ANSWER_S = 60.0
+"""A node that does not answer for so long is shown without its answer; API servers give up after 30 s."""
 
 NODES = {"node", "nodes", "no"}
 PODS = {"pod", "pods", "po"}
@@ -50,6 +63,11 @@ class AgentPod:
         """The command that shows its log."""
         return f"kubectl logs -n {self.namespace} {self.name} -c {CONTAINER}"
 
+    @property
+    def rank(self) -> tuple[bool, bool]:
+        """The smaller, the better it works."""
+        return bool(self.trouble), bool(self.unready)
+
     def must_run(self) -> None:
         """Check that the agent runs.
 
@@ -69,28 +87,18 @@ class NamedTarget:
 
     Attributes:
         node: the Kubernetes node.
-        namespace: of the pod; empty where a node was named.
-        pod: its name; empty where a node was named.
-        containers: the names of its containers; the one that was named, if one was.
+        pod: NAMESPACE/POD; empty where a node was named.
+        container: the one that was named, or the only one of the pod; else empty.
     """
 
     node: str
-    namespace: str = ""
     pod: str = ""
-    containers: tuple[str, ...] = ()
+    container: str = ""
 
     @property
-    def container(self) -> str:
-        """NAMESPACE/POD/CONTAINER.
-
-        Raises:
-            UsageError: a node was named, or the pod has several containers.
-        """
-        if len(self.containers) != 1:
-            raise click.UsageError(
-                f"pod {self.pod} has the containers {', '.join(self.containers)}; name one with -c"
-            )
-        return f"{self.namespace}/{self.pod}/{self.containers[0]}"
+    def path(self) -> str:
+        """The container, else the pod: NAMESPACE/POD/CONTAINER or NAMESPACE/POD."""
+        return f"{self.pod}/{self.container}" if self.container else self.pod
 
 
 def find_agents(kubectl: Kubectl, namespace: str = "", node: str = "") -> dict[str, AgentPod]:
@@ -169,10 +177,7 @@ def _by_node(agents: Iterable[AgentPod]) -> dict[str, AgentPod]:
     found: dict[str, AgentPod] = {}
     for agent in agents:
         known = found.get(agent.node)
-        if known is None or (bool(agent.trouble), bool(agent.unready)) < (
-            bool(known.trouble),
-            bool(known.unready),
-        ):
+        if known is None or agent.rank < known.rank:
             found[agent.node] = agent
     return found
 
@@ -200,7 +205,7 @@ def target_of(
 ) -> NamedTarget:
     """The node or pod that a word names: node/NODE, pod/POD, NAMESPACE/POD, NAMESPACE/POD/CONTAINER, or a name alone.
 
-    A name alone is that of a pod, else that of a node.
+    A name alone is that of a pod, else that of a node with an agent.
 
     Raises:
         KubectlError: there is no such pod or node, or the pod is on no node yet.
@@ -218,7 +223,7 @@ def target_of(
     try:
         return _pod(kubectl, word, namespace, container)
     except KubectlError as error:
-        if error.is_missing and _is_node(kubectl, word, agent_namespace):
+        if error.is_missing and find_agents(kubectl, agent_namespace, word):
             return NamedTarget(word)
         raise
 
@@ -232,19 +237,71 @@ def _pod(kubectl: Kubectl, name: str, namespace: str, container: str) -> NamedTa
         raise KubectlError(
             f"pod {own}/{name} is on no node yet ({phase}); kubectl describe pod -n {own} {name} tells why"
         )
-    names = tuple(one["name"] for one in found["spec"].get("containers", []))
-    inits = tuple(one["name"] for one in found["spec"].get("initContainers", []))
+    names = [one["name"] for one in found["spec"].get("containers", [])]
+    inits = [one["name"] for one in found["spec"].get("initContainers", [])]
     if container and container not in names + inits:
         raise KubectlError(
             f"pod {own}/{name} has no container {container}; it has {', '.join(names + inits)}"
         )
-    return NamedTarget(node, own, name, (container,) if container else names)
+    return NamedTarget(node, f"{own}/{name}", container or (names[0] if len(names) == 1 else ""))
 
 
-def _is_node(kubectl: Kubectl, name: str, agent_namespace: str) -> bool:
+def ask_all(
+    agents: Mapping[str, AgentPod], ask: Callable[[AgentPod], Answer]
+) -> dict[str, Answer | KubectlError]:
+    """The answer or the error of each agent, by node, in the order of the names."""
+
+    def one(agent: AgentPod) -> Answer | KubectlError:
+        try:
+            agent.must_run()
+            return ask(agent)
+        except KubectlError as error:
+            return error
+
+    found: dict[str, Answer | KubectlError] = {}
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        asked = {pool.submit(one, agent): node for node, agent in agents.items()}
+        try:
+            for done in told(as_completed(asked), f"asked {{}} of {count_of(len(asked), 'node')}"):
+                found[asked[done]] = done.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return {node: found[node] for node in sorted(found)}
+
+
+def ask(kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], timeout_s: float | None = None) -> str:
+    """What `nri-pin WORDS` prints in the pod of the agent.
+
+    Raises:
+        KubectlError: it could not be run, or it failed.
+    """
+    answer = kubectl.execute(agent.words, ("nri-pin", *words), timeout_s=timeout_s)
+    if answer.code:
+        raise KubectlError(answer.complaint.removeprefix("nri-pin: ") or f"exit code {answer.code}")
+    return answer.output
+
+
+def ask_typed(
+    kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], form: type[Answer], timeout_s: float
+) -> Answer:
+    """What `nri-pin WORDS -o json` answers in the pod of the agent.
+
+    Raises:
+        KubectlError: it could not be run, it failed, or its answer has another form.
+    """
+    return decoded(ask(kubectl, agent, (*words, "-o", "json"), timeout_s), form)
+
+
+def decoded(text: str, form: type[Answer]) -> Answer:
+    """An answer of `nri-pin` as the values that are needed of it.
+
+    Raises:
+        KubectlError: it has another form.
+    """
     try:
-        kubectl.read("node", name)
-    except KubectlError as error:
-        # Few users may list nodes; a node with an agent is one.
-        return error.is_forbidden and bool(find_agents(kubectl, agent_namespace, name))
-    return True
+        return msgspec.json.decode(text, type=form)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise KubectlError(
+            f"cannot read its answer, which begins {text[:SHOWN]!r} ({error}); kubectl nri-pin version --all-nodes tells the versions"
+        ) from None

@@ -4,14 +4,12 @@ Most of a row comes from the agent itself. Where it cannot be asked, its NodeRes
 room, and HEALTH says why the rest is missing.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
-from nri_plugin.cli.kubectl.agents import AgentPod, find_agents
-from nri_plugin.cli.kubectl.fleet import ask_all, ask_typed
+from nri_plugin.cli.kubectl.agents import ANSWER_S, AgentPod, ask_all, ask_typed, find_agents
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
@@ -20,14 +18,9 @@ from nri_plugin.model.option_rows import OWN_ATTRIBUTES
 from nri_plugin.model.sets import CPUSet
 
 OBJECTS = f"{nrt.PLURAL}.{nrt.GROUP}"
-ANSWER_S = 60.0
-"""A node that does not answer for so long is shown without its answer; API servers give up after 30 s."""
-
 UNKNOWN = "?"
 NOTHING = "-"
 
-HEAD = ("NODE", "HEALTH", "VERSION", "POLICY", "AVAILABLE", "LARGEST", "FRAGMENTED", "DRIFTS", "INCOMPLETE")
-WIDE_HEAD = ("SCOPE", "MEMORY", "RUNTIME", "REFUSED", "UNPLACED", "BY NUMA NODE", "OBJECT", "AGENT")
 LEGEND = """\b
 AVAILABLE    CPUs that can become exclusive, of those that are allocatable
 LARGEST      most such CPUs of one NUMA node
@@ -38,16 +31,14 @@ OBJECT       NodeResourceTopology: as the agent says, differs, none, foreign
 """
 
 
-@dataclass(frozen=True, slots=True)
-class FittingPods:
+class FittingPods(Struct, frozen=True):
     """How many more pods of a shape fit; None where nothing limits them."""
 
     shape: str
     fits: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRow:
+class NodeRow(Struct, frozen=True):
     """A node. Values that are not known are None.
 
     Attributes:
@@ -109,10 +100,7 @@ class _FragmentationAnswer(Struct, frozen=True):
 
 
 class TopAnswer(Struct, frozen=True):
-    """What is needed of `nri-pin top --once -o json`; sets of CPUs are kernel lists.
-
-    Older agents do not tell the values with a default.
-    """
+    """What is needed of `nri-pin top --once -o json`; sets of CPUs are kernel lists."""
 
     agent: bool
     connected: bool
@@ -123,13 +111,13 @@ class TopAnswer(Struct, frozen=True):
     drifts: int | None
     pods: list[_PodAnswer]
     containers: list[_ContainerAnswer]
-    version: str | None = None
-    policies: dict[str, str] | None = None
-    allocatable: str | None = None
-    fragmentation: _FragmentationAnswer | None = None
+    version: str | None
+    policies: dict[str, str] | None
+    allocatable: str
+    fragmentation: _FragmentationAnswer | None
 
     def __post_init__(self) -> None:
-        for cpus in (self.available, self.allocatable or "", *self.available_by_numa_node.values()):
+        for cpus in (self.available, self.allocatable, *self.available_by_numa_node.values()):
             CPUSet.parse(cpus)
 
 
@@ -143,8 +131,7 @@ class RoomAnswer(Struct, frozen=True):
     shapes: list[_ShapeAnswer]
 
 
-@dataclass(frozen=True, slots=True)
-class AgentAnswer:
+class AgentAnswer(Struct, frozen=True):
     """What an agent told, and the room for the shapes that were asked about."""
 
     now: TopAnswer
@@ -180,28 +167,29 @@ def node_row(
 ) -> NodeRow:
     """The row of a node from its agent's pod, the agent's answer, and its object."""
     pod = f"{agent.namespace}/{agent.name}" if agent else ""
+    version = _tag(agent.image) if agent else None
     if agent is None or not isinstance(answer, AgentAnswer):
         health, detail = _without_answer(agent, answer)
-        return _from_object(node, health, detail, pod, agent, published)
+        row = NodeRow(node, health, detail, version=version, agent=pod)
+        return row if published is None else _with_object(row, published)
     now = answer.now
     health, detail = _health(agent, now)
     by_numa = {number: _count(cpus) for number, cpus in now.available_by_numa_node.items()}
+    incomplete = tuple(f"{one.namespace}/{one.pod}" for one in now.pods if one.incomplete)
     return NodeRow(
         node,
         health,
         detail,
-        version=now.version or _tag(agent.image),
+        version=now.version or version,
         policies=now.policies or _policies(published),
         available=_count(now.available),
-        allocatable=_published_cpus(published) if now.allocatable is None else _count(now.allocatable),
+        allocatable=_count(now.allocatable),
         available_by_numa_node=by_numa,
         fragmentation=now.fragmentation.uncore_caches if now.fragmentation else None,
         drifts=now.drifts,
         refused=now.refused,
         unplaced=sum(1 for one in now.containers if one.unplaced),
-        incomplete=tuple(f"{one.namespace}/{one.pod}" for one in now.pods if one.incomplete)
-        if now.agent
-        else None,
+        incomplete=incomplete if now.agent else None,
         runtime=f"{now.runtime.name} {now.runtime.version}" if now.runtime else None,
         published=_compared(published, by_numa),
         agent=pod,
@@ -209,47 +197,48 @@ def node_row(
     )
 
 
-def as_facts(row: NodeRow) -> dict[str, Any]:
-    """A row for programs."""
-    return asdict(row)
+COLUMNS: Mapping[str, Callable[[NodeRow], str]] = {
+    "NODE": lambda row: row.node,
+    "HEALTH": lambda row: row.health,
+    "VERSION": lambda row: row.version or UNKNOWN,
+    "POLICY": lambda row: _policy(row, "cpuManagerPolicy", "topologyManagerPolicy"),
+    "AVAILABLE": lambda row: f"{_known(row.available)}/{_known(row.allocatable)}",
+    "LARGEST": lambda row: _known(max((row.available_by_numa_node or {}).values(), default=None)),
+    "FRAGMENTED": lambda row: UNKNOWN if row.fragmentation is None else f"{row.fragmentation:.0%}",
+    "DRIFTS": lambda row: _known(row.drifts),
+    "INCOMPLETE": lambda row: UNKNOWN if row.incomplete is None else str(len(row.incomplete)),
+}
+WIDE_COLUMNS: Mapping[str, Callable[[NodeRow], str]] = {
+    "SCOPE": lambda row: _policy(row, "topologyManagerScope"),
+    "MEMORY": lambda row: _policy(row, "memoryManagerPolicy"),
+    "RUNTIME": lambda row: row.runtime or UNKNOWN,
+    "REFUSED": lambda row: _known(row.refused),
+    "UNPLACED": lambda row: _known(row.unplaced),
+    "BY NUMA NODE": lambda row: (
+        " ".join(f"{node}:{n}" for node, n in (row.available_by_numa_node or {}).items()) or UNKNOWN
+    ),
+    "OBJECT": lambda row: row.published,
+    "AGENT": lambda row: row.agent or NOTHING,
+}
 
 
 def cells(rows: Sequence[NodeRow], *, wide: bool) -> list[tuple[str, ...]]:
     """The table; a column for each shape follows the usual ones."""
-    shapes = tuple(dict.fromkeys(f"FITS {one.shape}" for row in rows for one in row.room))
-    head = HEAD + shapes + (WIDE_HEAD if wide else ())
-    return [head, *(_cells(row, shapes, wide=wide) for row in rows)]
+    shapes = dict.fromkeys(one.shape for row in rows for one in row.room)
+    more = WIDE_COLUMNS if wide else {}
+    table = [(*COLUMNS, *(f"FITS {shape}" for shape in shapes), *more)]
+    for row in rows:
+        fits = {one.shape: "no limit" if one.fits is None else str(one.fits) for one in row.room}
+        room = (fits.get(shape, UNKNOWN) for shape in shapes)
+        table.append(
+            (*(cell(row) for cell in COLUMNS.values()), *room, *(cell(row) for cell in more.values()))
+        )
+    return table
 
 
-def _cells(row: NodeRow, shapes: Sequence[str], *, wide: bool) -> tuple[str, ...]:
-    numa, policies = row.available_by_numa_node, row.policies or {}
-    room = {f"FITS {one.shape}": "no limit" if one.fits is None else str(one.fits) for one in row.room}
-    usual = (
-        row.node,
-        row.health,
-        row.version or UNKNOWN,
-        ",".join(policies[name] for name in ("cpuManagerPolicy", "topologyManagerPolicy") if name in policies)
-        or UNKNOWN,
-        f"{_known(row.available)}/{_known(row.allocatable)}",
-        _known(max(numa.values()) if numa else None),
-        UNKNOWN if row.fragmentation is None else f"{row.fragmentation:.0%}",
-        _known(row.drifts),
-        UNKNOWN if row.incomplete is None else str(len(row.incomplete)),
-        *(room.get(shape, UNKNOWN) for shape in shapes),
-    )
-    if not wide:
-        return usual
-    return (
-        *usual,
-        policies.get("topologyManagerScope", UNKNOWN),
-        policies.get("memoryManagerPolicy", UNKNOWN),
-        row.runtime or UNKNOWN,
-        _known(row.refused),
-        _known(row.unplaced),
-        " ".join(f"{number}:{count}" for number, count in numa.items()) if numa else UNKNOWN,
-        row.published,
-        row.agent or NOTHING,
-    )
+def _policy(row: NodeRow, *names: str) -> str:
+    policies = row.policies or {}
+    return ",".join(policies[name] for name in names if name in policies) or UNKNOWN
 
 
 def _count(cpus: str) -> int:
@@ -317,29 +306,15 @@ def _health(agent: AgentPod, now: TopAnswer) -> tuple[str, str]:
     return "OK", ""
 
 
-def _from_object(
-    node: str,
-    health: str,
-    detail: str,
-    pod: str,
-    agent: AgentPod | None,
-    published: NodeResourceTopology | None,
-) -> NodeRow:
-    version = _tag(agent.image) if agent else None
-    if published is None:
-        return NodeRow(node, health, detail, version=version, agent=pod)
+def _with_object(row: NodeRow, published: NodeResourceTopology) -> NodeRow:
     by_numa = _available(published)
-    return NodeRow(
-        node,
-        health,
-        detail,
-        version=version,
+    return structs.replace(
+        row,
         policies=_policies(published),
         available=sum(by_numa.values()),
-        allocatable=_published_cpus(published),
+        allocatable=sum(cpu.allocatable_milli // 1000 for _, cpu in _cpus(published)),
         available_by_numa_node=by_numa,
         published="yes" if _is_ours(published) else "foreign",
-        agent=pod,
     )
 
 
@@ -369,10 +344,6 @@ def _cpus(published: NodeResourceTopology) -> Iterator[tuple[str, nrt.ZoneResour
 
 def _available(published: NodeResourceTopology) -> dict[str, int]:
     return {number: cpu.available_milli // 1000 for number, cpu in _cpus(published)}
-
-
-def _published_cpus(published: NodeResourceTopology | None) -> int | None:
-    return sum(cpu.allocatable_milli // 1000 for _, cpu in _cpus(published)) if published else None
 
 
 def _compared(published: NodeResourceTopology | None, by_numa: Mapping[str, int]) -> str:

@@ -1,16 +1,14 @@
 """`kubectl nri-pin`: its command line.
 
-`nodes` makes a table of the cluster. The other commands run the command of `nri-pin` of that name in the pod of the
-agent of a node: of the node that is named, or of the node of the pod that is named. Options that this command line does
-not know go to that command as they are.
+`nodes` makes a table of the cluster. Every other command is the command of `nri-pin` of that name: it runs in the pod of the
+agent of a node, which the user names by itself or by one of its pods. All further words and options go to it as they are,
+so a command that is new in the table of `nri-pin` needs nothing here.
 
 kubectl runs a plugin with all words after its name; its global options, such as `--context`, are among these words.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from time import sleep
 from typing import Any, TypeVar
 
@@ -18,12 +16,21 @@ import click
 from click.shell_completion import CompletionItem, ShellComplete
 
 from nri_plugin import __version__
-from nri_plugin.cli.kubectl.agents import NAMESPACE, AgentPod, NamedTarget, agent_of, find_agents, target_of
-from nri_plugin.cli.kubectl.fleet import ask, ask_all, decoded
-from nri_plugin.cli.kubectl.nodes import ANSWER_S, LEGEND, NodeRow, as_facts, cells, node_rows
+from nri_plugin.cli import main
+from nri_plugin.cli.kubectl.agents import (
+    NAMESPACE,
+    AgentPod,
+    agent_of,
+    ask_all,
+    decoded,
+    find_agents,
+    target_of,
+)
+from nri_plugin.cli.kubectl.nodes import LEGEND, NodeRow, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
 from nri_plugin.cli.main import CommandEntry, LazyGroup, run_command_line
-from nri_plugin.cli.output import NARROW, as_yaml, columns, echo, fold_words, table
+from nri_plugin.cli.output import CALLED_AS, CALLED_ON, columns, echo, render, table
+from nri_plugin.cli.state import state
 
 PROGRAM = "kubectl nri-pin"
 SETTINGS: Mapping[str, Any] = {"help_option_names": ["-h", "--help"]}
@@ -48,43 +55,38 @@ CONNECTION_HELP = {
     "as": "The user to impersonate.",
 }
 """Options of kubectl that choose cluster and user; they are passed on as they are."""
+COMMON_HELP = {
+    "namespace": "The namespace of the pod; default: that of the context.",
+    "agent-namespace": f"The namespace of the agents; default: {NAMESPACE}. Pods of no other one are asked.",
+    **CONNECTION_HELP,
+}
 
 
 def common_options(function: F) -> F:
     """Options that may stand before and after the name of a command; the help of the program lists them."""
-    for name in reversed(CONNECTION_HELP):
-        metavar = "FILE" if name == "kubeconfig" else "NAME"
-        function = _common(name, metavar=metavar, help=CONNECTION_HELP[name])(function)
-    agents = f"The namespace of the agents; default: {NAMESPACE}. Pods of no other one are asked."
-    function = _common("agent-namespace", metavar="NAME", help=agents)(function)
-    namespace = "The namespace of the pod; default: that of the context."
-    return _common("namespace", "-n", metavar="NAME", help=namespace)(function)
-
-
-def _common(name: str, *short: str, **settings: Any) -> Callable[[F], F]:
-    def add(function: F) -> F:
-        is_program = function.__name__ == "group"
-        return click.option(
-            *short,
+    for name, text in reversed(COMMON_HELP.items()):
+        function = click.option(
+            *(("-n",) if name == "namespace" else ()),
             f"--{name}",
             name.replace("-", "_"),
+            metavar="FILE" if name == "kubeconfig" else "NAME",
+            help=text,
             expose_value=False,
             callback=_kept,
-            hidden=not is_program,
-            **settings,
+            hidden=function.__name__ != "group",
         )(function)
-
-    return add
+    return function
 
 
 def output_option(*formats: str) -> Callable[[F], F]:
-    """`-o`, `--output`, as kubectl has it."""
+    """`-o`, `--output`, as kubectl has it; without formats the command on the node judges it."""
     return click.option(
         "-o",
         "--output",
         "output_format",
-        type=click.Choice(formats),
-        default=formats[0],
+        type=click.Choice(formats) if formats else str,
+        metavar=None if formats else "FORMAT",
+        default=formats[0] if formats else "",
         show_default=True,
         help="Output format.",
     )
@@ -100,120 +102,28 @@ def kubectl_of(ctx: click.Context) -> Kubectl:
     return Kubectl(tuple(f"--{name}={value}" for name, value in given if value))
 
 
+def _examples(*lines: str) -> str:
+    return "\b\nExamples:\n" + "\n".join(f"  {PROGRAM} {line}" for line in lines)
+
+
 # A command of nri-pin on a node
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCommand:
-    """A command of `nri-pin` that runs in the pod of an agent.
-
-    Attributes:
-        words: the command.
-        summary: its line in the list of commands.
-        formats: what `-o` accepts here.
-        about: the words that name a pod or container to the command; None where it is about the node.
-        examples: of the help.
-    """
-
-    words: tuple[str, ...]
-    summary: str
-    formats: tuple[str, ...]
-    about: Callable[[NamedTarget], list[str]] | None
-    examples: tuple[str, ...]
-
-
-def _rows_of_pod(target: NamedTarget) -> list[str]:
-    container = ["--container", target.containers[0]] if len(target.containers) == 1 else []
-    return ["--namespace", target.namespace, "--pod", target.pod, *container]
-
-
-def _pod_or_container(target: NamedTarget) -> list[str]:
-    return [target.container if len(target.containers) == 1 else f"{target.namespace}/{target.pod}"]
-
-
-def _one_container(target: NamedTarget) -> list[str]:
-    return [target.container]
-
-
-NODE_COMMANDS: Mapping[str, NodeCommand] = {
-    "show": NodeCommand(
-        ("state", "show"),
-        "List the containers of a node or pod with their CPUs and memory nodes.",
-        ("text", "wide", "json", "yaml", "name"),
-        _rows_of_pod,
-        ("kubectl nri-pin show node/node7", "kubectl nri-pin show db-0 -n shop", "kubectl nri-pin show -A"),
-    ),
-    "explain": NodeCommand(
-        ("explain",),
-        "Explain why a container has its CPUs, or was refused.",
-        ("text", "json", "yaml"),
-        _pod_or_container,
-        (
-            "kubectl nri-pin explain db-0 -n shop",
-            "kubectl nri-pin explain node/node7 --cpu 8 --memory 16Gi",
-        ),
-    ),
-    "who": NodeCommand(
-        ("who",),
-        "Show who shares cores, caches and memory with a container.",
-        ("text", "json", "yaml"),
-        _one_container,
-        ("kubectl nri-pin who db-0 -n shop -c db", "kubectl nri-pin who node/node7 cache 3"),
-    ),
-    "noise": NodeCommand(
-        ("noise",),
-        "Measure what disturbs the exclusive CPUs of a node or container.",
-        ("text", "wide", "json", "yaml"),
-        _one_container,
-        ("kubectl nri-pin noise node/node7", "kubectl nri-pin noise db-0 -n shop -c db --for 30s"),
-    ),
-    "room": NodeCommand(
-        ("room",),
-        "Count how many more pods of a shape fit on a node.",
-        ("text", "json", "yaml"),
-        None,
-        (
-            "kubectl nri-pin room node/node7 --shape cpu=16,memory=32Gi",
-            "kubectl nri-pin room --all-nodes --shape cpu=16,memory=32Gi",
-        ),
-    ),
-    "topology": NodeCommand(
-        ("topology",),
-        "Draw a node with its containers.",
-        ("text", "json", "yaml", "svg"),
-        None,
-        ("kubectl nri-pin topology node/node7", "kubectl nri-pin topology db-0 -n shop -o svg > node.svg"),
-    ),
-    "doctor": NodeCommand(
-        ("doctor",),
-        "Check a node, as far as the pod of its agent sees it.",
-        ("text", "json", "yaml"),
-        None,
-        ("kubectl nri-pin doctor node/node7", "kubectl nri-pin doctor --all-nodes"),
-    ),
-    "top": NodeCommand(
-        ("top",),
-        "Watch the containers of a node.",
-        ("text", "json"),
-        None,
-        ("kubectl nri-pin top node/node7", "kubectl nri-pin top --all-nodes --once"),
-    ),
-}
 PASSED_ON = """\
 TARGET is node/NODE, pod/POD, NAMESPACE/POD, or a name: of a pod of the namespace, else of a node. Further words and
-options go to `nri-pin {}` on the node; its help lists them: nri-pin {} --help.
-kubectl nri-pin --help lists the options that choose cluster and namespace.
+options go to `nri-pin {0}` on the node; its help lists them: nri-pin {0} --help. Options that kubectl has too, such as
+-n, need their long form for that. kubectl nri-pin --help lists the options that choose cluster and namespace.
 """
 
 
-def node_command(name: str, own: NodeCommand) -> click.Command:
+def node_command(name: str, entry: CommandEntry) -> click.Command:
     """The command line of a command that runs on a node."""
-    words = " ".join(own.words)
+    command = f"state {name}" if name in state.COMMANDS else name
 
     @click.command(
         name=name,
-        help=f"{own.summary}\n\n{PASSED_ON.format(words, words)}",
-        epilog=_examples(own.examples),
+        help=f"{entry.summary}\n\n{PASSED_ON.format(command)}",
+        epilog=_examples(f"{name} node/node7", f"{name} db-0 -n shop", f"{name} --all-nodes"),
         context_settings={**SETTINGS, "ignore_unknown_options": True},
     )
     @click.argument(
@@ -228,94 +138,88 @@ def node_command(name: str, own: NodeCommand) -> click.Command:
         is_flag=True,
         help="Ask the agents of all nodes, several at a time.",
     )
-    @output_option(*own.formats)
+    @output_option()
     @common_options
     @click.pass_context
     def run(
         ctx: click.Context, words: tuple[str, ...], container: str, *, all_nodes: bool, output_format: str
     ) -> int:
         kubectl, namespace = kubectl_of(ctx), _option(ctx, "namespace")
+        agents = _option(ctx, "agent_namespace")
+        program = [*command.split()]
         if all_nodes:
-            limits = ("--namespace", namespace) if name == "show" and namespace else ()
-            # Agents that went on telling changes would never end the answer.
-            once = ("--once",) if name == "top" and "--once" not in words else ()
-            asked = _command(own, (*limits, *once, *words), output_format)
-            return _on_all(kubectl, _option(ctx, "agent_namespace"), asked, output_format)
+            if namespace and entry.names_pod is not None:
+                program += [*entry.names_pod, f"{namespace}/*"]
+            if name == "top" and "--once" not in words:
+                program.append("--once")  # an agent that goes on would never end the answer
+            return _on_all(ctx, find_agents(kubectl, agents), [*program, *words], output_format)
         if not words or words[0].startswith("-"):
             raise click.UsageError("name a pod, node/NODE, or --all-nodes", ctx)
-        agents = _option(ctx, "agent_namespace")
         target = target_of(kubectl, words[0], namespace, container, agents)
-        about = own.about(target) if own.about and target.pod else []
+        if target.pod and entry.names_pod is not None:
+            program += [*entry.names_pod, target.path]
         agent = agent_of(kubectl, target.node, agents)
         if agent.unready:
             echo(f"{PROGRAM}: the agent of node {agent.node} is not ready: {agent.unready}", err=True)
-        return _on_one(kubectl, agent, _command(own, (*about, *words[1:]), output_format), output_format)
+        given = ["-o", output_format] if output_format else []
+        has_screen = not given and ("--live" in words or (name == "top" and "--once" not in words))
+        answer = kubectl.execute(
+            agent.words,
+            _as_here(ctx, agent, [*program, *words[1:], *given]),
+            captures=False,
+            has_terminal=has_screen and sys.stdin.isatty() and sys.stdout.isatty(),
+        )
+        if answer.complaint:
+            echo(answer.complaint, err=True)
+        return answer.code
 
     return run
 
 
-def _examples(lines: Sequence[str]) -> str:
-    return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
-
-
-def _command(own: NodeCommand, words: Sequence[str], output_format: str) -> tuple[str, ...]:
-    """The words of `nri-pin` on the node."""
-    wide = ("--wide",) if own.words == ("state", "show") else ("-o", "wide")
-    by_format: Mapping[str, tuple[str, ...]] = {
-        "text": (),
-        "wide": wide,
-        "json": ("-o", "json"),
-        "yaml": ("-o", "json"),
-        "name": ("-o", "json"),
-    }
-    return (*own.words, *words, *by_format.get(output_format, ("-o", output_format)))
-
-
-def _on_one(kubectl: Kubectl, agent: AgentPod, words: Sequence[str], output_format: str) -> int:
-    """Run a command on one node; its exit code is ours."""
-    program = (*_wide_as_here(), "nri-pin", *words)
-    if output_format in {"yaml", "name"}:
-        answer = kubectl.execute(agent.words, program)
-        if answer.output.strip():
-            echo(_converted(decoded(answer.output, dict[str, Any]), output_format))
-    else:
-        watches = words[0] == "top" and "--once" not in words and output_format == "text"
-        has_terminal = watches and sys.stdin.isatty() and sys.stdout.isatty()
-        answer = kubectl.execute(agent.words, program, captures=False, has_terminal=has_terminal)
-    if answer.complaint:
-        echo(answer.complaint, err=True)
-    return answer.code
-
-
-def _wide_as_here() -> tuple[str, ...]:
-    """A pod does not know the width of this terminal."""
+def _as_here(ctx: click.Context, agent: AgentPod, words: Sequence[str]) -> list[str]:
+    """The program in the pod, which knows neither the width of this terminal nor how the user came to it."""
     width = columns()
-    return () if width is None else ("env", f"COLUMNS={width}")
+    options = [*kubectl_of(ctx).options]
+    if given := _option(ctx, "agent_namespace"):
+        options.append(f"--agent-namespace={given}")
+    return [
+        "env",
+        *([] if width is None else [f"COLUMNS={width}"]),
+        f"{CALLED_AS}={' '.join((PROGRAM, *options))}",
+        f"{CALLED_ON}=node/{agent.node}",
+        "nri-pin",
+        *words,
+    ]
 
 
-def _on_all(kubectl: Kubectl, namespace: str, words: Sequence[str], output_format: str) -> int:
+def _on_all(
+    ctx: click.Context, agents: Mapping[str, AgentPod], words: Sequence[str], output_format: str
+) -> int:
     """Run a command on all nodes that have an agent; 1 where it failed on one of them."""
-    agents = find_agents(kubectl, namespace)
     if not agents:
         raise KubectlError(
             "no node has a pod of the agent; helm list -A, or kubectl get nodes -l nri-pin/enabled"
         )
-    program = (*_wide_as_here(), "nri-pin", *words)
-    answers = ask_all(agents, lambda agent: kubectl.execute(agent.words, program))
-    if output_format in {"text", "wide", "svg"}:
-        echo("\n\n".join(_section(node, answer) for node, answer in answers.items()))
-        return max(1 if isinstance(one, KubectlError) else one.code for one in answers.values())
-    items = [_item(node, answer) for node, answer in answers.items()]
-    echo(_converted({"items": items}, output_format))
-    return max(int(item["exit_code"]) for item in items)
+    for_programs = output_format in {"json", "yaml"}
+    given = ["-o", "json" if for_programs else output_format] if output_format else []
+    kubectl = kubectl_of(ctx)
+    answers = ask_all(
+        agents, lambda agent: kubectl.execute(agent.words, _as_here(ctx, agent, [*words, *given]))
+    )
+    if for_programs:
+        items = [_item(node, answer) for node, answer in answers.items()]
+        echo(render({"items": items}, output_format))
+        return max(int(item["exit_code"]) for item in items)
+    if output_format == "name":
+        echo("\n".join(said for answer in answers.values() if (said := _said(answer))))
+    else:
+        echo("\n\n".join(f"node/{node}\n{_said(answer)}" for node, answer in answers.items()))
+    return max(1 if isinstance(one, KubectlError) else one.code for one in answers.values())
 
 
-def _section(node: str, answer: ExecAnswer | KubectlError) -> str:
-    said = f"error: {answer.message}" if isinstance(answer, KubectlError) else _said(answer)
-    return f"node/{node}\n{said}"
-
-
-def _said(answer: ExecAnswer) -> str:
+def _said(answer: ExecAnswer | KubectlError) -> str:
+    if isinstance(answer, KubectlError):
+        return f"error: {answer.message}"
     return "\n".join(part for part in (answer.output.rstrip(), answer.complaint) if part)
 
 
@@ -330,17 +234,6 @@ def _item(node: str, answer: ExecAnswer | KubectlError) -> dict[str, Any]:
         return {"node": node, "exit_code": answer.code or 1, "error": error.message}
 
 
-def _converted(facts: Any, output_format: str) -> str:
-    """Facts as JSON, as YAML, or the names of the pods in them."""
-    if output_format == "name":
-        reports = [one.get("answer", {}) for one in facts["items"]] if "items" in facts else [facts]
-        names = (f"pod/{pod['pod']}" for report in reports for pod in report.get("pods", []) if pod["pod"])
-        return "\n".join(names)
-    if output_format == "yaml":
-        return as_yaml(facts)
-    return json.dumps(facts, indent=2)
-
-
 # The table of nodes
 
 
@@ -350,12 +243,10 @@ def _converted(facts: Any, output_format: str) -> str:
     epilog=LEGEND
     + "\n\n"
     + _examples(
-        (
-            "kubectl nri-pin nodes",
-            "kubectl nri-pin nodes --shape cpu=16,memory=32Gi    which node has room for such a pod",
-            "kubectl nri-pin nodes node7 -o wide",
-            "kubectl nri-pin nodes -o json | jq '.items[] | select(.health != \"OK\")'",
-        )
+        "nodes",
+        "nodes --shape cpu=16,memory=32Gi    which node has room for such a pod",
+        "nodes node7 -o wide",
+        "nodes -o json | jq '.items[] | select(.health != \"OK\")'",
     ),
 )
 @click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=lambda ctx, _, word: _nodes(ctx, word))
@@ -391,73 +282,35 @@ def nodes(
     """
     kubectl, wanted = kubectl_of(ctx), [name.removeprefix("node/") for name in names]
     rows = node_rows(kubectl, _option(ctx, "agent_namespace"), wanted, shapes)
-    _show(rows, output_format)
+    if rows or output_format in {"json", "yaml"}:
+        _show(rows, output_format)
+    elif output_format != "name":
+        echo("no node has an agent or a NodeResourceTopology object")
     while watch:
         sleep(AGAIN_S)
         before, rows = rows, node_rows(kubectl, _option(ctx, "agent_namespace"), wanted, shapes)
-        _show([row for row in rows if row not in before], output_format, is_first=False)
+        if changed := [row for row in rows if row not in before]:
+            _show(changed, output_format, has_head=False)
     return int(any(row.version is None or row.drifts is None for row in rows if row.agent))
 
 
-def _show(rows: Sequence[NodeRow], output_format: str, *, is_first: bool = True) -> None:
+def _show(rows: Sequence[NodeRow], output_format: str, *, has_head: bool = True) -> None:
     if output_format == "name":
         lines = [f"node/{row.node}" for row in rows]
     elif output_format in {"json", "yaml"}:
-        lines = (
-            [_converted({"items": [as_facts(row) for row in rows]}, output_format)]
-            if rows or is_first
-            else []
-        )
-    elif rows:
+        lines = [render({"items": rows}, output_format)]
+    else:
         # Never folded, as kubectl's own tables: other programs cut their columns.
-        lines = table(cells(rows, wide=output_format == "wide"), None)[0 if is_first else 1 :]
-        notes = (f"{row.node}: {row.detail}" for row in rows if row.detail)
-        lines += [part for note in notes for part in fold_words(note, columns() or NARROW, "  ")]
-    else:
-        lines = ["no node has an agent or a NodeResourceTopology object"] if is_first else []
-    if lines:
-        echo("\n".join(lines))
-        sys.stdout.flush()
-
-
-@click.command(
-    name="version",
-    context_settings=SETTINGS,
-    epilog=_examples(("kubectl nri-pin version", "kubectl nri-pin version -o json")),
-)
-@output_option("text", "json", "yaml")
-@common_options
-@click.pass_context
-def version(ctx: click.Context, output_format: str) -> int:
-    """Print the version of this program, and of the agent of each node.
-
-    Exit code: 0; 1 when an agent cannot be asked.
-    """
-    kubectl = kubectl_of(ctx)
-    agents = find_agents(kubectl, _option(ctx, "agent_namespace"))
-    answers = ask_all(agents, lambda agent: ask(kubectl, agent, ("--version",), ANSWER_S))
-    found = {
-        node: {"error": one.message}
-        if isinstance(one, KubectlError)
-        else {"version": one.rpartition(" ")[2].strip()}
-        for node, one in answers.items()
-    }
-    if output_format != "text":
-        echo(_converted({"client": __version__, "agents": found}, output_format))
-    else:
-        lines = [("client", __version__)]
-        lines += [
-            (f"node/{node}", f"error: {one['error']}" if "error" in one else one["version"])
-            for node, one in found.items()
-        ]
-        echo("\n".join(table(lines, columns() or NARROW, {1})))
-    return int(any("error" in one for one in found.values()))
+        lines = table(cells(rows, wide=output_format == "wide"), None)[0 if has_head else 1 :]
+        lines += [f"{row.node}: {row.detail}" for row in rows if row.detail]
+    echo("\n".join(lines))
+    sys.stdout.flush()
 
 
 @click.command(
     name="help",
     context_settings=SETTINGS,
-    epilog=_examples(("kubectl nri-pin help", "kubectl nri-pin help nodes")),
+    epilog=_examples("help", "help nodes"),
 )
 @click.argument("words", nargs=-1, metavar="[COMMAND]")
 def help_command(words: tuple[str, ...]) -> int:
@@ -510,34 +363,52 @@ def complete(words: Sequence[str]) -> str:
 # The table of commands
 
 
-COMMANDS: Mapping[str, CommandEntry] = {
+OWN: Mapping[str, CommandEntry] = {
     "nodes": CommandEntry(f"{__name__}:nodes", "List nodes with policy, version, health and room."),
-    **{name: CommandEntry(f"{__name__}:{name}", own.summary) for name, own in NODE_COMMANDS.items()},
-    "version": CommandEntry(f"{__name__}:version", "Print the versions of this program and of the agents."),
     "help": CommandEntry(f"{__name__}:help_command", "Show the help of a command."),
 }
+ON_NODE: Mapping[str, CommandEntry] = {
+    name: entry
+    for name, entry in {**state.COMMANDS, **main.COMMANDS}.items()
+    if entry.is_about_node and name not in OWN
+}
 
-show, explain, who, noise, room, topology, doctor, top = (
-    node_command(name, own) for name, own in NODE_COMMANDS.items()
-)
+
+class PluginGroup(LazyGroup):
+    """The commands of this program, and those of `nri-pin` that are about a node with an agent."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name."""
+        entry = ON_NODE.get(cmd_name)
+        return node_command(cmd_name, entry) if entry else super().get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command of the first word; `state show` is `show`."""
+        is_of_state = len(args) > 1 and args[0] == "state" and args[1] in ON_NODE
+        return super().resolve_command(ctx, args[1:] if is_of_state else args)
 
 
 @click.command(
     name="kubectl-nri_pin",
-    cls=LazyGroup,
-    entries=COMMANDS,
+    cls=PluginGroup,
+    entries={"nodes": OWN["nodes"], **ON_NODE, **OWN},
     context_settings=SETTINGS,
     no_args_is_help=True,
     epilog=_examples(
-        (
-            "kubectl nri-pin nodes",
-            "kubectl nri-pin nodes --shape cpu=16,memory=32Gi",
-            "kubectl nri-pin show db-0 -n shop",
-            "kubectl nri-pin explain db-0 -n shop",
-            "kubectl nri-pin doctor --all-nodes",
-        )
+        "nodes",
+        "nodes --shape cpu=16,memory=32Gi",
+        "show db-0 -n shop",
+        "explain db-0 -n shop",
+        "history node/node7 --since 1h",
+        "doctor --all-nodes",
     ),
 )
+@click.version_option(__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 @common_options
 def group() -> None:
-    """Show and explain, from where kubectl works, what nri-pin does on the nodes of a cluster."""
+    """Show and explain, from where kubectl works, what nri-pin does on the nodes of a cluster.
+
+    Every command but `nodes` and `help` is that of `nri-pin`, run in the pod of the agent of one node.
+    """

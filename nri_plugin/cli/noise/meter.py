@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from nri_plugin.cli.doctor.view import is_in_pod
+from nri_plugin.cli.output import to_run
 from nri_plugin.cli.state.rows import StateRow
 from nri_plugin.cli.state.source import FailedError, Seen
 from nri_plugin.config.checks import HOST_MOUNT
@@ -109,7 +110,7 @@ def measured(rows: Sequence[StateRow], word: str, found: Seen) -> list[StateRow]
         return [row for row in rows if is_measured(row)]
     named = [row for row in rows if is_called(row, word)]
     if not named:
-        raise FailedError(f"{word}: no container has this name; nri-pin state show lists them")
+        raise FailedError(f"{word}: no container has this name; {to_run('state show')} lists them")
     if len(named) > 1:
         names = ", ".join(sorted(row.name for row in named))
         raise FailedError(f"{word}: several containers have this name: {names}; give namespace/pod/container")
@@ -128,7 +129,9 @@ def is_measured(row: StateRow) -> bool:
 
 
 def is_called(row: StateRow, word: str) -> bool:
-    """Whether the word is its path, the end of it behind a slash, or its id or a beginning of that."""
-    return f"/{row.name}".endswith(f"/{word}") or (
-        len(word) >= ID_CHARACTERS and row.record.id.startswith(word)
+    """Whether the word is its path, the end or the beginning of it at a slash, or its id or a beginning of that."""
+    return (
+        f"/{row.name}".endswith(f"/{word}")
+        or row.name.startswith(f"{word}/")
+        or (len(word) >= ID_CHARACTERS and row.record.id.startswith(word))
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.cli.noise.causes import UNSEEN, cause_of
-from nri_plugin.cli.output import fold_words, folded_rows, table
+from nri_plugin.cli.output import fold_words, folded_rows, table, to_run
 from nri_plugin.cli.state.rows import StateRow
 from nri_plugin.host.cpu_noise import TIMES, CPUNoise, NoiseKind, NoiseRow, Unseen, loudest, resolution_us
 from nri_plugin.host.kernel_work import ReachingInterrupt
@@ -87,7 +87,9 @@ def overview(found: Sequence[MeasuredContainer], width: int | None) -> list[str]
         *_unseen(tuple(unseen), width),
         "",
         *_folded(
-            "nri-pin noise CONTAINER names the sources, what causes each, and what would end it", width, ""
+            f"{to_run('noise')} CONTAINER names the sources, what causes each, and what would end it",
+            width,
+            "",
         ),
     ]
 

@@ -416,9 +416,10 @@ def _found(path: str, problems: list[str]) -> list[Happened]:
 
 
 def _is_wanted(one: Happened, pattern: str, kinds: Sequence[str], after: datetime | None) -> bool:
-    name = one.name if "/" in pattern else one.name.rpartition("/")[2]
+    pod, _, container = one.name.rpartition("/")
+    names = (one.name, pod) if "/" in pattern else (container,)
     return (
-        (not pattern or (bool(one.name) and fnmatch.fnmatchcase(name, pattern)))
+        (not pattern or (bool(one.name) and any(fnmatch.fnmatchcase(name, pattern) for name in names)))
         and (not kinds or one.what in kinds)
         and (after is None or one.at >= after)
     )

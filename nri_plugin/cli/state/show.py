@@ -15,7 +15,7 @@ import msgspec
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table
+from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table, to_run
 from nri_plugin.cli.state.rows import (
     StateRow,
     Wanted,
@@ -29,7 +29,6 @@ from nri_plugin.cli.state.rows import (
     waiting,
 )
 from nri_plugin.cli.state.source import (
-    LOOK_CLOSER,
     NO_RUNTIME,
     AgentNow,
     FailedError,
@@ -39,6 +38,7 @@ from nri_plugin.cli.state.source import (
     file_option,
     is_observed,
     load_checkpoint,
+    look_closer,
     machine_option,
     path_of,
     root_option,
@@ -461,7 +461,7 @@ def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
 EXAMPLES = """\b
 Examples:
   nri-pin state show
-  nri-pin state show -n shop --pod 'db-*'
+  nri-pin state show 'shop/db-*'
   nri-pin state show -o wide
   nri-pin state show -o json | jq '.containers[] | {container, cpus, aligned}'
   nri-pin state show --state ./state.json --machine ./topology-of-that-node.json
@@ -469,6 +469,7 @@ Examples:
 
 
 @click.command(name="show", epilog=EXAMPLES)
+@click.argument("name", default="", metavar="[[NAMESPACE/]POD[/CONTAINER]]")
 @click.option("-n", "--namespace", default="", metavar="NAME", help="Only pods of this namespace.")
 @click.option(
     "-A",
@@ -492,6 +493,7 @@ Examples:
 @file_option
 @format_option("text", "wide", "json", "name")
 def command(
+    name: str,
     namespace: str,
     pod: str,
     container: str,
@@ -511,10 +513,16 @@ def command(
     Exit code: 0; 1 when the checkpoint is damaged or no container has such a name; 2 when there is no checkpoint
     or the options are wrong.
     """
+    if name:
+        parts = name.split("/")
+        if len(parts) > 3 or pod or container:
+            raise WrongUsageError(f"expected POD, NAMESPACE/POD or NAMESPACE/POD/CONTAINER, found {name}")
+        # A name alone is that of a pod; the options name it, too.
+        namespace, pod, container = (namespace, name, "") if len(parts) == 1 else (*parts, "")[:3]
     source = path_of(state_dir, path)
     now = agent_now(state_dir) if path is None else None
     if now is not None and now.has_no_runtime and not os.path.exists(source):
-        raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {LOOK_CLOSER}")
+        raise WrongUsageError(f"{source}: there is no checkpoint yet, for {NO_RUNTIME}; {look_closer()}")
     checkpoint = load_checkpoint(source)
     with usage_errors():
         found = seen(checkpoint, machine, root, source)
@@ -535,11 +543,11 @@ def command(
     else:
         echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW, now))
     if now is not None and now.has_no_runtime:
-        echo(f"agent        {NO_RUNTIME}; {LOOK_CLOSER}")
+        echo(f"agent        {NO_RUNTIME}; {look_closer()}")
 
 
 def _no_match(source: str, count: int) -> str:
     return (
         f"{source}: none of its {count} containers has such a name; "
-        "`nri-pin state show` lists them, and names may hold * and ?"
+        f"{to_run('state show')} lists them, and names may hold * and ?"
     )

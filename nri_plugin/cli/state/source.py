@@ -18,6 +18,7 @@ from nri_plugin.checkpoint.file import (
 )
 from nri_plugin.checkpoint.format import Checkpoint, DamagedJournalError, OtherVersionError
 from nri_plugin.checkpoint.rows import NodeFacts
+from nri_plugin.cli.output import to_run
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError, NriPinError
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
@@ -44,7 +45,6 @@ state_dir_option = click.option(
 )
 file_option = click.option(
     "--state",
-    "--file",
     "path",
     metavar="FILE",
     default=None,
@@ -304,8 +304,13 @@ SOCKET = "agent.sock"
 ANSWER_S = 2.0
 """An agent that is there tells everything within milliseconds of being asked."""
 
+
+def look_closer() -> str:
+    """Where a reader learns why."""
+    return f"{to_run('doctor')} tells why"
+
+
 NO_RUNTIME = "no runtime is connected to the agent: containers that are created now are not placed"
-LOOK_CLOSER = "nri-pin doctor tells why"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,29 @@ Examples:
   nri-pin state import /var/lib/kubelet  take over from the kubelet's static managers
 """
 
+STATE = "nri_plugin.cli.state."
 COMMANDS = {
-    name: CommandEntry(f"nri_plugin.cli.state.{target}", summary)
-    for name, target, summary in (
-        ("show", "show:command", "List containers with their CPUs and memory nodes."),
-        ("verify", "verify:command", "Check the allocations, and the cgroups against them."),
-        ("history", "history:command", "List the latest decisions, and the checkpoints that are kept."),
-        ("import", "import_export:import_command", "Import allocations of the kubelet's static managers."),
-        ("export", "import_export:export_command", "Export allocations as the kubelet's state files."),
-    )
+    "show": CommandEntry(
+        f"{STATE}show:command",
+        "List containers with their CPUs and memory nodes.",
+        is_about_node=True,
+        names_pod=(),
+    ),
+    "verify": CommandEntry(
+        f"{STATE}verify:command", "Check the allocations, and the cgroups against them.", is_about_node=True
+    ),
+    "history": CommandEntry(
+        f"{STATE}history:command",
+        "List the latest decisions, and the checkpoints that are kept.",
+        is_about_node=True,
+        names_pod=("--container",),
+    ),
+    "import": CommandEntry(
+        f"{STATE}import_export:import_command", "Import allocations of the kubelet's static managers."
+    ),
+    "export": CommandEntry(
+        f"{STATE}import_export:export_command", "Export allocations as the kubelet's state files."
+    ),
 }
 
 

@@ -22,7 +22,7 @@ from typing import Self
 from nri_plugin.cli.output import cut, table
 from nri_plugin.cli.state.rows import block_of
 from nri_plugin.cli.state.show import cells_of, marked_name
-from nri_plugin.cli.state.source import LOOK_CLOSER, NO_RUNTIME
+from nri_plugin.cli.state.source import NO_RUNTIME, look_closer
 from nri_plugin.cli.top.model import Model, TopEvent, TopRow, drifted, refused
 from nri_plugin.model.bounds import visible_line
 from nri_plugin.model.options import Node
@@ -99,7 +99,7 @@ def header(model: Model, width: int, at: float, most: int) -> list[Text]:
     ]
     if sample.is_connected and not sample.is_placing:
         lines += [
-            Text(text, "fresh") for text in textwrap.wrap(f"{NO_RUNTIME}; {LOOK_CLOSER}", max(width, 20))
+            Text(text, "fresh") for text in textwrap.wrap(f"{NO_RUNTIME}; {look_closer()}", max(width, 20))
         ]
     node, state = sample.seen.node, sample.seen.state
     lines += [Text(text) for text in _wrapped(totals(model, node, state), width)]

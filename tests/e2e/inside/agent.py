@@ -158,7 +158,7 @@ class Agent:
             "nri_plugin",
             "state",
             "show",
-            "--format",
+            "--output",
             "json",
             "--state-dir",
             str(self.config.get("stateDir", "/run/nri-pin")),

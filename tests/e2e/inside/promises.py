@@ -16,7 +16,7 @@ class Promise:
 
 
 def promises(shown: dict[str, Any]) -> dict[str, Promise]:
-    """Read `state show --format json` into promises by the runtime's container id."""
+    """Read `state show -o json` into promises by the runtime's container id."""
     return {
         container["id"]: Promise(
             parse_list(container["cpuset"]), parse_list(container["mems"]), container["kind"] == "exclusive"

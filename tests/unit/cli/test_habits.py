@@ -94,7 +94,7 @@ def test_every_command_is_in_a_guide_beside_the_reference(words: tuple[str, ...]
 
 @ALL
 def test_every_answer_can_be_had_as_json(words: tuple[str, ...]) -> None:
-    formats = [one for one in COMMANDS[words].params if "--format" in one.opts]
+    formats = [one for one in COMMANDS[words].params if "--output" in one.opts]
     if " ".join(words) in NO_JSON:
         return
     (option,) = formats

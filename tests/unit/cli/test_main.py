@@ -161,7 +161,7 @@ def test_run_reaches_the_agent_on_the_long_way_too(monkeypatch) -> None:
 def test_the_format_option_has_one_name_and_a_default(capsys) -> None:
     output = importlib.import_module("nri_plugin.cli.output")
     command = click.command()(output.format_option()(lambda output_format: click.echo(f"as {output_format}")))
-    for args, expected in [([], "text"), (["-o", "json"], "json"), (["--format", "json"], "json")]:
+    for args, expected in [([], "text"), (["-o", "json"], "json")]:
         command.main(args, standalone_mode=False)
         assert capsys.readouterr().out == f"as {expected}\n"
     with pytest.raises(click.UsageError):

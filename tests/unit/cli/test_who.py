@@ -41,7 +41,7 @@ def place(tmp_path: Path) -> Path:
 
 
 def run(place: Path, *words: str) -> Result:
-    more = ["--file", str(place / "state"), "--machine", str(place / "machine.txt")]
+    more = ["--state", str(place / "state"), "--machine", str(place / "machine.txt")]
     return CliRunner().invoke(command, [*words, *more], env={"COLUMNS": "150"})
 
 
@@ -133,10 +133,10 @@ def test_wrong_words_are_refused(place: Path, words: tuple[str, ...], code: int,
 
 def test_machine_without_known_caches_shows_numa_nodes(place: Path) -> None:
     result = CliRunner().invoke(
-        command, ["default/db/db", "--file", str(place / "state")], env={"COLUMNS": "150"}
+        command, ["default/db/db", "--state", str(place / "state")], env={"COLUMNS": "150"}
     )
     assert "NUMA node 0" in result.output
     assert "L3" not in result.output
-    refused = CliRunner().invoke(command, ["cache", "0", "--file", str(place / "state")])
+    refused = CliRunner().invoke(command, ["cache", "0", "--state", str(place / "state")])
     assert refused.exit_code == 2
     assert "are not known" in refused.output

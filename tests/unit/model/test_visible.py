@@ -64,12 +64,12 @@ def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "words",
     [
-        ["state", "show", "--file", "{}/state.json"],
-        ["state", "show", "--wide", "--file", "{}/state.json"],
-        ["state", "show", "-o", "json", "--file", "{}/state.json"],
+        ["state", "show", "--state", "{}/state.json"],
+        ["state", "show", "--wide", "--state", "{}/state.json"],
+        ["state", "show", "-o", "json", "--state", "{}/state.json"],
         ["state", "history", "--state-dir", "{}"],
         ["state", "history", "-o", "json", "--state-dir", "{}"],
-        ["state", "verify", "--no-live", "--file", "{}/state.json"],
+        ["state", "verify", "--no-live", "--state", "{}/state.json"],
         ["top", "--once", "--state-dir", "{}"],
         ["topology", "pack:2 numa:1 l3:1 core:4 pu:2(indexes=core)", "--state", "{}"],
         ["explain", "--state-dir", "{}", "n" + EVIL + "/p" + EVIL],

@@ -16,7 +16,6 @@ import pytest
 import yaml
 
 from nri_plugin import __main__ as entry
-from nri_plugin import __version__
 from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusedContainerRow, RuntimeRow
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.kubectl import plugin
@@ -221,7 +220,9 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_that_node_only(
     assert (a["health"], a["available"], b["health"]) == ("no answer", 12, "OK")
     assert "cannot read its answer" in a["detail"]
     assert run("nodes", "-o", "wide") == 1
-    assert "kubectl nri-pin version compares the versions" in " ".join(capsys.readouterr().out.split())
+    assert "kubectl nri-pin version --all-nodes tells the versions" in " ".join(
+        capsys.readouterr().out.split()
+    )
     if not answer.startswith("{"):
         assert run("show", "--all-nodes", "-o", "json") == (1 if answer else 0)
         assert json.loads(capsys.readouterr().out)["items"][1]["answer"] == {"pods": []}
@@ -281,18 +282,6 @@ def test_during_a_rollout_the_agent_that_works_is_asked(cluster: Cluster) -> Non
     assert [words[3] for words in cluster.asked() if words[0] == "exec"] == ["nri-pin-a"]
 
 
-def test_an_older_agent_tells_less(cluster: Cluster, capsys) -> None:
-    answer = json.loads(told(held("db", "2-3")))
-    for name in ("version", "policies", "allocatable", "fragmentation"):
-        del answer[name]
-    cluster.prepared["nri-pin-a"] = {TOP: (0, json.dumps(answer), "")}
-    cluster.save()
-    assert run("nodes", "a", "-o", "json") == 0
-    (row,) = json.loads(capsys.readouterr().out)["items"]
-    assert (row["version"], row["allocatable"], row["fragmentation"]) == ("0.1.0", 14, None)
-    assert row["policies"]["cpuManagerPolicy"] == "static"
-
-
 def test_a_shape_is_counted_on_each_node(cluster: Cluster, capsys) -> None:
     for pod, fits in (("nri-pin-a", 2), ("nri-pin-b", None)):
         answer = json.dumps({"shapes": [{"shape": "x", "fits": fits}]})
@@ -347,16 +336,16 @@ def test_an_empty_cluster_is_said(cluster: Cluster, capsys) -> None:
 def words_on_node(cluster: Cluster) -> list[str]:
     """The words of nri-pin in the only exec."""
     (words,) = [words for words in cluster.asked() if words[0] == "exec"]
-    return words[words.index("--") + 2 :]
+    return words[words.index("nri-pin", words.index("--")) + 1 :]
 
 
 @pytest.mark.parametrize(
     ("words", "on_node"),
     [
-        (["show", "db-0", "-n", "shop"], "state show --namespace shop --pod db-0 --container c"),
-        (["show", "shop/db-0"], "state show --namespace shop --pod db-0 --container c"),
-        (["show", "pod/db-0", "-n", "shop", "-o", "wide"],
-         "state show --namespace shop --pod db-0 --container c --wide"),
+        (["show", "db-0", "-n", "shop"], "state show shop/db-0/c"),
+        (["show", "shop/db-0"], "state show shop/db-0/c"),
+        (["show", "pod/db-0", "-n", "shop", "-o", "wide"], "state show shop/db-0/c -o wide"),
+        (["state", "show", "shop/db-0"], "state show shop/db-0/c"),
         (["show", "node/a"], "state show"),
         (["show", "a"], "state show"),
         (["explain", "shop/db-0"], "explain shop/db-0/c"),
@@ -368,6 +357,10 @@ def words_on_node(cluster: Cluster) -> list[str]:
         (["topology", "shop/db-0", "-o", "svg"], "topology -o svg"),
         (["doctor", "shop/db-0", "--strict"], "doctor --strict"),
         (["top", "node/a", "--once"], "top --once"),
+        (["history", "node/a", "--since", "1h"], "state history --since 1h"),
+        (["history", "shop/db-0"], "state history --container shop/db-0/c"),
+        (["verify", "node/a", "--no-live"], "state verify --no-live"),
+        (["replay", "node/a", "/run/nri-pin", "-o", "yaml"], "replay /run/nri-pin -o yaml"),
     ],
 )  # fmt: skip
 def test_the_command_of_that_name_runs_in_the_pod_of_the_agent(
@@ -387,29 +380,17 @@ def test_exit_code_and_errors_are_those_of_the_node(cluster: Cluster, capfd) -> 
     assert (shown.out, shown.err) == ("TO DO nri: off\n", "nri-pin: a word\n")
 
 
-def test_a_container_is_needed_where_a_pod_has_several(cluster: Cluster, capsys) -> None:
+def test_a_container_is_named_where_a_pod_has_several(cluster: Cluster, capsys) -> None:
     cluster.pods.append(pod_object("two", "a", containers=("x", "y")))
-    cluster.prepared["nri-pin-a"] = {"who shop/two/y": (0, "", ""), "explain shop/two": (0, "", "")}
+    cluster.prepared["nri-pin-a"] = {
+        f"{word}": (0, "", "") for word in ("who shop/two/y", "explain shop/two")
+    }
     cluster.save()
-    assert run("who", "shop/two") == 2
-    assert "pod two has the containers x, y; name one with -c" in capsys.readouterr().err
     assert run("who", "shop/two", "-c", "z") == 1
     assert "pod shop/two has no container z; it has x, y" in capsys.readouterr().err
     assert run("who", "shop/two", "-c", "y") == 0
     assert run("who", "shop/two/y") == 0
     assert run("explain", "shop/two") == 0
-
-
-def test_answers_are_converted(cluster: Cluster, capfd) -> None:
-    answer = json.dumps({"pods": [{"pod": "db-0", "namespace": "shop"}, {"pod": None}]})
-    cluster.prepared["nri-pin-a"] = {"state show -o json": (0, answer, "")}
-    cluster.save()
-    assert run("show", "node/a", "-o", "yaml") == 0
-    assert yaml.safe_load(capfd.readouterr().out)["pods"][0]["pod"] == "db-0"
-    assert run("show", "node/a", "-o", "name") == 0
-    assert capfd.readouterr().out == "pod/db-0\n"
-    assert run("show", "node/a", "-o", "json") == 0
-    assert json.loads(capfd.readouterr().out) == json.loads(answer)
 
 
 def test_all_nodes_are_asked_and_one_that_fails_is_named(cluster: Cluster, capsys) -> None:
@@ -424,10 +405,13 @@ def test_all_nodes_are_asked_and_one_that_fails_is_named(cluster: Cluster, capsy
 
 def test_all_nodes_for_programs(cluster: Cluster, capsys) -> None:
     answer = {"pods": [{"pod": "db-0"}]}
-    cluster.prepared["nri-pin-a"] = {"state show --namespace shop -o json": (0, json.dumps(answer), "")}
+    command = "state show shop/*"
+    cluster.prepared["nri-pin-a"] = {
+        f"{command} -o json": (0, json.dumps(answer), ""),
+        f"{command} -o name": (0, "pod/db-0\n", ""),
+    }
     none = (1, "", "nri-pin: none of them\n")
-    on_b = {"state show --namespace shop": none, "state show --namespace shop -o json": none}
-    cluster.prepared["nri-pin-b"] = on_b
+    cluster.prepared["nri-pin-b"] = {f"{command}{form}": none for form in ("", " -o json", " -o name")}
     cluster.save()
     assert run("show", "-A", "-n", "shop", "-o", "json") == 1
     assert json.loads(capsys.readouterr().out)["items"] == [
@@ -435,7 +419,7 @@ def test_all_nodes_for_programs(cluster: Cluster, capsys) -> None:
         {"node": "b", "exit_code": 1, "error": "nri-pin: none of them"},
     ]
     assert run("show", "--all-nodes", "-n", "shop", "-o", "name") == 1
-    assert capsys.readouterr().out == "pod/db-0\n"
+    assert capsys.readouterr().out == "pod/db-0\nnri-pin: none of them\n"
     assert run("show", "-A", "-n", "shop") == 1
     assert "node/b\nnri-pin: none of them" in capsys.readouterr().out
 
@@ -505,7 +489,7 @@ def spoof(namespace: str, node: str = "a") -> Object:
         ("explain", "node/a", "--cpu", "1"),
         ("doctor", "--all-nodes"),
         ("nodes",),
-        ("version",),
+        ("version", "-A"),
     ],
 )
 @pytest.mark.parametrize("real", ["ready", "unready", "elsewhere", "absent"])
@@ -596,20 +580,7 @@ def test_a_missing_kubectl_is_said(cluster: Cluster, capsys, monkeypatch: pytest
     assert "kubectl is not on the PATH" in capsys.readouterr().err
 
 
-# version, help, completion
-
-
-def test_version_is_that_of_the_client_and_of_each_agent(cluster: Cluster, capsys) -> None:
-    cluster.prepared["nri-pin-a"] = {"--version": (0, "nri-pin 0.0.9\n", "")}
-    cluster.unreachable = ["nri-pin-b"]
-    cluster.save()
-    assert run("version") == 1
-    client, a, b = rows(capsys.readouterr().out)
-    assert client == ["client", __version__]
-    assert a == ["node/a", "0.0.9"]
-    assert b[1].startswith("error: ")
-    run("version", "-o", "json")
-    assert json.loads(capsys.readouterr().out)["agents"]["a"] == {"version": "0.0.9"}
+# help, completion
 
 
 def test_help_is_that_of_the_command(capsys) -> None:
@@ -619,7 +590,7 @@ def test_help_is_that_of_the_command(capsys) -> None:
     assert "Commands:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", plugin.COMMANDS)
+@pytest.mark.parametrize("name", plugin.group.list_commands(click.Context(plugin.group)))
 def test_every_help_ends_in_examples_and_every_option_says_what_it_is_for(name: str, capsys) -> None:
     assert run(name, "--help") == 0
     assert f"kubectl nri-pin {name}" in capsys.readouterr().out.partition("Examples:")[2]
@@ -638,7 +609,8 @@ def test_completion_speaks_as_kubectl_wants(
         assert directive == ":4"
         return [line.partition("\t")[0] for line in found]
 
-    assert completed("") == list(plugin.COMMANDS)
+    assert {"nodes", "history", "verify", "who", "help"} <= set(completed(""))
+    assert not {"run", "install", "release", "state"} & set(completed(""))
     assert completed("no") == ["nodes", "noise"]
     assert completed("nodes", "--sh") == ["--shape"]
     assert completed("nodes", "") == ["a", "b"]
@@ -680,8 +652,12 @@ def test_the_words_reach_the_real_program(cluster: Cluster, tmp_path: Path, capf
     assert capfd.readouterr().out == "pod/db-0\n"
     assert run("who", "shop/db-0", "--machine", str(machine)) == 0
     assert "shop/db-0/c" in capfd.readouterr().out
-    assert run("show", "shop/db-0", "--no-such-option") == 2
-    assert "no such option" in capfd.readouterr().err
+    assert run("explain", "shop/db-0", "-c", "c", "--no-such-option") == 2
+    assert "see kubectl nri-pin explain --help" in capfd.readouterr().err
+    assert run("who", "node/a", "nobody", "--machine", str(machine)) == 1
+    assert "kubectl nri-pin state show node/a lists them" in capfd.readouterr().err
+    assert run("history", "node/a") == 0
+    assert "CHECKPOINT" in capfd.readouterr().out
 
 
 QUOTED = [one.line for one in guides.quoted_commands() if one.line.startswith(plugin.PROGRAM)]

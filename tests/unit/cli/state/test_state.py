@@ -381,7 +381,7 @@ def test_show_of_an_empty_checkpoint_is_a_table_without_rows(tmp_path: Path) -> 
 
 def test_a_file_or_its_directory_may_be_named_instead_of_the_state_directory(directory: Path) -> None:
     for file in (directory / "state.json", directory):
-        result = CliRunner().invoke(command, ["show", "--file", str(file)])
+        result = CliRunner().invoke(command, ["show", "--state", str(file)])
         assert result.exit_code == 0
         assert "db-0" in result.output
 
@@ -403,7 +403,7 @@ def test_damaged_checkpoint_exits_1_and_stays_where_it_is(directory: Path, verb:
     assert sorted(directory.iterdir()) == before
 
 
-@pytest.mark.parametrize("args", [["--format", "svg"], ["--colour"]])
+@pytest.mark.parametrize("args", [["-o", "svg"], ["--colour"]])
 def test_wrong_usage_exits_2(directory: Path, args: list[str]) -> None:
     assert run("show", directory, *args).exit_code == 2
 
@@ -423,7 +423,7 @@ def test_verify_is_told_to_look_at_cgroups_or_not_to(directory: Path, tmp_path: 
     asked = run("verify", directory, "--live", "--cgroup-root", str(tmp_path / "nowhere"))
     assert asked.exit_code == 2
     assert "nowhere" in asked.output
-    of_elsewhere = CliRunner().invoke(command, ["verify", "--file", str(directory / "state.json")])
+    of_elsewhere = CliRunner().invoke(command, ["verify", "--state", str(directory / "state.json")])
     assert of_elsewhere.output.endswith("cgroups: not compared\n")
 
 
