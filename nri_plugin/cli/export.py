@@ -100,7 +100,8 @@ def command(**given: Any) -> int:
     given["node_name"] = (given["node_name"] or platform.node()).lower()
     given["socket"] = os.path.join(given.pop("state_dir"), "agent.sock")
     if given["only_print"]:
-        echo(_text(_object(given["node_name"], _status_or_machine(given["socket"])), given["output_format"]))
+        obj = _object(given["node_name"], _status_or_machine(given["socket"]))
+        echo(render(obj, given["output_format"]))
         return 0
     return _publish(given)
 
@@ -162,7 +163,3 @@ def _object(node_name: str, status: "AgentStatus") -> dict[str, Any]:
     from nri_plugin.kube.noderesourcetopology import to_object
 
     return to_object(published(node_name, status.node, status.state))
-
-
-def _text(obj: dict[str, Any], form: str) -> str:
-    return render(obj, form)

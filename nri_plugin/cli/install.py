@@ -8,12 +8,10 @@ the NRI socket, so the command refuses to install where that socket is closed or
 Source: NRI, pkg/adaptation (plugin folder, `NN-name.conf` drop-ins); facts checked on containerd 1.7 and 2.1.
 """
 
-import json
 import os
 import re
 import shlex
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -36,7 +34,7 @@ from nri_plugin.cli.installed_files import (
     who_else_may_change,
     write,
 )
-from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render
 from nri_plugin.config import loading
 from nri_plugin.model.errors import HostError
 
@@ -219,8 +217,8 @@ def command(
         changes = uninstall(plugin_dir, config_dir, index)
     else:
         changes = install(plugin_dir, config_dir, index, chosen)
-    if output_format == "json":
-        echo(json.dumps(asdict(changes), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(changes, output_format))
     else:
         _say(changes)
 

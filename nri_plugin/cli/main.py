@@ -7,7 +7,6 @@ sentence that ends with the next step.
 
 import difflib
 import importlib
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from click.shell_completion import CompletionItem
 
 from nri_plugin import __version__
 from nri_plugin.cli import COMPLETION_VARIABLE, PROGRAM
-from nri_plugin.cli.output import CALLED_AS, echo, format_option
+from nri_plugin.cli.output import CALLED_AS, echo, format_option, render
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +134,8 @@ def run(words: tuple[str, ...]) -> int:
 @format_option()
 def version(output_format: str) -> None:
     """Print the version of this program."""
-    echo(json.dumps({"version": __version__}) if output_format == "json" else f"{PROGRAM} {__version__}")
+    is_text = output_format == "text"
+    echo(f"{PROGRAM} {__version__}" if is_text else render({"version": __version__}, output_format))
 
 
 @click.command(name="help", epilog="\b\nExamples:\n  nri-pin help\n  nri-pin help state show")

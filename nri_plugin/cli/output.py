@@ -16,8 +16,10 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from enum import Enum
 from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
@@ -26,18 +28,19 @@ import click
 
 from nri_plugin.cli import PROGRAM
 from nri_plugin.model.bounds import visible, visible_line
+from nri_plugin.model.sets import IDSet
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-YAML_DOCUMENTS = "nri_plugin.cli.output.yaml_documents"
-"""Key of click's context: how many documents `echo` has printed; missing where the user did not ask for YAML."""
+FOR_PROGRAMS = frozenset({"json", "yaml"})
+"""The forms of `-o` that `render` makes."""
 
 
 def format_option(*formats: str) -> Callable[[F], F]:
     """The one option `-o`, `--output`; the first of `formats` is the default, `text` and `json` if none is named.
 
-    Where there is `json` there is `yaml`: to a command it is `json`, and `echo` prints the answer as YAML.
+    Where there is `json` there is `yaml`.
     """
     named = formats or ("text", "json")
     choices = tuple(part for one in named for part in ((one, "yaml") if one == "json" else (one,)))
@@ -48,46 +51,55 @@ def format_option(*formats: str) -> Callable[[F], F]:
         type=click.Choice(choices),
         default=choices[0],
         show_default=True,
-        callback=_formatted,
         help="Output format.",
     )
 
 
-def _formatted(ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    if value != "yaml":
-        return value
-    ctx.meta[YAML_DOCUMENTS] = 0
-    return "json"
-
-
-def render(data: Any, form: str, *, is_line: bool = False) -> str:
-    """Records, and what is made of them, as JSON or YAML.
+def render(data: Any, form: str, *, is_one_of_many: bool = False) -> str:
+    """Records, and what is made of them, as programs read them.
 
     Args:
-        data: Structs, dataclasses, mappings, lists and plain values; sets of CPUs and NUMA nodes become kernel lists.
-        form: `json` or `yaml`.
-        is_line: in one line, for answers that come one after the other; JSON only.
+        data: records, mappings, lists and plain values; a set of CPUs or NUMA nodes becomes a kernel list.
+        form: one of `FOR_PROGRAMS`.
+        is_one_of_many: more answers may follow, so it is one line of JSON or one document of YAML.
     """
-    import msgspec
-
-    facts = msgspec.to_builtins(data, enc_hook=str, str_keys=True)
+    facts = plain(data)
     if form == "json":
-        return json.dumps(facts, indent=None if is_line else 2)
+        return json.dumps(facts, indent=None if is_one_of_many else 2)
     import yaml
 
-    text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+    text: str = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True, explicit_start=is_one_of_many)
     return text.rstrip("\n")
+
+
+def plain(data: Any) -> Any:
+    """Records as mappings of plain values."""
+    if isinstance(data, IDSet):
+        return str(data)
+    if isinstance(data, datetime):
+        return data.isoformat()
+    if isinstance(data, Enum):
+        return data.value
+    names = getattr(data, "__struct_fields__", None) or getattr(data, "__dataclass_fields__", None)
+    if names is None:
+        names = getattr(data, "_fields", None)  # of a named tuple
+    if names is not None:
+        return {name: plain(getattr(data, name)) for name in names}
+    if isinstance(data, Mapping):
+        return {str(key): plain(value) for key, value in data.items()}
+    if isinstance(data, list | tuple | set | frozenset):
+        return [plain(one) for one in data]
+    return data
 
 
 def echo(text: str, *, err: bool = False, styled: bool = False) -> None:
     """Print text for people; all such output passes here.
 
     Args:
-        text: may hold names of pods, of files and of other programs. It is JSON where the user asked for YAML.
+        text: may hold names of pods, of files and of other programs.
         err: to standard error.
         styled: whether the text has our own colours; foreign parts of it have passed `visible` already.
     """
-    text = text if err else _in_yaml(text)
     click.echo(_visible_but(COLOUR, text) if styled else visible(text), err=err)
 
 
@@ -134,19 +146,6 @@ def _visible_but(kept: re.Pattern[str], text: str) -> str:
     return "".join((*parts, visible(text[at:])))
 
 
-def _in_yaml(text: str) -> str:
-    """The text as a YAML document where the user asked for that and the text is JSON."""
-    context = click.get_current_context(silent=True)
-    if context is None or YAML_DOCUMENTS not in context.meta:
-        return text
-    try:
-        document = render(json.loads(text), "yaml")
-    except ValueError:
-        return text
-    context.meta[YAML_DOCUMENTS] += 1
-    return document if context.meta[YAML_DOCUMENTS] == 1 else f"---\n{document}"
-
-
 CALLED_AS = "NRI_PIN_CALLED_AS"
 """The environment variable that `kubectl nri-pin` sets: how the user called this program."""
 CALLED_ON = "NRI_PIN_CALLED_ON"
@@ -180,15 +179,15 @@ def output_encoding() -> str:
     return "ascii" if chosen in ("C", "POSIX") else sys.stdout.encoding or "ascii"
 
 
-NARROW = 80
-"""The width of output that does not go to a terminal."""
+UNLIMITED = 1 << 20
+"""The width of output that does not go to a terminal: other programs read whole rows."""
 
 
-def columns() -> int | None:
-    """The width of output: COLUMNS where it is set, else the terminal's; None without a terminal."""
+def columns() -> int:
+    """The width of output: COLUMNS where it is set, else the terminal's, else `UNLIMITED`."""
     if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal():
         return shutil.get_terminal_size().columns
-    return None
+    return UNLIMITED
 
 
 GAP = "  "

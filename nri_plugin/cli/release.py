@@ -1,6 +1,5 @@
 """`nri-pin release`: give every container all CPUs again, before the agent is removed from a node."""
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from nri_plugin.agent.quiet_cpus import give_back
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.quiet_file import QuietFile
-from nri_plugin.cli.output import echo, format_option, waiting
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render, waiting
 from nri_plugin.core.pool import slices_of
 from nri_plugin.host.cgroup import read_reach
 from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
@@ -80,8 +79,8 @@ def command(
         given = give_all_back(state_dir, cgroup_root, root, force=force)
     except NriPinError as error:
         raise UnreleasedError(str(error)) from error
-    if output_format == "json":
-        echo(json.dumps(given.facts(), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(given.facts(), output_format))
     else:
         for line in given.lines():
             echo(line)
@@ -114,7 +113,7 @@ class GivenBack:
         """For programs."""
         rows = {name: getattr(self.found, name) for name in ("widened", "already", "gone", "limited")}
         return {
-            "cpus": str(self.online),
+            "cpus": self.online,
             **rows,
             "interrupt_settings": self.settings,
             "not_started": self.not_started,

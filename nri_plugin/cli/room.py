@@ -3,17 +3,26 @@
 Pods are placed on a copy of the agent's state, by its own decisions, until one is refused. Nothing is changed.
 """
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import click
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
 from nri_plugin.cli.explain.source import Ground, ground, ground_options
 from nri_plugin.cli.explain.what_if import changed, device
-from nri_plugin.cli.output import NARROW, columns, count_of, echo, fold_words, format_option, table, waiting
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    count_of,
+    echo,
+    fold_words,
+    format_option,
+    render,
+    table,
+    waiting,
+)
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.options import Node, TopologyManagerPolicy
 from nri_plugin.model.records import QOSClass
@@ -159,10 +168,10 @@ def command(
     found = ground(state_dir, config, machine, state_file, root)
     with waiting("placing pods"):
         answer = room_of(found, wanted, available_devices(found, devices))
-    if output_format == "json":
-        echo(json.dumps(asdict(answer), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(answer, output_format))
     else:
-        echo(as_text(answer, columns() or NARROW))
+        echo(as_text(answer, columns()))
 
 
 def available_devices(found: Ground, given: Iterable[str]) -> tuple[PlacedDevice, ...]:

@@ -4,20 +4,20 @@ The rows go from the smallest part to the largest: core, uncore cache, NUMA node
 memory of a container is bound to. A part that the machine does not tell is left out.
 """
 
-import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import click
 
 from nri_plugin.cli.output import (
-    NARROW,
+    FOR_PROGRAMS,
     columns,
     count_of,
     echo,
     fold_words,
     format_option,
     memory_text,
+    render,
     table,
     to_run,
 )
@@ -143,10 +143,10 @@ def command(
     with usage_errors():
         found = seen(checkpoint, machine, root, file)
     answer = who(found, words)
-    if output_format == "json":
-        echo(json.dumps(asdict(answer), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(answer, output_format))
     else:
-        echo(as_text(answer, columns() or NARROW))
+        echo(as_text(answer, columns()))
 
 
 def who(found: Seen, words: Sequence[str]) -> WhoAnswer:

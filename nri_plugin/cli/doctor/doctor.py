@@ -11,7 +11,7 @@ from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
 from nri_plugin.cli.doctor.evidence import Asked, Evidence
 from nri_plugin.cli.doctor.findings import Finding, Groups, as_json, as_text, exit_code
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
-from nri_plugin.cli.output import columns, echo, format_option, waiting, wants_colour
+from nri_plugin.cli.output import FOR_PROGRAMS, columns, echo, format_option, waiting, wants_colour
 from nri_plugin.config.checks import HOST_MOUNT, present
 
 Check = Callable[[Evidence], Finding | None]
@@ -136,8 +136,8 @@ def command(
         )
     with waiting("looking at the node"):
         groups = examine(root, config or "", runtime_config or "", state_dir or "")
-    if output_format == "json":
-        echo(as_json(groups, strict=strict))
+    if output_format in FOR_PROGRAMS:
+        echo(as_json(groups, strict=strict, form=output_format))
     else:
         echo("\n".join(as_text(groups, columns(), colour=wants_colour())), styled=True)
     context.exit(exit_code(groups, strict=strict))

@@ -1,15 +1,15 @@
 """The results of checks, each a verdict, a sentence and the next step; and how they are printed."""
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
 import click
 
 from nri_plugin.cli.doctor.view import Hidden
+from nri_plugin.cli.output import plain, render
 from nri_plugin.model.bounds import visible
 
 
@@ -191,10 +191,8 @@ def _paragraph(text: str, width: int | None, first: str = "", rest: str = "") ->
         yield (rest if number else first) + visible(line)
 
 
-def as_json(groups: Groups, *, strict: bool) -> str:
+def as_json(groups: Groups, *, strict: bool, form: str = "json") -> str:
     """Everything, for programs."""
-    checks = [{"group": group} | asdict(finding) for group, found in groups.items() for finding in found]
-    counts = {verdict.value: number for verdict, number in count(groups).items()}
-    return json.dumps(
-        {"exit_code": exit_code(groups, strict=strict), "counts": counts, "checks": checks}, indent=2
-    )
+    checks = [{"group": group} | plain(finding) for group, found in groups.items() for finding in found]
+    report = {"exit_code": exit_code(groups, strict=strict), "counts": count(groups), "checks": checks}
+    return render(report, form)

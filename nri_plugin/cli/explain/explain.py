@@ -4,7 +4,6 @@ A container is explained by the history of the agent, at the state of that time;
 current state. A pod is answered with the list of its containers. A what-if is decided now, and nothing is changed.
 """
 
-import json
 import os
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME
@@ -28,7 +26,7 @@ from nri_plugin.cli.explain.source import (
 )
 from nri_plugin.cli.explain.text import as_dict, explanation_text, sentence
 from nri_plugin.cli.explain.what_if import WhatIf, changed, doubts, event_of
-from nri_plugin.cli.output import columns, echo, format_option, to_run
+from nri_plugin.cli.output import FOR_PROGRAMS, UNLIMITED, columns, echo, format_option, render, to_run
 from nri_plugin.cli.state.rows import block_of, is_over, is_placed_singly, kept_by_ended, waiting
 from nri_plugin.cli.state.source import NO_RUNTIME, AgentNow, agent_now
 from nri_plugin.core.pods import MOST_CONTAINERS
@@ -115,13 +113,13 @@ class PodListed:
             "block": None
             if block is None
             else {
-                "cpus": str(block.allocation.cpus),
-                "mems": str(block.allocation.mems),
-                "pod_shared_pool": str(block.shared_pool),
+                "cpus": block.allocation.cpus,
+                "mems": block.allocation.mems,
+                "pod_shared_pool": block.shared_pool,
             },
             "placed_at": self._first,
             "is_container_by_container": is_placed_singly(self.state, self._uid),
-            "incomplete": None if self.incomplete is None else msgspec.to_builtins(self.incomplete),
+            "incomplete": self.incomplete,
         }
 
     def text(self, width: int) -> str:  # noqa: ARG002 - as of an explanation
@@ -397,7 +395,8 @@ def _not_one(word: str, found: Iterable[NamedContainer], known: list[NamedContai
 
 
 EXIT_REFUSED = 1
-WIDTH = 80
+MOST_COLUMNS = 120
+"""A longer line of prose is hard to read on a terminal."""
 
 EPILOG = """\b
 Examples:
@@ -515,10 +514,11 @@ def command(context: click.Context, /, name: str | None, output_format: str, **a
         answer = of_what_if(asked) if is_what_if else of_container(name or "", asked)
     except NotOneError as error:
         raise WrongQuestionError(str(error)) from None
-    if output_format == "json":
-        echo(json.dumps(answer.as_dict(), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(answer.as_dict(), output_format))
     else:
-        echo(answer.text(min(columns() or WIDTH, 120)), styled=True)
+        width = columns()
+        echo(answer.text(width if width == UNLIMITED else min(width, MOST_COLUMNS)), styled=True)
     context.exit(EXIT_REFUSED if answer.is_refused_what_if else 0)
 
 

@@ -6,14 +6,13 @@ sentences, then a table of the NUMA nodes.
 
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
 
 from nri_plugin.cli.explain.what_if import HUGE_PAGES
 from nri_plugin.cli.explain.what_if import UID as WHAT_IF_UID
-from nri_plugin.cli.output import wants_colour
+from nri_plugin.cli.output import plain, wants_colour
 from nri_plugin.core.annotations import EXCLUSIVE_CPUS
 from nri_plugin.explain.explanation import ContainerOutcome, Explanation, PodContainer, Subject, Why, WhyKind
 from nri_plugin.explain.fits import Fit, FitKind, Holder, NUMANodeUse
@@ -98,7 +97,7 @@ def as_dict(told: Explanation) -> dict[str, Any]:
     """The explanation as JSON has it."""
     refusal, advice = told.refusal, told.refusal.advice if told.refusal else None
     return {
-        "subject": asdict(told.subject),
+        "subject": told.subject,
         "outcome": told.outcome,
         "reason": refusal.reason if refusal else "",
         "sentence": sentence(told),
@@ -106,18 +105,21 @@ def as_dict(told: Explanation) -> dict[str, Any]:
         "mems": told.mems,
         "why": whys(told),
         "settings": dict(told.settings),
-        "hints": [_hint_facts(one) for one in told.hints],
+        "hints": [
+            {**plain(one), "rule": rule_text(one.resource, one.rule) if one.rule else ""}
+            for one in told.hints
+        ],
         "merged": _merge_facts(told.merged) if told.merged else None,
-        "taking": [asdict(one) for one in told.taking],
-        "numa_nodes": [asdict(one) for one in told.numa_nodes],
+        "taking": told.taking,
+        "numa_nodes": told.numa_nodes,
         "shared_pool": told.shared_pool,
         "pool_containers": told.pool_containers,
         "fits": [_fit_facts(one) for one in told.fits],
         "obstacle": advice.obstacle_text if advice else "",
-        "steps": list(told.steps),
+        "steps": told.steps,
         "unfit": told.unfit,
-        "pod": asdict(told.pod) if told.pod else None,
-        "siblings": [asdict(one) for one in advice.siblings.largest] if advice else [],
+        "pod": told.pod,
+        "siblings": advice.siblings.largest if advice else [],
     }
 
 
@@ -220,14 +222,12 @@ def _pod_names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:NAMED_PODS])} and {len(names) - NAMED_PODS} more"
 
 
-def _hint_facts(one: ResourceHints) -> dict[str, Any]:
-    return {**asdict(one), "rule": rule_text(one.resource, one.rule) if one.rule else ""}
-
-
 def _merge_facts(merged: Merged) -> dict[str, Any]:
     because = lead_text(merged.lead) if merged.lead else ""
-    found = asdict(merged).items()
-    return dict(("because", because) if name == "lead" else (name, value) for name, value in found)
+    return {
+        ("because" if name == "lead" else name): (because if name == "lead" else value)
+        for name, value in plain(merged).items()
+    }
 
 
 def _fit_facts(fit: Fit) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from nri_plugin.cli.kubectl.agents import (
 from nri_plugin.cli.kubectl.nodes import LEGEND, NodeRow, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
 from nri_plugin.cli.main import CommandEntry, LazyGroup, run_command_line
-from nri_plugin.cli.output import CALLED_AS, CALLED_ON, columns, echo, render, table
+from nri_plugin.cli.output import CALLED_AS, CALLED_ON, UNLIMITED, columns, echo, render, table
 from nri_plugin.cli.state import state
 
 PROGRAM = "kubectl nri-pin"
@@ -184,7 +184,7 @@ def _as_here(ctx: click.Context, agent: AgentPod, words: Sequence[str]) -> list[
         options.append(f"--agent-namespace={given}")
     return [
         "env",
-        *([] if width is None else [f"COLUMNS={width}"]),
+        *([] if width == UNLIMITED else [f"COLUMNS={width}"]),
         f"{CALLED_AS}={' '.join((PROGRAM, *options))}",
         f"{CALLED_ON}=node/{agent.node}",
         "nri-pin",

@@ -1,6 +1,5 @@
 """`nri-pin migrate`: the plan of a migration, and its execution."""
 
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -30,7 +29,7 @@ from nri_plugin.cli.migrate.steps import (
     steps_of,
     undo,
 )
-from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render
 from nri_plugin.cli.state.source import FailedError, usage_errors
 from nri_plugin.config.checks import HOST_MOUNT, present
 from nri_plugin.model.errors import NriPinError
@@ -249,8 +248,8 @@ def _silent(_: str) -> None:
 
 
 def _show(decided: Decided | None, host: Host, output_format: str) -> None:
-    if output_format == "json":
-        echo(json.dumps(_facts(decided, host), indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render(_facts(decided, host), output_format))
         return
     if decided is None:
         echo("nothing to do: the node is there already")
@@ -309,8 +308,8 @@ def _facts(decided: Decided | None, host: Host) -> dict[str, Any]:
 
 
 def _say_done(output_format: str, direction: str, words: str, after: tuple[str, ...] = ()) -> None:
-    if output_format == "json":
-        echo(json.dumps({"direction": direction, "result": words, "after": after}, indent=2))
+    if output_format in FOR_PROGRAMS:
+        echo(render({"direction": direction, "result": words, "after": after}, output_format))
         return
     _say(f"{direction}: {words}")
     for command in after:

@@ -1,6 +1,5 @@
 """`nri-pin noise`: what disturbs the exclusive CPUs of containers, measured from counters of the kernel."""
 
-import json
 import re
 import sys
 import time
@@ -11,7 +10,16 @@ import click
 
 from nri_plugin.cli.noise.meter import NoiseMeter, NoiseReading, measured, noise_between
 from nri_plugin.cli.noise.text import MeasuredContainer, facts, overview, report
-from nri_plugin.cli.output import NARROW, columns, cut, echo, format_option, waiting, wants_colour
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    cut,
+    echo,
+    format_option,
+    render,
+    waiting,
+    wants_colour,
+)
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.source import (
     WrongUsageError,
@@ -111,7 +119,7 @@ def command(
 def _measure(
     feed: TopFeed, meter: NoiseMeter, word: str, seconds: float, output_format: str, *, live: bool
 ) -> None:
-    if live and output_format != "json":
+    if live and output_format not in FOR_PROGRAMS:
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise WrongUsageError(
                 "there is no terminal to draw on; leave --live out, or -o json writes a line each time"
@@ -125,10 +133,10 @@ def _measure(
         with waiting("measuring"):
             time.sleep(seconds)
         found = _noises(rows, before, meter.read(rows))
-        if output_format == "json":
-            echo(json.dumps(_facts(sample, found, meter), indent=None if live else 2))
+        if output_format in FOR_PROGRAMS:
+            echo(render(_facts(sample, found, meter), output_format, is_one_of_many=live))
         else:
-            echo("\n".join(_text(found, meter, word, output_format, columns() or NARROW)))
+            echo("\n".join(_text(found, meter, word, output_format, columns())))
         if not live:
             return
         sys.stdout.flush()

@@ -4,8 +4,6 @@ A `Tally` counts what one run decided. A `ReplayComparison` takes the recorded a
 keeps the differences.
 """
 
-import json
-import shutil
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +14,7 @@ from typing import Any
 
 import click
 
-from nri_plugin.cli.output import echo, format_option, table, told
+from nri_plugin.cli.output import FOR_PROGRAMS, columns, echo, format_option, render, table, told
 from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.cli.state.changes import node_changes
 from nri_plugin.cli.state.source import usage_errors
@@ -82,18 +80,6 @@ class ReplayDifference:
     recorded: ReplayVerdict
     replayed: ReplayVerdict
     times: int = 1
-
-    def as_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "when": self.when.isoformat(),
-            "place": self.place,
-            "container": self.container,
-            "kind": self.kind,
-            "times": self.times,
-            "recorded": asdict(self.recorded),
-            "replayed": asdict(self.replayed),
-        }
 
 
 @dataclass(slots=True)
@@ -426,7 +412,7 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     with usage_errors():
         recording = read(file, load_hint_providers())
     course = _Course(recording, until, only)
-    width = shutil.get_terminal_size().columns
+    width = columns()
     if config_path is None:
         data, lines, code = _verify(course, width)
     else:
@@ -436,7 +422,7 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     if course.events and not course.is_met:
         echo(f"nri-pin: --only {only}: none of these events is of such a pod", err=True)
         code = EXIT_NOTHING
-    echo(json.dumps(data, indent=1) if output_format == "json" else "\n".join(lines))
+    echo(render(data, output_format) if output_format in FOR_PROGRAMS else "\n".join(lines))
     return code
 
 
@@ -492,8 +478,8 @@ class _Course:
         return {
             "recording": self.recording.path,
             "events": self.events,
-            "from": self.first.isoformat() if self.first else None,
-            "to": self.last.isoformat() if self.last else None,
+            "from": self.first,
+            "to": self.last,
             "observed": self.observing,
             "problems": self.recording.problems,
         }
@@ -510,7 +496,7 @@ def _verify(course: _Course, width: int) -> tuple[dict[str, Any], list[str], int
         **course.data(),
         "differences": [
             {
-                "when": one.moment.when.isoformat(),
+                "when": one.moment.when,
                 "place": one.moment.place,
                 "event": type(one.moment.event).__name__,
                 "who": name_of(one.moment.event),
@@ -542,7 +528,7 @@ def _compare(course: _Course, config_path: str, width: int) -> tuple[dict[str, A
         "configuration": config_path,
         "changed": chosen,
         "begun_anew": other.restarts,
-        "differences": [one.as_dict() for one in found],
+        "differences": found,
         "recorded": recorded,
         "replayed": replayed,
     }

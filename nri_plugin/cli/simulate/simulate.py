@@ -1,6 +1,5 @@
 """`nri-pin simulate`: try pods on a described machine; needs neither pods nor machine."""
 
-import json
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,17 @@ from typing import Any
 
 import click
 
-from nri_plugin.cli.output import NARROW, columns, echo, format_option, output_encoding, table, told, waiting
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    echo,
+    format_option,
+    output_encoding,
+    render,
+    table,
+    told,
+    waiting,
+)
 from nri_plugin.cli.simulate.text import comparison_text, simulation_text
 from nri_plugin.cli.topology.machine_view import summary
 from nri_plugin.cli.topology.picture import in_encoding
@@ -141,8 +150,8 @@ def command(
     comparison = compare(*simulations) if len(simulations) == 2 else None
     if html is not None:
         _write_report(html, machine, simulations, comparison)
-    if output_format == "json":
-        echo(json.dumps(as_dict(simulations, comparison)))
+    if output_format in FOR_PROGRAMS:
+        echo(render(as_dict(simulations, comparison), output_format))
     else:
         _print_text(simulations, comparison)
     if html is not None:
@@ -235,9 +244,9 @@ def _write_report(
     simulations: Sequence[Simulation],
     comparison: SimulationComparison | None,
 ) -> None:
-    from nri_plugin.cli.simulate.report import render
+    from nri_plugin.cli.simulate import report
 
-    page = render(machine, simulations, comparison)
+    page = report.render(machine, simulations, comparison)
     try:
         with open(path, "w", encoding="utf-8") as file:
             file.write(page)
@@ -246,7 +255,7 @@ def _write_report(
 
 
 def _print_text(simulations: Sequence[Simulation], comparison: SimulationComparison | None) -> None:
-    width = columns() or NARROW
+    width = columns()
     if comparison is None:
         text = simulation_text(simulations[0], width)
     else:
@@ -256,6 +265,6 @@ def _print_text(simulations: Sequence[Simulation], comparison: SimulationCompari
 
 def _list(output_format: str) -> str:
     found = shipped_scenarios()
-    if output_format == "json":
-        return json.dumps(found)
-    return "\n".join(table([("NAME", "SHOWS"), *found.items()], columns() or NARROW, {1}))
+    if output_format in FOR_PROGRAMS:
+        return render(found, output_format)
+    return "\n".join(table([("NAME", "SHOWS"), *found.items()], columns(), {1}))

@@ -255,16 +255,16 @@ def _cpus_words(change: StateChange) -> str:
 
 
 def change_facts(change: StateChange) -> dict[str, Any]:
-    """One change, sets as kernel lists."""
+    """One change, for programs."""
     return {
         "what": change.what,
         "name": change.name,
         "key": change.key,
         "cpus": {
-            "before": str(change.before),
-            "after": str(change.after),
-            "gained": str(change.after - change.before),
-            "lost": str(change.before - change.after),
+            "before": change.before,
+            "after": change.after,
+            "gained": change.after - change.before,
+            "lost": change.before - change.after,
         },
         "others": {other.name: {"before": other.before, "after": other.after} for other in change.others},
     }

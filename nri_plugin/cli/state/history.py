@@ -6,14 +6,13 @@ more entries. Below them stand the present checkpoint, the generation before it 
 
 import fnmatch
 import glob
-import json
 import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import chain
 from typing import Any
@@ -21,7 +20,17 @@ from typing import Any
 import click
 
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import NARROW, columns, echo, folded, format_option, table, told
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    echo,
+    folded,
+    format_option,
+    plain,
+    render,
+    table,
+    told,
+)
 from nri_plugin.cli.state.changes import StateChange, changes, node_changes
 from nri_plugin.cli.state.source import FailedError, WrongUsageError, state_dir_option
 from nri_plugin.core.decision import InformedCreate, UnsavedStart
@@ -99,8 +108,8 @@ def _checksum(path: str) -> str | None:
 
 def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
     """The lines about them."""
-    if output_format == "json":
-        return [json.dumps({"what": "checkpoint"} | asdict(one)) for one in kept]
+    if output_format in FOR_PROGRAMS:
+        return list(_for_programs(({"what": "checkpoint"} | plain(one) for one in kept), output_format))
     if not kept:
         return []
     head = ("CHECKPOINT", "WRITTEN", "GENERATION", "BYTES", "CHECKSUM")
@@ -115,7 +124,7 @@ def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
         for one in kept
     ]
     lines = ["", *table([head, *rows], None)]
-    width = columns() or NARROW
+    width = columns()
     for one in kept:
         if one.verdict != "sound":
             lines += folded(f"{one.file}: {one.verdict}", width, 2)
@@ -388,10 +397,9 @@ def command(
     if problems and not kept and not chosen:
         raise FailedError(problems[0])
     shown = chosen[-count:] if count else chosen
-    show = _json_lines if output_format == "json" else _text_lines
     if len(shown) < len(chosen) and output_format == "text":
         echo(f"{len(chosen) - len(shown)} earlier ones; -n 0 shows all")
-    for line in chain(show(shown), kept_lines(kept, output_format)):
+    for line in chain(_lines(shown, output_format), kept_lines(kept, output_format)):
         echo(visible_line(line))
     for text in problems:
         echo(f"nri-pin: {text}", err=True)
@@ -443,17 +451,20 @@ def _time(text: str) -> datetime:
         ) from None
 
 
+def _lines(found: Iterable[Happened], output_format: str) -> Iterator[str]:
+    return _text_lines(found) if output_format == "text" else _for_programs(found, output_format)
+
+
 def _text_lines(found: Iterable[Happened]) -> Iterator[str]:
-    width = columns() or NARROW
+    width = columns()
     for one in found:
         when = one.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         words = f"{one.name}: {one.text}" if one.name else one.text
         yield from folded(f"{when}  {one.what:<12}  {words}", width, min(INDENT, width // 2))
 
 
-def _json_lines(found: Iterable[Happened]) -> Iterator[str]:
-    for one in found:
-        yield json.dumps(asdict(one) | {"at": one.at.astimezone(UTC).isoformat()})
+def _for_programs(found: Iterable[Any], output_format: str) -> Iterator[str]:
+    return (render(one, output_format, is_one_of_many=True) for one in found)
 
 
 Size = tuple[tuple[str, int, int], ...]
@@ -478,7 +489,7 @@ def _follow(
         known_ones.update(found)
         pause_s = max(LOOK_S, (time.monotonic() - began) * RESTS)
         shown = [one for one in found if _is_wanted(one, *wanted)]
-        for line in (_json_lines if output_format == "json" else _text_lines)(shown):
+        for line in _lines(shown, output_format):
             echo(visible_line(line))
         sys.stdout.flush()
 

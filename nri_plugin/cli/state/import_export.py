@@ -29,7 +29,7 @@ from nri_plugin.checkpoint.kubelet_import import (
     read_allocations,
     shared_within_pods,
 )
-from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, root_option, usage_errors
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import DEFAULT_PATH, Config, load, load_hint_providers
@@ -373,12 +373,11 @@ def _write(path: str, data: bytes, *, force: bool) -> None:
 
 
 def _told(state: State, where: str, output_format: str, more: Mapping[str, str] | None = None) -> None:
-    if output_format == "json":
+    if output_format in FOR_PROGRAMS:
         rows = [
-            {"container": key, "cpus": str(one.cpus), "mems": str(one.mems)}
-            for key, one in state.allocations.items()
+            {"container": key, "cpus": one.cpus, "mems": one.mems} for key, one in state.allocations.items()
         ]
-        echo(json.dumps({"written": where.split(", "), "allocations": rows, **(more or {})}, indent=2))
+        echo(render({"written": where.split(", "), "allocations": rows, **(more or {})}, output_format))
         return
     for key, one in state.allocations.items():
         mems = f"  mems {one.mems}" if one.mems else ""

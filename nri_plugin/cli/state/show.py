@@ -4,18 +4,25 @@ Three forms: a table of pods that fits the terminal, a wide table with one line 
 sets are kernel lists and unknown values are null.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
 import click
-import msgspec
 
 from nri_plugin.checkpoint.format import Checkpoint
-from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import NARROW, columns, echo, folded, folded_rows, format_option, table, to_run
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    echo,
+    folded,
+    folded_rows,
+    format_option,
+    render,
+    table,
+    to_run,
+)
 from nri_plugin.cli.state.rows import (
     StateRow,
     Wanted,
@@ -42,6 +49,7 @@ from nri_plugin.cli.state.source import (
     machine_option,
     path_of,
     root_option,
+    runtime_facts,
     seen,
     state_dir_option,
     usage_errors,
@@ -53,45 +61,39 @@ from nri_plugin.model.state import State
 from nri_plugin.policy.alignment import CPUAlignment
 
 
-def show_json(
+def report(
     source: str,
     checkpoint: Checkpoint,
     found: Seen,
     rows: Sequence[StateRow],
     wanted: Wanted,
     now: AgentNow | None = None,
-) -> str:
+) -> dict[str, Any]:
     """Everything `state show` knows; `now` is None where a file is shown that no agent works on."""
     state, facts = checkpoint.state, checkpoint.facts
-    pool = shared_pool(found)
-    report = {
+    return {
         "file": source,
         "generation": checkpoint.generation,
         "writer": checkpoint.writer,
         "observed": is_observed(source),
         "machine": found.machine,
-        "agent": None if now is None else now.facts(),
-        "node": None if facts is None else node_facts(facts),
-        "exclusive": str(state.exclusive),
-        "shared_pool": None if pool is None else str(pool),
+        "agent": None if now is None else {"answers": now.answers, "runtime": runtime_facts(now.runtime)},
+        "node": None
+        if facts is None
+        else {
+            "online": facts.online,
+            "reserved": facts.reserved,
+            "numa_nodes": dict(facts.numa_nodes),
+            "memory_nodes": facts.memory_nodes,
+        },
+        "exclusive": state.exclusive,
+        "shared_pool": shared_pool(found),
         "pods": [pod_facts(state, uid, now) for uid in pod_uids(state, rows, wanted)],
         "containers": [container_facts(state, row) for row in rows],
         "waiting": [] if wanted else [waiting_facts(state, key) for key in waiting(state)],
         "kept": [
-            waiting_facts(state, key) | {"cpus": str(cpus)}
-            for key, cpus in _kept(state, rows, wanted).items()
+            waiting_facts(state, key) | {"cpus": cpus} for key, cpus in _kept(state, rows, wanted).items()
         ],
-    }
-    return json.dumps(report, indent=2)
-
-
-def node_facts(facts: NodeFacts) -> dict[str, Any]:
-    """The machine as the checkpoint has it."""
-    return {
-        "online": str(facts.online),
-        "reserved": str(facts.reserved),
-        "numa_nodes": {str(number): str(cpus) for number, cpus in facts.numa_nodes},
-        "memory_nodes": str(facts.memory_nodes),
     }
 
 
@@ -118,13 +120,13 @@ def pod_facts(state: State, uid: str, now: AgentNow | None) -> dict[str, Any]:
         "block": None
         if block is None
         else {
-            "cpus": str(block.allocation.cpus),
-            "pod_shared_pool": str(block.shared_pool),
-            "mems": str(block.allocation.mems),
+            "cpus": block.allocation.cpus,
+            "pod_shared_pool": block.shared_pool,
+            "mems": block.allocation.mems,
             "cpu_milli": block.allocation.cpu_milli,
             "memory": [_block(one) for one in block.allocation.memory],
         },
-        "incomplete": None if part is None else msgspec.to_builtins(part),
+        "incomplete": part,
     }
 
 
@@ -141,34 +143,24 @@ def container_facts(state: State, row: StateRow) -> dict[str, Any]:
         "phase": record.phase,
         "kind": row.kind,
         "container_kind": row.container_kind,
-        "cpus": "" if row.is_ended else str(allocation.cpus),
-        "kept_cpus": str(row.kept),
+        "cpus": "" if row.is_ended else allocation.cpus,
+        "kept_cpus": row.kept,
         "is_pod_shared": allocation.is_pod_shared,
-        "mems": str(allocation.mems),
-        "cpuset": None if row.cpus is None else str(row.cpus),
+        "mems": allocation.mems,
+        "cpuset": row.cpus,
         "cores": None if at is None else ids(at.cores),
         "sockets": None if at is None else ids(at.sockets),
-        "numa_nodes": None if row.numa_nodes is None else str(row.numa_nodes),
+        "numa_nodes": row.numa_nodes,
         "uncore_caches": None if at is None else ids(at.uncore_caches),
-        "aligned": None if at is None else aligned_facts(at.aligned),
-        "lost": str(row.lost),
+        "aligned": at and at.aligned,
+        "lost": row.lost,
         "cpu_milli": allocation.cpu_milli,
         "memory": [_block(block) for block in allocation.memory],
         "resize": _resize(allocation.resize),
         "hint": _container_hint(state, row),
         "pod_hint": _hint(pod.affinity, preferred=pod.affinity_preferred) if pod else None,
         "unplaced": record.unplaced,
-        "cgroup": {"parent": record.cgroup.parent, "path": record.cgroup.path},
-    }
-
-
-def aligned_facts(aligned: CPUAlignment) -> dict[str, bool]:
-    """The four levels."""
-    return {
-        "numa_node": aligned.numa_node,
-        "socket": aligned.socket,
-        "uncore_cache": aligned.uncore_cache,
-        "whole_cores": aligned.whole_cores,
+        "cgroup": record.cgroup,
     }
 
 
@@ -182,9 +174,9 @@ def waiting_facts(state: State, key: str) -> dict[str, Any]:
         "pod": pod.name if pod else None,
         "container": container,
         "kind": kind_of(pod, container),
-        "cpus": str(allocation.cpus),
+        "cpus": allocation.cpus,
         "is_pod_shared": allocation.is_pod_shared,
-        "mems": str(allocation.mems),
+        "mems": allocation.mems,
     }
 
 
@@ -204,11 +196,11 @@ def _container_hint(state: State, row: StateRow) -> dict[str, Any] | None:
 
 def _hint(nodes: NodeMask | None, *, preferred: bool) -> dict[str, Any] | None:
     """A merged hint; no NUMA nodes are all of them."""
-    return None if nodes is None else {"numa_nodes": str(nodes), "preferred": preferred}
+    return None if nodes is None else {"numa_nodes": nodes, "preferred": preferred}
 
 
 def _block(block: MemoryBlock) -> dict[str, Any]:
-    return {"numa_nodes": str(block.nodes), "resource": block.resource, "size_bytes": block.size_bytes}
+    return {"numa_nodes": block.nodes, "resource": block.resource, "size_bytes": block.size_bytes}
 
 
 def _resize(resize: Resize | None) -> dict[str, Any] | None:
@@ -216,7 +208,7 @@ def _resize(resize: Resize | None) -> dict[str, Any] | None:
         return None
     return {
         name: {
-            "cpus": str(size.cpus),
+            "cpus": size.cpus,
             "cpu_milli": size.cpu_milli,
             "memory": [_block(one) for one in size.memory],
         }
@@ -528,11 +520,11 @@ def command(
         found = seen(checkpoint, machine, root, source)
     wanted = Wanted(namespace, pod, container)
     rows = rows_of(found, wanted)
-    if output_format == "json":
-        echo(show_json(source, checkpoint, found, rows, wanted, now))
+    if output_format in FOR_PROGRAMS:
+        echo(render(report(source, checkpoint, found, rows, wanted, now), output_format))
     if wanted and not rows:
         raise FailedError(_no_match(source, len(found.state.containers)))
-    if output_format == "json":
+    if output_format in FOR_PROGRAMS:
         return
     if output_format == "name":
         known = (found.state.pods.get(uid) for uid in pod_uids(found.state, rows, wanted))
@@ -541,7 +533,7 @@ def command(
     if wide or output_format == "wide":
         echo(show_wide(source, checkpoint, found, rows, wanted, now))
     else:
-        echo(show_text(source, checkpoint, found, rows, wanted, columns() or NARROW, now))
+        echo(show_text(source, checkpoint, found, rows, wanted, columns(), now))
     if now is not None and now.has_no_runtime:
         echo(f"agent        {NO_RUNTIME}; {look_closer()}")
 

@@ -334,10 +334,6 @@ class AgentNow:
         """It answers, and no runtime is connected to it."""
         return self.answers and self.runtime is None
 
-    def facts(self) -> dict[str, object]:
-        """For programs."""
-        return {"answers": self.answers, "runtime": runtime_facts(self.runtime)}
-
 
 def read_agent(state_dir: str) -> "AgentStatus | None":
     """The status of the agent of a state directory; None where none answers in time."""

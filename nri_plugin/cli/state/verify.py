@@ -3,7 +3,6 @@
 Nothing is written.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -12,7 +11,7 @@ import click
 
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
-from nri_plugin.cli.output import echo, format_option
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render
 from nri_plugin.cli.state.rows import StateRow, Wanted, rows_of
 from nri_plugin.cli.state.source import (
     EXIT_FAILED,
@@ -431,21 +430,17 @@ def _by_configurations(
 
 
 def _report(source: str, checkpoint: Checkpoint, found: list[str], cgroups: str, output_format: str) -> None:
-    if output_format == "json":
-        echo(
-            json.dumps(
-                {
-                    "file": source,
-                    "generation": checkpoint.generation,
-                    "cgroups": cgroups,
-                    "next_start": next_start(source),
-                    "imported": awaiting_agent(checkpoint.state),
-                    "findings": found,
-                    "unplaced": dict(unplaced(checkpoint.state)),
-                },
-                indent=2,
-            )
-        )
+    if output_format in FOR_PROGRAMS:
+        report = {
+            "file": source,
+            "generation": checkpoint.generation,
+            "cgroups": cgroups,
+            "next_start": next_start(source),
+            "imported": awaiting_agent(checkpoint.state),
+            "findings": found,
+            "unplaced": dict(unplaced(checkpoint.state)),
+        }
+        echo(render(report, output_format))
         return
     state = checkpoint.state
     for line in found:

@@ -4,7 +4,6 @@ The command samples the agent, reads the CPU time and the start of each containe
 for each sample. --once prints one picture and ends; -o json writes a line for every change.
 """
 
-import json
 import os
 import select
 import sys
@@ -15,7 +14,7 @@ from typing import Any
 
 import click
 
-from nri_plugin.cli.output import NARROW, columns, echo, format_option, wants_colour
+from nri_plugin.cli.output import FOR_PROGRAMS, columns, echo, format_option, render, wants_colour
 from nri_plugin.cli.state.rows import StateRow, rows_of
 from nri_plugin.cli.state.show import container_facts, pod_facts
 from nri_plugin.cli.state.source import (
@@ -28,7 +27,7 @@ from nri_plugin.cli.state.source import (
     runtime_facts,
     state_dir_option,
 )
-from nri_plugin.cli.top.model import Model, Sample, TopEvent, TopFeed, TopRow, drifted, refused
+from nri_plugin.cli.top.model import Model, Sample, TopFeed, TopRow, drifted, refused
 from nri_plugin.cli.top.screen import Screen, Text, frame
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.host.cgroup import Cgroups
@@ -200,8 +199,8 @@ def command(
         if once:
             _look_twice(usage, model)
             _print_once(model, usage, output_format)
-        elif output_format == "json":
-            _tell(feed, model, interval_s)
+        elif output_format in FOR_PROGRAMS:
+            _tell(feed, model, interval_s, output_format)
         else:
             _watch(feed, model, usage, interval_s)
     except BrokenPipeError:
@@ -221,12 +220,10 @@ def _look_twice(usage: Usage, model: Model) -> None:
 
 def _print_once(model: Model, usage: Usage, output_format: str) -> None:
     now, lines = time.time(), _lines(model, usage)
-    if output_format == "json":
-        echo(json.dumps(present(model.sample, lines, now)))
+    if output_format in FOR_PROGRAMS:
+        echo(render(present(model.sample, lines, now), output_format, is_one_of_many=True))
     else:
-        echo(
-            "\n".join(visible_line(line.text) for line in frame(model, lines, columns() or NARROW, None, now))
-        )
+        echo("\n".join(visible_line(line.text) for line in frame(model, lines, columns(), None, now)))
 
 
 def _lines(model: Model, usage: Usage) -> list[TopRow]:
@@ -238,10 +235,10 @@ def _lines(model: Model, usage: Usage) -> list[TopRow]:
     return model.lines(usage.cpus_used, age_of, time.time())
 
 
-def _tell(feed: TopFeed, model: Model, interval_s: float) -> None:
+def _tell(feed: TopFeed, model: Model, interval_s: float, output_format: str) -> None:
     """Print one line now, and one for each change, until the process is stopped."""
     lines = [TopRow(row, None, None, is_fresh=False) for row in rows_of(model.sample.seen)]
-    _say(present(model.sample, lines, time.time()))
+    _say(present(model.sample, lines, time.time()), output_format)
     while True:
         if feed.fileno() >= 0:
             select.select([feed.fileno()], [], [], interval_s)
@@ -249,17 +246,12 @@ def _tell(feed: TopFeed, model: Model, interval_s: float) -> None:
             time.sleep(interval_s)
         sample = feed.next()
         for one in model.take(sample, time.time()) if sample else ():
-            _say(change_facts(one))
+            _say({"at": _when(one.at), **one.facts}, output_format)
 
 
-def _say(facts: Mapping[str, Any]) -> None:
-    echo(json.dumps(facts))
+def _say(facts: Mapping[str, Any], output_format: str) -> None:
+    echo(render(facts, output_format, is_one_of_many=True))
     sys.stdout.flush()
-
-
-def change_facts(one: TopEvent) -> dict[str, Any]:
-    """A change, for programs."""
-    return {"at": _when(one.at), **one.facts}
 
 
 def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any]:
@@ -274,13 +266,13 @@ def present(sample: Sample, lines: Sequence[TopRow], at: float) -> dict[str, Any
         "version": sample.agent or None,
         "runtime": runtime_facts(sample.runtime),
         "policies": policies(node) if node is not None and sample.is_connected else None,
-        "exclusive": str(state.exclusive),
-        "shared_pool": None if node is None else str(state.shared_pool(node)),
-        "allocatable": None if node is None else str(node.allocatable),
-        "available": None if node is None else str(state.available(node)),
+        "exclusive": state.exclusive,
+        "shared_pool": node and state.shared_pool(node),
+        "allocatable": node and node.allocatable,
+        "available": node and state.available(node),
         "available_by_numa_node": None
         if node is None
-        else {str(numa.id): str(numa.cpus & state.available(node)) for numa in node.topology.nodes},
+        else {numa.id: numa.cpus & state.available(node) for numa in node.topology.nodes},
         "fragmentation": fragmented(sample.seen),
         "refused": refused(sample) if sample.is_connected else None,
         "drifts": drifted(sample) if sample.is_connected else None,

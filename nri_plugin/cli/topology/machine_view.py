@@ -7,7 +7,7 @@ description of the machine or from the PCI devices of this one.
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import reduce
 from itertools import count
 from operator import or_
@@ -362,21 +362,9 @@ class Placements:
     reserved: CPUSet
     unreachable: CPUSet = NO_CPUS
 
-    def as_dict(self) -> dict[str, Any]:
-        """For `-o json`; sets are kernel lists."""
-        return {
-            "source": self.source,
-            "shared_pool": str(self.shared_pool),
-            "reserved": str(self.reserved),
-            "unreachable": str(self.unreachable),
-            "containers": [
-                asdict(seat) | {"cpus": str(seat.cpus), "mems": str(seat.mems)} for seat in self.seats
-            ],
-        }
-
     @classmethod
     def from_dict(cls, found: Mapping[str, Any], where: str) -> "Placements":
-        """Read the output of `as_dict`.
+        """Read what `nri-pin topology -o json` printed.
 
         Raises:
             ConfigError: the value has another form.

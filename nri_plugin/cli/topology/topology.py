@@ -1,13 +1,22 @@
 """`nri-pin topology`: the machine as placements see it, and its containers, as text, JSON or SVG."""
 
-import json
 import os
 import shutil
 
 import click
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
-from nri_plugin.cli.output import echo, fold_words, format_option, output_encoding, wants_colour
+from nri_plugin.cli.output import (
+    FOR_PROGRAMS,
+    columns,
+    echo,
+    fold_words,
+    format_option,
+    output_encoding,
+    plain,
+    render,
+    wants_colour,
+)
 from nri_plugin.cli.state.source import fits, path_of, recorded_node
 from nri_plugin.cli.topology.machine_view import (
     KEY,
@@ -89,11 +98,11 @@ def command(
     if wants_list:
         if output_format == "svg" or state is not None:
             raise click.UsageError("--list prints names, as text or json, and takes no --state")
-        _print(_list(output_format, shutil.get_terminal_size().columns))
+        _print(_list(output_format, columns()))
         return
     view = _view(name if machine is None else machine, root, state)
-    if output_format == "json":
-        _print(_json(as_facts(view)))
+    if output_format in FOR_PROGRAMS:
+        _print(render(as_facts(view), output_format))
     elif output_format == "svg":
         from nri_plugin.cli.topology.svg import draw_svg
 
@@ -115,7 +124,10 @@ def as_text(view: View, width: int, *, colour: bool = False) -> str:
 def as_facts(view: View) -> dict[str, object]:
     """The machine, and the placements where they are known, as a dump that this command reads back."""
     facts = {key: value for key, value in view.machine.facts().items() if key != KEY}
-    return facts if view.placements is None else facts | {KEY: view.placements.as_dict()}
+    if view.placements is not None:
+        placed = plain(view.placements)
+        facts[KEY] = {"containers" if name == "seats" else name: value for name, value in placed.items()}
+    return facts
 
 
 def _view(name: str | None, root: str | None, state: str | None) -> View:
@@ -158,8 +170,8 @@ def _dumped_placements(machine: SourcedMachine, where: str) -> Placements | None
 
 def _list(output_format: str, width: int) -> str:
     titles = {name: description.title for name, description in shipped().items()}
-    if output_format == "json":
-        return _json(titles)
+    if output_format in FOR_PROGRAMS:
+        return render(titles, output_format)
     left = max(map(len, titles)) + 2
     blank = " " * left
     return "\n".join(
@@ -170,7 +182,3 @@ def _list(output_format: str, width: int) -> str:
 
 def _print(text: str, *, styled: bool = False) -> None:
     echo(in_encoding(text, output_encoding()), styled=styled)
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, sort_keys=True)

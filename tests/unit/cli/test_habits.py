@@ -233,12 +233,9 @@ def test_yaml_is_the_same_answer_as_json(capsys) -> None:
         assert yaml.safe_load(capsys.readouterr().out) == facts, words
 
 
-def test_a_stream_of_answers_is_a_stream_of_yaml_documents(capsys) -> None:
-    with click.Context(click.Command("x"), info_name="x") as context:
-        context.meta[output.YAML_DOCUMENTS] = 0
-        for text in ('{"a": 1}', "no JSON", '{"a": 2}'):
-            output.echo(text)
-    assert capsys.readouterr().out == "a: 1\nno JSON\n---\na: 2\n"
+def test_a_stream_of_answers_is_a_stream_of_yaml_documents() -> None:
+    texts = [output.render({"a": number}, "yaml", is_one_of_many=True) for number in (1, 2)]
+    assert list(yaml.safe_load_all("\n".join(texts))) == [{"a": 1}, {"a": 2}]
 
 
 def test_version_and_help_are_commands_as_those_of_kubectl(capsys) -> None:

@@ -1,8 +1,12 @@
+import json
 import sys
 
 import pytest
+import yaml
 
-from nri_plugin.cli.output import columns, fold, output_encoding, wants_colour
+from nri_plugin.cli.output import UNLIMITED, columns, fold, output_encoding, render, wants_colour
+from nri_plugin.model.records import CgroupRef, Phase
+from nri_plugin.model.sets import CPUSet
 
 
 class Out:
@@ -49,11 +53,11 @@ def test_names_are_broken_at_their_steps() -> None:
 
 def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", Out(terminal=False))
-    assert columns() is None
+    assert columns() == UNLIMITED
     monkeypatch.setenv("COLUMNS", "60")
     assert columns() == 60
     monkeypatch.setenv("COLUMNS", "wide")
-    assert columns() is None
+    assert columns() == UNLIMITED
 
 
 @pytest.mark.parametrize(
@@ -78,3 +82,10 @@ def test_pictures_keep_to_ascii_in_the_locale_c(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert output_encoding() == encoding
+
+
+def test_records_are_rendered_by_their_fields() -> None:
+    held = {3: [CPUSet.parse("1-3"), None], "phase": Phase.RUNNING, "cgroup": CgroupRef("/p", "/p/c")}
+    facts = {"3": ["1-3", None], "phase": "running", "cgroup": {"parent": "/p", "path": "/p/c"}}
+    assert json.loads(render(held, "json")) == yaml.safe_load(render(held, "yaml")) == facts
+    assert render({"a": [1]}, "json", is_one_of_many=True) == '{"a": [1]}'

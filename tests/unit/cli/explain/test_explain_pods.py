@@ -1,6 +1,5 @@
 """`nri-pin explain` of pods that were placed as a whole, that own CPUs, or that run in part."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain.explain import DecisionExplained, PodListed, of_container
 from nri_plugin.cli.explain.text import as_dict, explanation_text, whys
+from nri_plugin.cli.output import plain
 from nri_plugin.cli.state.source import SOCKET
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
@@ -225,7 +225,7 @@ def test_a_pod_that_runs_in_part_is_told_as_such(tmp_path: Path) -> None:
         socket.close()
     said = "incomplete: refused: b (TopologyAffinityError); other containers of the pod: a (CPUs 2-5)"
     assert said in answer.text(80).splitlines()
-    facts: Mapping[str, object] = json.loads(json.dumps(answer.as_dict()))["incomplete"]
+    facts: Mapping[str, object] = plain(answer.as_dict())["incomplete"]
     assert facts["pod"] == "p1"
     assert isinstance(container_told, DecisionExplained)
     assert said in container_told.notes

@@ -19,6 +19,7 @@ from nri_plugin import __main__ as entry
 from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusedContainerRow, RuntimeRow
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.kubectl import plugin
+from nri_plugin.cli.output import render
 from nri_plugin.cli.state.rows import rows_of
 from nri_plugin.cli.state.source import Seen
 from nri_plugin.cli.top.model import Sample, TopRow
@@ -71,7 +72,7 @@ def told(state: State, node: Node = NODE, *, answers: bool = True, **more: Any) 
     facts = {"runtime": RuntimeRow("containerd", "2.1.9"), "agent": "0.1.0"} if answers else {}
     sample = Sample(Seen(state, node, has_parts=True, machine=""), answers, "agent", **(facts | more))
     lines = [TopRow(row, None, None, is_fresh=False) for row in rows_of(sample.seen)]
-    return json.dumps(present(sample, lines, 0.0))
+    return render(present(sample, lines, 0.0), "json")
 
 
 def topology(name: str, state: State) -> Object:

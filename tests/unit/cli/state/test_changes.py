@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.cli.output import plain
 from nri_plugin.cli.state.changes import change_facts, change_line, changes
 from nri_plugin.model.records import (
     Allocation,
@@ -92,6 +93,6 @@ def test_one_line_tells_what_happened(before: State, after: State, line: str) ->
 
 def test_facts_name_cpus_before_and_after() -> None:
     (change,) = changes(STATE, held("3-4"))
-    facts = change_facts(change)
+    facts = plain(change_facts(change))
     assert facts["what"] == "moved"
     assert facts["cpus"] == {"before": "2-3", "after": "3-4", "gained": "4", "lost": "2"}

@@ -84,6 +84,23 @@ def on_machine(tmp_path: Path) -> list[str]:
     return ["--machine", str(tmp_path / "machine.txt")]
 
 
+def test_a_program_that_reads_the_output_gets_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "telemetry-collector-sidecar-of-the-second-kind"
+    pod = PodRecord(
+        "p", "s", "telemetry-agent-7d9c6bf4-x2x4z", "monitoring-system", QOSClass.GUARANTEED, "/p"
+    )
+    record = ContainerRecord("id", "p", name, Phase.RUNNING, CgroupRef("/p", "/p/id"))
+    cpus = CPUSet.parse("1,3,5,7,9,11,13")
+    save(tmp_path, State({"p": pod}, {"id": record}, {f"p/{name}": Allocation(cpus)}), a_node())
+    for words in (["telemetry-agent-7d9c6bf4-x2x4z"], [f"*/*/{name}"]):
+        output = run("show", tmp_path, *words).output
+        assert [line for line in output.splitlines() if name in line and str(cpus) in line]
+    assert run("show", tmp_path, "other/telemetry-agent-7d9c6bf4-x2x4z").exit_code == 1
+
+
 def show_json(directory: Path) -> dict[str, Any]:
     return json.loads(run("show", directory, "-o", "json").output)
 

@@ -17,6 +17,7 @@ from nri_plugin.agent.status_client import (
     SiblingRow,
 )
 from nri_plugin.checkpoint.file import CheckpointFile
+from nri_plugin.cli.output import plain
 from nri_plugin.cli.state.source import NO_RUNTIME, Seen
 from nri_plugin.cli.top.model import Model, Sample, TopRow
 from nri_plugin.cli.top.screen import age_words, frame, keys_in
@@ -336,5 +337,5 @@ def test_a_pod_that_runs_in_part_is_counted_and_told_once() -> None:
     assert new.text.startswith("shop/db-0: incomplete: refused: late (TopologyAffinityError)")
     assert model.take(now, NOW) == []
     assert "incomplete pods 1" in " ".join(picture(model))
-    (pod,) = present(now, model.lines({}, lambda _row: None, NOW), NOW)["pods"]
+    (pod,) = plain(present(now, model.lines({}, lambda _row: None, NOW), NOW))["pods"]
     assert pod["incomplete"]["refused"][0]["container"] == "late"
