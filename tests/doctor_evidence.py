@@ -5,8 +5,7 @@ from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
 from nri_plugin.cli.doctor.doctor import judged
 from nri_plugin.cli.doctor.evidence import CgroupDir, Evidence, FoundConfig, Kernel, Tree
 from nri_plugin.cli.doctor.findings import Finding
-from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
-from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.settings import KubeletSettings, NRISettings
 from nri_plugin.cli.doctor.view import NodeView
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.options import Node, Options

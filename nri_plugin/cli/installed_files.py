@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.directory import other_writers, replace_file, require_own_place
-from nri_plugin.cli.doctor.runtime_files import (
+from nri_plugin.cli.doctor.settings import (
     NRISettings,
     find_name,
     find_runtime,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.cli.doctor.kubelet_files import FLAGS, KubeletSettings, read_kubelet
+from nri_plugin.cli.doctor.settings import FLAGS, KubeletSettings, read_kubelet
 from nri_plugin.cli.doctor.view import NodeView, Process
 from nri_plugin.cli.migrate.kubelet import read_kubelet_files
 from tests.played_migration import SETTINGS, STRINGS, decoded

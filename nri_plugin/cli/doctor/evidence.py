@@ -17,13 +17,13 @@ from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, read_status
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
-from nri_plugin.cli.doctor import kubelet_files, runtime_files
-from nri_plugin.cli.doctor.kubelet_files import KubeletSettings
-from nri_plugin.cli.doctor.runtime_files import (
+from nri_plugin.cli.doctor import settings
+from nri_plugin.cli.doctor.settings import (
     CONTAINERD,
     CRIO,
     BrokenFile,
     Distribution,
+    KubeletSettings,
     NRISettings,
     version_of,
 )
@@ -419,12 +419,12 @@ class Evidence:
     @cached_property
     def runtime_process(self) -> Process | None:
         """The process of the runtime."""
-        return runtime_files.find_runtime(self.view, self.running)
+        return settings.find_runtime(self.view, self.running)
 
     @cached_property
     def runtime_name(self) -> str | Hidden:
         """`containerd` or `CRI-O`; empty when the node has neither."""
-        name = runtime_files.find_name(self.view, self.runtime_process, self.asked.runtime_config)
+        name = settings.find_name(self.view, self.runtime_process, self.asked.runtime_config)
         return self.processes if name == "" and isinstance(self.processes, Hidden) else name
 
     @property
@@ -439,7 +439,7 @@ class Evidence:
         """As it says; empty when it says nothing."""
         if not self.runtime_name:
             return ""
-        return runtime_files.read_version(self.view, self.runtime_process, self.files_of)
+        return settings.read_version(self.view, self.runtime_process, self.files_of)
 
     @property
     def release(self) -> Version | None:
@@ -462,7 +462,7 @@ class Evidence:
         if not self.runtime_name:
             return None
         version = version_of(self.runtime_version) if isinstance(self.runtime_version, str) else None
-        return runtime_files.read_settings(
+        return settings.read_settings(
             self.view,
             self.files_of,
             self.runtime_process,
@@ -538,37 +538,37 @@ class Evidence:
     @cached_property
     def kubelet(self) -> KubeletSettings | Hidden | None:
         """Its settings; None when there is no kubelet."""
-        own, _ = kubelet_files.kubelets(self.view, self.running)
-        settings = kubelet_files.read_kubelet(self.view, own[0] if own else None)
+        own, _ = settings.kubelets(self.view, self.running)
+        found = settings.read_kubelet(self.view, own[0] if own else None)
         # A kubelet without files where they usually are may be a part of another program, as in k3s.
-        if settings is None and any(isinstance(policy, str) for policy in self.state_policies.values()):
+        if found is None and any(isinstance(policy, str) for policy in self.state_policies.values()):
             why = "not there, and the kubelet has left state files: it is set elsewhere"
-            return Hidden(kubelet_files.CONFIG_FILE, why=why)
-        if settings is None and isinstance(self.processes, Hidden) and not self.view.is_copy:
+            return Hidden(settings.CONFIG_FILE, why=why)
+        if found is None and isinstance(self.processes, Hidden) and not self.view.is_copy:
             return self.processes
-        return settings
+        return found
 
     @cached_property
     def state_policies(self) -> Mapping[str, str | Hidden | None]:
         """The policy in each of its state files; None where there is no such file."""
-        return {name: kubelet_files.read_state_policy(self.view, name) for name in kubelet_files.STATE_FILES}
+        return {name: settings.read_state_policy(self.view, name) for name in settings.STATE_FILES}
 
     @cached_property
     def pod_resources(self) -> str | Hidden:
         """Empty when its PodResources socket accepts connections, else why not."""
-        return self.view.connects(kubelet_files.POD_RESOURCES)
+        return self.view.connects(settings.POD_RESOURCES)
 
     @cached_property
     def distribution(self) -> Distribution | None:
         """Starts the kubelet and writes its options; None where a unit of its own does."""
         main = self.known_nri.files[0] if self.known_nri and self.known_nri.files else ""
-        return runtime_files.distribution_of(self.view, main)
+        return settings.distribution_of(self.view, main)
 
     @property
     def kubelet_unit(self) -> str:
         """The unit of systemd that starts the kubelet."""
         one = self.distribution
-        return runtime_files.unit_among(self.view, one.name, one.kubelet_units) if one else "kubelet"
+        return settings.unit_among(self.view, one.name, one.kubelet_units) if one else "kubelet"
 
     # ---- the agent
 

@@ -18,7 +18,7 @@ from dataclasses import replace
 from nri_plugin import __version__
 from nri_plugin.cli.doctor.evidence import Evidence
 from nri_plugin.cli.doctor.findings import Finding, NextStep, Verdict, fine, not_visible, to_do
-from nri_plugin.cli.doctor.kubelet_files import (
+from nri_plugin.cli.doctor.settings import (
     CONFIG_FILE,
     CPU_OPTIONS,
     CPU_POLICY,

@@ -11,7 +11,7 @@ from typing import TypeVar
 from nri_plugin.cli.doctor.evidence import TREE, CgroupDir, Evidence, Kernel, Tree, linux_of
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.kubelet import culprit
-from nri_plugin.cli.doctor.kubelet_files import CGROUP_DRIVER, RESERVED_CPUS, KubeletSettings
+from nri_plugin.cli.doctor.settings import CGROUP_DRIVER, RESERVED_CPUS, KubeletSettings
 from nri_plugin.cli.doctor.support import LINUX, caveat
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.cli.output import count_of

@@ -6,7 +6,7 @@ import shlex
 
 from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence, linux_of
 from nri_plugin.cli.doctor.findings import Finding, Verdict, advice, fine, not_visible, to_do
-from nri_plugin.cli.doctor.runtime_files import (
+from nri_plugin.cli.doctor.settings import (
     CONTAINERD,
     CRIO,
     DISTRIBUTIONS,

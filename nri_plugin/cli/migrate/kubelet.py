@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from nri_plugin.cli.doctor.kubelet_files import (
+from nri_plugin.cli.doctor.settings import (
     CPU_OPTIONS,
     CPU_POLICY,
     FOLDER,

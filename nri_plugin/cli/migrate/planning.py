@@ -10,16 +10,17 @@ import yaml
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.kubelet_export import kubelet_doubts, needs_pod_level, restart_refusals
-from nri_plugin.cli.doctor.kubelet_files import (
+from nri_plugin.cli.doctor.settings import (
     CONFIG_FILE,
     CPU_POLICY,
     MEMORY_POLICY,
     RESERVED_CPUS,
     STATE_FILES,
+    NRISettings,
+    distribution_of,
     kubelets,
     read_state_policy,
 )
-from nri_plugin.cli.doctor.runtime_files import NRISettings, distribution_of
 from nri_plugin.cli.doctor.view import Hidden, Process
 from nri_plugin.cli.install import NAME
 from nri_plugin.cli.installed_files import runtime_settings

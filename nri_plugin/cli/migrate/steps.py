@@ -22,7 +22,7 @@ from typing import Any
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, write_whole
 from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_allocations
-from nri_plugin.cli.doctor.kubelet_files import read_state_policy
+from nri_plugin.cli.doctor.settings import read_state_policy
 from nri_plugin.cli.migrate.host import ASIDE, TO_PLUGIN, FileEdit, Host, MigrationRecord, Plan, RecordFile
 from nri_plugin.cli.state.import_export import bring_back, exportable, importable, retire, save_import
 from nri_plugin.cli.state.source import FailedError, awaiting_agent, refuse_while_agent_runs

@@ -9,7 +9,7 @@ import pytest
 
 from nri_plugin.__main__ import main
 from nri_plugin.cli import installed_files
-from nri_plugin.cli.doctor.runtime_files import FileLine, NRISettings
+from nri_plugin.cli.doctor.settings import FileLine, NRISettings
 from nri_plugin.cli.doctor.view import NodeView
 from nri_plugin.cli.install import launcher
 from nri_plugin.cli.installed_files import MARK, is_ours, who_else_may_change

@@ -13,7 +13,7 @@ import pytest
 from nri_plugin.__main__ import main
 from nri_plugin.checkpoint.file import FILE_NAME
 from nri_plugin.cli import installed_files, systemd
-from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.settings import NRISettings
 from nri_plugin.cli.installed_files import MARK
 from nri_plugin.config.loading import load_text
 from tests.unit.cli.test_install import check_that_edits_are_kept

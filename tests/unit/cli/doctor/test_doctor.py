@@ -19,7 +19,7 @@ from nri_plugin.cli.doctor.findings import (
     to_do,
 )
 from nri_plugin.cli.doctor.runtime import switch_on
-from nri_plugin.cli.doctor.runtime_files import CONTAINERD, NRISettings, read_settings
+from nri_plugin.cli.doctor.settings import CONTAINERD, NRISettings, read_settings
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.cli.main import run_command_line
 from nri_plugin.simulator.machine.description import parse

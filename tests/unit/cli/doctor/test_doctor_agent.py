@@ -12,8 +12,7 @@ from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.kubelet_files import KubeletSettings, Setting
-from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.settings import KubeletSettings, NRISettings, Setting
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.config.loading import first_lines, load
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, QOSClass

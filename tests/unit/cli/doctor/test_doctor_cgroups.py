@@ -5,8 +5,7 @@ import pytest
 from nri_plugin.agent.status_client import AgentStatus
 from nri_plugin.cli.doctor.evidence import CgroupDir, Tree
 from nri_plugin.cli.doctor.findings import Finding, Verdict
-from nri_plugin.cli.doctor.kubelet_files import KubeletSettings, Setting
-from nri_plugin.cli.doctor.runtime_files import NRISettings
+from nri_plugin.cli.doctor.settings import KubeletSettings, NRISettings, Setting
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.sets import CPUSet

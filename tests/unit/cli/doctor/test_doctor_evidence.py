@@ -10,7 +10,7 @@ from nri_plugin.checkpoint.file import OBSERVED_FILE_NAME, CheckpointFile
 from nri_plugin.cli.doctor.agent import checkpoint
 from nri_plugin.cli.doctor.evidence import Asked, Evidence, read_topology
 from nri_plugin.cli.doctor.findings import fine
-from nri_plugin.cli.doctor.kubelet_files import STATE_FILES
+from nri_plugin.cli.doctor.settings import STATE_FILES
 from nri_plugin.cli.doctor.view import Hidden, NodeView
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.irqbalance import IRQBalanceProcess

@@ -2,7 +2,7 @@ import pytest
 
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.kubelet import culprit, must_hand_over
-from nri_plugin.cli.doctor.kubelet_files import STATE_FILES, KubeletSettings, Setting
+from nri_plugin.cli.doctor.settings import STATE_FILES, KubeletSettings, Setting
 from nri_plugin.cli.doctor.view import Hidden
 from nri_plugin.model.sets import CPUSet
 from tests.builders import machine

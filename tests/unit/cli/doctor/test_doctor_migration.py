@@ -4,7 +4,7 @@ from nri_plugin import __version__
 from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import NextStep
 from nri_plugin.cli.doctor.kubelet import steps
-from nri_plugin.cli.doctor.kubelet_files import CONFIG_FILE, KubeletSettings, Setting
+from nri_plugin.cli.doctor.settings import CONFIG_FILE, KubeletSettings, Setting
 from tests.doctor_evidence import CONFIG, evidence, status
 
 SETTINGS = KubeletSettings((CONFIG_FILE,), {"cpuManagerPolicy": Setting("static", CONFIG_FILE, 4)})

@@ -9,7 +9,7 @@ from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
 from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.runtime import TOLERATE
-from nri_plugin.cli.doctor.runtime_files import (
+from nri_plugin.cli.doctor.settings import (
     CONTAINERD,
     BrokenFile,
     FileLine,

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from nri_plugin.cli.doctor.runtime_files import CONTAINERD, CRIO
+from nri_plugin.cli.doctor.settings import CONTAINERD, CRIO
 from nri_plugin.cli.doctor.support import LINUX, Basis, Version, caveat, support, support_of, support_table
 
 

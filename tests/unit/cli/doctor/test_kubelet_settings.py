@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor.kubelet_files import (
+from nri_plugin.cli.doctor.settings import (
     CONFIG_FILE,
     STATE_FILES,
     KubeletSettings,

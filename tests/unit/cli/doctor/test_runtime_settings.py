@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.cli.doctor import runtime_files
-from nri_plugin.cli.doctor.runtime_files import (
+from nri_plugin.cli.doctor import settings as settings_module
+from nri_plugin.cli.doctor.settings import (
     CONTAINERD,
     CRIO,
     NOWHERE,
@@ -177,7 +177,7 @@ def test_the_version_is_the_one_of_the_socket_and_no_program_is_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = {"/run/containerd/containerd.sock": "v2.1.3", "/x.sock": "1.7.24~ds1"}
-    monkeypatch.setattr(runtime_files, "runtime_version", lambda path: said.get(path, ""))
+    monkeypatch.setattr(settings_module, "runtime_version", lambda path: said.get(path, ""))
     program = tmp_path / "containerd"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\necho containerd example.org/containerd 9.9.9\n")
     program.chmod(0o755)
