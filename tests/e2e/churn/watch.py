@@ -33,7 +33,7 @@ def main(node: str, cluster: str, programs: str, out: str) -> None:
         changed = {path: row for path, row in found.items() if last.get(path) != row}
         gone = [path for path in last if path not in found]
         if changed or gone:
-            notes.add("tree", set=changed, gone=gone)
+            notes.add("tree", set=changed, gone=gone, took_s=round(time.monotonic() - began, 3))
         last = found
         time.sleep(max(0.005, TREE_S - (time.monotonic() - began)))
 
