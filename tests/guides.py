@@ -21,6 +21,7 @@ import click
 
 from nri_plugin import __main__ as entry
 from nri_plugin import __version__
+from nri_plugin.agent.metrics import OF_NOISE, ROWS, TIMINGS
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.doctor.support import support_table
 from nri_plugin.cli.kubectl import plugin
@@ -31,6 +32,7 @@ GUIDE = ROOT / "deploy" / "guide"
 COMMANDS = GUIDE / "commands.md"
 CONFIGURE = GUIDE / "configure.md"
 LIMITS = GUIDE / "limits.md"
+METRICS = GUIDE / "metrics.md"
 SIMULATE = GUIDE / "simulate.md"
 OPERATE = GUIDE / "operate.md"
 WIDTH = 80
@@ -319,6 +321,41 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
+MOST_VALUES = 6
+"""A label with more values is only named."""
+
+
+def metric_tables() -> dict[str, str]:
+    """The metrics of the agent as three tables: with names of the kubelet, of the agent, and of the noise."""
+    tables = {"kubelet metrics": "", "agent metrics": "", "noise metrics": ""}
+    for name, (text, _, labels) in TIMINGS.items():
+        tables[_table_of(name)] += _metric(name, text, {label: [] for label in labels})
+    for name, row in ROWS.items():
+        labels: dict[str, list[str]] = {label: [] for label in row.labels}
+        for series in filter(None, row.series):
+            for label, value in zip(row.labels, series, strict=True):
+                labels[label].append(value)
+        # The page says above the table of noise which labels all of them have.
+        tables[_table_of(name)] += _metric(name, row.help, {} if name in OF_NOISE else labels, row.see)
+    head = "\n| metric | counts or measures |\n|---|---|\n"
+    return {name: f"{head}{rows}\n" for name, rows in tables.items()}
+
+
+def _table_of(name: str) -> str:
+    if name in OF_NOISE:
+        return "noise metrics"
+    return "agent metrics" if name.startswith("nri_pin_") else "kubelet metrics"
+
+
+def _metric(name: str, text: str, labels: dict[str, list[str]], see: str = "") -> str:
+    words = []
+    for label, every in labels.items():
+        values = [f"`{value}`" for value in dict.fromkeys(every)]
+        words.append(f"`{label}` ({', '.join(values)})" if 0 < len(values) <= MOST_VALUES else f"`{label}`")
+    by = f" Labels: {', '.join(words)}." if words else ""
+    return f"| `{name}` | {_cell(text)}{by}{f' See {see}.' if see else ''} |\n"
+
+
 ANSWERED = (
     "nri-pin explain --machine demo ",
     "nri-pin room --machine ",
@@ -346,7 +383,11 @@ def with_answers(text: str) -> str:
 
 def outdated() -> dict[Path, str]:
     """Documents whose made parts are not what the code says, with the text that they should have."""
+    metrics = METRICS.read_text("utf-8")
+    for name, table in metric_tables().items():
+        metrics = made(name, metrics, table)
     wanted = {
+        METRICS: metrics,
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
         LIMITS: made(
             "support", made("departures", LIMITS.read_text("utf-8"), departure_tables()), support_table()

@@ -1,7 +1,7 @@
 """The metrics of the agent, under the kubelet's names where the kubelet has one.
 
-`Metrics` holds the counters. Labelled children are bound once, so that the thread that answers the runtime only adds.
-The gauges of the state are in `state_gauges.py`. This module is loaded only where `metricsBindAddress` is set.
+Each metric is a `Row` of a table: its name, its help, and the function that counts. `Metrics` goes through the rows; the
+tables of the guide are made from them. This module is loaded only where `metricsBindAddress` is set.
 
 Source: names, labels and help of kubelet v1.36 pkg/kubelet/metrics/metrics.go, and `kubelet_cpu_manager_*` as
 pkg/kubelet/cm/cpumanager/policy_static.go, initializeMetrics; the `kubelet_` prefix is kept so that dashboards and alerts
@@ -10,176 +10,153 @@ only change the job.
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property
 from itertools import product
-from typing import get_args
+from typing import Any, Generic, TypeVar, get_args
 
 import prometheus_client
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
-from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from nri_plugin import __version__
+from nri_plugin.agent.admission_counts import (
+    POD_LEVEL_SERIES,
+    Admission,
+    PodLevel,
+    admission_of,
+    resource_counts,
+)
 from nri_plugin.agent.affinity import RESULTS as AFFINITY_RESULTS
 from nri_plugin.agent.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
-from nri_plugin.agent.noise_metrics import NoiseCounts
+from nri_plugin.agent.noise_metrics import NoiseReadings
 from nri_plugin.agent.observing import KINDS, ObservedWatch
 from nri_plugin.agent.other_owners import OwnerEvidence
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
-from nri_plugin.agent.pod_level_metrics import ASSIGNMENTS, ResourceManagerCounts
 from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.runtime_link import RuntimeLink
-from nri_plugin.agent.state_gauges import StateGauges
 from nri_plugin.agent.untold import UntoldContainers
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.engine import DECIDED
-from nri_plugin.core.requests import pod_uid
+from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.host.cgroup import Cgroups
+from nri_plugin.host.cpu_noise import NoiseKind
 from nri_plugin.host.kernel_counters import ContainerFiles, CounterFiles
 from nri_plugin.model.errors import HostError
-from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
-from nri_plugin.model.records import Allocation, Kind, allocation_key
-from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind
-from nri_plugin.model.sets import CPUSet
+from nri_plugin.model.options import CPUManagerPolicy, Node
+from nri_plugin.model.records import ContainerRecord, Phase, is_whole_pod
 from nri_plugin.model.state import State
-from nri_plugin.policy.alignment import is_in_one_cache
-from nri_plugin.policy.pod_level import memory_claim
+from nri_plugin.policy.alignment import Fragmentation, by_cache, by_numa_node
 from nri_plugin.process.http_server import PROMETHEUS_TEXT, Page, one_at_a_time
 from nri_plugin.wire.nri import events as nri
-from nri_plugin.wire.nri.events import CreateContainer
 
-# The kubelet's resource manager counters.
-#
-# Source: kubelet v1.36 topologymanager/scope_*.go, cpumanager/policy_static.go, memorymanager/policy_static.go.
-#
-# Differs: the kubelet admits a pod once, with all its containers; here: each first creation of a container,
-# and each refused try, is one admission request. Why: containers come one by one, and a refused one comes
-# again. Option: none.
+From = TypeVar("From")
+
+Amounts = Mapping[tuple[str, ...], float]
+"""By the values of the labels."""
 
 
-CPU_REFUSALS = (RefusalKind.SMT_ALIGNMENT, RefusalKind.CPUS, RefusalKind.UNCORE_CACHE)
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerAlignment:
-    """One rise of `container_aligned_compute_resources_count`, or of its failure count.
+@dataclass(frozen=True, slots=True, eq=False)
+class Row(Generic[From]):
+    """A metric; one whose name ends in `_total` is a counter.
 
     Attributes:
-        scope: `container` or `pod`.
-        boundary: `numa_node`, `physical_cpu` or `uncore_cache`.
-        ok: aligned, not failed.
+        help: one sentence.
+        count: what a source counts or shows: a number, amounts by labels, or None where there is none. A counter
+            without it is counted by `Metrics` itself.
+        labels: their names.
+        series: the values of the labels of a counter that are shown before anything was counted.
+        counts: a counter of another name.
+        see: the part of the guide that explains more, as a link.
     """
 
-    scope: str
-    boundary: str
-    ok: bool = True
+    help: str
+    count: Callable[[From], float | Amounts | None] = lambda _source: None
+    labels: Sequence[str] = ()
+    series: Sequence[tuple[str, ...]] = ((),)
+    counts: bool = False
+    see: str = ""
+
+    def family(self, name: str, amounts: float | Amounts) -> Metric:
+        """Return the metric with these amounts."""
+        by_labels: Amounts = amounts if isinstance(amounts, Mapping) else {(): amounts}
+        if self.counts:  # the library would add `_total` to the name of a counter
+            metric = Metric(name, self.help, "unknown")
+            for values, amount in by_labels.items():
+                metric.add_sample(name, dict(zip(self.labels, values, strict=True)), amount)
+            return metric
+        kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+        family = kind(name, self.help, labels=self.labels)
+        for values, amount in by_labels.items():
+            family.add_metric(values, amount)
+        return family
 
 
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The counts of one created container.
+Table = Mapping[str, Row[From]]
+"""Rows by the names of the metrics."""
 
-    Attributes:
-        refused_by: why policy refuses it, also where `neverRefuse` let the container run in the shared pool.
-        allocation: the new one; None for the shared pool, a refusal or an allocation that existed before.
-        aligned: rises of the alignment counters.
-        owns_pod_memory: it owns part of the memory of its pod, or is an init container of such a pod.
-        is_first_of_block: the memory of its pod was allocated with it.
+
+class Shown(Collector, Generic[From]):
+    """Shows what a source has at the moment of a scrape.
+
+    Args:
+        rows: the metrics.
+        read: returns the source; safe from any thread. None while there is none: what has no labels is 0 then.
     """
 
-    refused_by: AdmissionRefusal | None
-    allocation: Allocation | None
-    aligned: tuple[ContainerAlignment, ...]
-    owns_pod_memory: bool = False
-    is_first_of_block: bool = False
+    def __init__(self, rows: Table[From], read: Callable[[], From | None] = lambda: None) -> None:
+        self._rows, self.read = rows, read
 
-    @property
-    def asked_for_cpus(self) -> bool:
-        """Return whether exclusive CPUs were allocated, or could not be although hints allowed them."""
-        return bool(_exclusive(self.allocation)) or self.cpus_failed
-
-    @property
-    def cpus_failed(self) -> bool:
-        """Return whether they could not be allocated."""
-        return self.refused_by is not None and self.refused_by.kind in CPU_REFUSALS
-
-    @property
-    def asked_for_memory(self) -> bool:
-        """Return whether memory was allocated, or could not be although hints allowed it."""
-        return bool(self.allocation and self.allocation.memory) or self.owns_pod_memory or self.memory_failed
-
-    @property
-    def memory_failed(self) -> bool:
-        """Return whether it could not be allocated."""
-        return self.refused_by is not None and self.refused_by.kind is RefusalKind.MEMORY
+    def collect(self) -> Iterator[Metric]:
+        """All rows that have a value."""
+        source = self.read()
+        for name, row in self._rows.items():
+            amounts = row.count(source) if source is not None else None if row.labels else 0
+            if amounts is not None:
+                yield row.family(name, amounts)
 
 
-def admission_of(outcome: RequestOutcome) -> Admission | None:
-    """Return the counts of `outcome`; None for other events and for containers that are only started again."""
-    event, decision = outcome.event, outcome.decision
-    if not isinstance(event, CreateContainer) or _is_known(outcome, event):
-        return None
-    error = decision.refusal or decision.overruled
-    allocation = None
-    if not outcome.refusal:
-        record = decision.state.containers.get(event.container.id)
-        allocation = decision.state.allocation_of(record) if record else None
-    block = decision.state.allocations.get(allocation_key(pod_uid(event.pod), ""))
-    has_memory = allocation is not None and block is not None and bool(block.memory)
-    return Admission(
-        error,
-        allocation,
-        tuple(_aligned(outcome, error, allocation)),
-        owns_pod_memory=has_memory and _owns_memory(outcome, event),
-        is_first_of_block=has_memory and "pod-resources" in decision.steps,
-    )
+class Counts(Collector):
+    """Counts by rows; any thread may add."""
+
+    def __init__(self, rows: Table[Any]) -> None:
+        self._lock, self._rows = threading.Lock(), rows
+        self._counts: dict[str, dict[tuple[str, ...], float]] = {
+            name: dict.fromkeys(row.series, 0) for name, row in rows.items()
+        }
+
+    def inc(self, name: str, *labels: str) -> None:
+        """Add one to a series of a metric."""
+        with self._lock:
+            self._counts[name][labels] += 1
+
+    def add(self, name: str, amounts: float | Amounts | None) -> None:
+        """Add amounts to a metric."""
+        if amounts:
+            with self._lock:
+                for labels, amount in (amounts if isinstance(amounts, Mapping) else {(): amounts}).items():
+                    self._counts[name][labels] += amount
+
+    def collect(self) -> Iterator[Metric]:
+        """All rows."""
+        with self._lock:
+            counts = {name: dict(counted) for name, counted in self._counts.items()}
+        for name, row in self._rows.items():
+            yield row.family(name, counts[name])
 
 
-def _exclusive(allocation: Allocation | None) -> CPUSet:
-    return allocation.cpus if allocation and not allocation.is_pod_shared else CPUSet()
+def _each(values: Iterable[str]) -> Sequence[tuple[str, ...]]:
+    return [(value,) for value in values]
 
 
-def _owns_memory(outcome: RequestOutcome, event: CreateContainer) -> bool:
-    """Return whether the kubelet counts the container of a pod with memory of its own: each with a claim, each init."""
-    facts = outcome.decision.state.pods[pod_uid(event.pod)].facts
-    one = facts.container(event.container.name) if facts else None
-    return facts is not None and one is not None and (one.kind is Kind.INIT or bool(memory_claim(facts, one)))
-
-
-def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
-    records = outcome.before.containers_of(pod_uid(event.pod))
-    return any(record.name == event.container.name and not record.unplaced for record in records)
-
-
-def _aligned(
-    outcome: RequestOutcome, error: AdmissionRefusal | None, allocation: Allocation | None
-) -> Iterator[ContainerAlignment]:
-    options = outcome.node.options
-    if options.topology_manager_policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
-        yield from _aligned_to_node(outcome, error)
-    cpus = _exclusive(allocation)
-    if options.full_pcpus_only and (cpus or (error is not None and error.kind in CPU_REFUSALS)):
-        yield ContainerAlignment("container", "physical_cpu", ok=bool(cpus))
-    if cpus and is_in_one_cache(outcome.node.topology, cpus):
-        yield ContainerAlignment("container", "uncore_cache")
-
-
-def _aligned_to_node(outcome: RequestOutcome, error: AdmissionRefusal | None) -> Iterator[ContainerAlignment]:
-    """Only single-numa-node guarantees it; a pod counts once, with its first container."""
-    scope = outcome.node.options.topology_manager_scope
-    is_counted = scope is TopologyManagerScope.CONTAINER or "pod-scope" in outcome.decision.steps
-    if error is not None and error.kind is RefusalKind.TOPOLOGY_AFFINITY:
-        yield ContainerAlignment(scope, "numa_node", ok=False)
-    elif error is None and not outcome.refusal and is_counted:
-        yield ContainerAlignment(scope, "numa_node")
-
-
-# The counters
+# Counters of the runtime's events
 
 EVENTS = (*(kind.__name__ for kind in nri.EVENTS if kind in DECIDED), "other")
 """Values of the label `event`: a closed set, also for events of a newer runtime."""
@@ -197,55 +174,458 @@ SECONDS = tuple(0.00005 * 2**step for step in range(16))
 MILLISECONDS = tuple(0.05 * 2**step for step in range(15))
 """Source: kubelet, ExponentialBuckets(.05, 2, 15)."""
 
-ALIGNED = "kubelet_container_aligned_compute_resources_count"
-NOT_ALIGNED = "kubelet_container_aligned_compute_resources_failure_count"
+ALIGNABLE = (
+    ("container", "numa_node"),
+    ("pod", "numa_node"),
+    ("container", "physical_cpu"),
+    ("container", "uncore_cache"),
+)
 
 
-GAUGES = {
-    "nri_pin_drift_fights": "Cgroups that another writer changes after every repair.",
-    "nri_pin_drift_waiting": "Cgroups that have drifted and wait for the end of their pause.",
-    "nri_pin_untold_containers": "Containers that run and that the runtime did not report; they are kept off exclusive CPUs.",
-    "nri_pin_cgroup_watches": "Directories that the kernel watches for the agent.",
-    "nri_pin_cpu_quotas_lifted": "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a "
-    "CPU quota.",
-    "nri_pin_partitions": "Containers whose exclusive CPUs are a partition.",
-    "nri_pin_quiet_cpus": "CPUs that device interrupts are kept off.",
-    "nri_pin_quiet_settings": "Interrupts, masks and latencies that have a value of the agent.",
-    "nri_pin_quiet_settings_changed": "Quiet settings that another program changed; the agent keeps the new value.",
-    "nri_pin_quiet_reaching_interrupts": "Interrupts that can still reach quiet CPUs; nri-pin doctor names them.",
-    "nri_pin_quiet_rivals": "Quiet settings that another program changes repeatedly.",
-    "nri_pin_quiet_trouble": "1 while nothing is kept quiet: a mount is missing, or originals cannot be stored.",
-    "nri_pin_partitions_refused": "Containers without the desired partition: the kernel refused it.",
+def event_of(outcome: RequestOutcome) -> str:
+    """Return the label `event`."""
+    name = type(outcome.event).__name__
+    return name if name in EVENTS else "other"
+
+
+def result_of(outcome: RequestOutcome) -> str:
+    """Return the label `result`: failed when the reason is not policy."""
+    if outcome.failed:
+        return "failed"
+    return "refused" if outcome.refusal else "answered"
+
+
+DECISION_S = "nri_pin_decision_duration_seconds"
+HOOK_S = "nri_pin_hook_duration_seconds"
+ADMISSION_MS = "kubelet_topology_manager_admission_duration_ms"
+CHECKPOINT_S = "nri_pin_checkpoint_duration_seconds"
+TIMINGS = {
+    DECISION_S: ("Deciding one event, without I/O.", SECONDS, ("event",)),
+    HOOK_S: ("Handling one event until its answer is ready; the runtime waits for it.", SECONDS, ("event",)),
+    ADMISSION_MS: ("Duration in milliseconds to serve an admission request.", MILLISECONDS, ()),
+    CHECKPOINT_S: ("Saving the state, or failing to.", SECONDS, ()),
 }
-"""Values that the watches of the agent have at the moment of a scrape."""
+"""Histograms: help, buckets and labels."""
+
+OF_ADMISSIONS: Table[Admission] = {
+    "kubelet_topology_manager_admission_requests_total": Row(
+        "The number of admission requests where resources have to be aligned.", lambda _one: 1
+    ),
+    "kubelet_topology_manager_admission_errors_total": Row(
+        "The number of admission request failures where resources could not be aligned.",
+        lambda one: one.is_refused,
+    ),
+    "kubelet_container_aligned_compute_resources_count": Row(
+        "Cumulative number of aligned compute resources allocated to containers, by alignment type.",
+        lambda one: Counter(one.aligned),
+        labels=("scope", "boundary"),
+        series=ALIGNABLE,
+        counts=True,
+    ),
+    "kubelet_container_aligned_compute_resources_failure_count": Row(
+        "Cumulative number of failures to allocate aligned compute resources, by alignment type.",
+        lambda one: Counter(one.unaligned),
+        labels=("scope", "boundary"),
+        # The kubelet knows no failure to stay in one uncore cache: it is a preference.
+        series=ALIGNABLE[:-1],
+        counts=True,
+    ),
+    "kubelet_cpu_manager_pinning_requests_total": Row(
+        "The number of cpu core allocations which required pinning.", lambda one: one.asked_for_cpus
+    ),
+    "kubelet_cpu_manager_pinning_errors_total": Row(
+        "The number of cpu core allocations which required pinning failed.", lambda one: one.cpus_failed
+    ),
+    "kubelet_memory_manager_pinning_requests_total": Row(
+        "The number of memory pages allocations which required pinning.",
+        lambda one: one.is_first_of_block + one.asked_for_memory,
+    ),
+    "kubelet_memory_manager_pinning_errors_total": Row(
+        "The number of memory pages allocations which required pinning that failed.",
+        lambda one: one.memory_failed,
+    ),
+    "nri_pin_refusals_total": Row(
+        "Containers refused, or run without an allocation because of neverRefuse, by reason.",
+        lambda one: {(one.reason,): 1} if one.is_refused else None,
+        labels=("reason",),
+        series=_each(REASONS),
+    ),
+    "nri_pin_refusals_from_memory_total": Row(
+        "Refusals that repeat an earlier one without a decision, because nothing has changed since.",
+        lambda one: one.outcome.from_memory,
+    ),
+    "nri_pin_inexact_decisions_total": Row(
+        "Placements whose search ended before it was known to be the best.",
+        lambda one: one.is_inexact,
+        see="[limits](limits.md#more-than-8-numa-nodes)",
+    ),
+}
+
+OF_POD_LEVEL: Table[Admission] = {
+    "resource_manager_allocations_total": Row(
+        "Allocations by the resource managers, out of the node or out of a pod.",
+        lambda one: resource_counts(one)[PodLevel.ALLOCATIONS],
+        ("resource_name", "source"),
+        POD_LEVEL_SERIES[PodLevel.ALLOCATIONS],
+    ),
+    "resource_manager_allocation_errors_total": Row(
+        "Allocations by the resource managers that failed.",
+        lambda one: resource_counts(one)[PodLevel.ERRORS],
+        ("resource_name", "source"),
+        POD_LEVEL_SERIES[PodLevel.ERRORS],
+    ),
+    "resource_manager_container_assignments": Row(
+        "Containers by how they got their resources.",
+        lambda one: resource_counts(one)[PodLevel.ASSIGNMENTS],
+        ("resource_name", "assignment_type"),
+        POD_LEVEL_SERIES[PodLevel.ASSIGNMENTS],
+        counts=True,
+    ),
+}
+"""Only with the feature gate PodLevelResourceManagers. The kubelet's names of these have no `kubelet_` prefix."""
+
+# Counters of the work between requests
 
 
-class _QuietWrites(Collector):
-    """Counts writes to the settings of quiet CPUs; they are made by another thread, which has its own counts."""
-
-    def __init__(self, quiet: QuietCPUsThread) -> None:
-        self._quiet = quiet
-
-    def collect(self) -> Iterator[Metric]:
-        """One series for each result, and for each kind of setting or errno."""
-        text = "Writes to interrupts, masks and latencies for quiet CPUs, by result and by kind of setting or errno."
-        family = CounterMetricFamily("nri_pin_quiet_writes_total", text, labels=["result", "of"])
-        for pair, count in sorted(self._quiet.counts.items()):
-            family.add_metric(list(pair), count)
-        yield family
+def _by(label: str, values: Iterable[str], text: str, see: str = "") -> Row[None]:
+    return Row(text, labels=(label,), series=_each(values), see=see)
 
 
-class _Counted(Collector):
-    """A counter whose owner counts by itself, so that it needs no metrics."""
+RESULTS_OF_EVENTS = "nri_pin_events_total"
+EXPORTER_ANSWERS = "nri_pin_exporter_answers_total"
+DRIFTS = "nri_pin_drifts_total"
+REPAIRS = "nri_pin_drift_repairs_total"
+FAILED_REPAIRS = "nri_pin_drift_failures_total"
+AFFINITIES = "nri_pin_inherited_affinities_total"
+OTHER_OWNERS = "nri_pin_rival_pins_total"
+QUOTAS_WRITTEN_BACK = "nri_pin_cpu_quotas_written_back_total"
 
-    def __init__(self, name: str, text: str, count: Callable[[], int]) -> None:
-        self._name, self._text, self._count = name, text, count
+COUNTED: Table[None] = {
+    RESULTS_OF_EVENTS: Row(
+        "Events of the runtime, by result.",
+        labels=("event", "result"),
+        series=tuple(product(EVENTS, RESULTS)),
+    ),
+    EXPORTER_ANSWERS: _by(
+        "result", ANSWERS, "Questions to the exporter about created containers, by result."
+    ),
+    DRIFTS: _by("cause", Cause, "Cpusets that had drifted, by likely cause.", "[drift](operate.md#drift)"),
+    REPAIRS: _by(
+        "noticed_by",
+        ("watch", "sweep", "update"),
+        "Cpusets that were repaired after or before a change by another writer, by how that was noticed.",
+    ),
+    FAILED_REPAIRS: _by(
+        "noticed_by", ("watch", "sweep"), "Repairs that failed, by how the drift was noticed."
+    ),
+    AFFINITIES: _by(
+        "result",
+        AFFINITY_RESULTS,
+        "Containers that ran on a part of their CPUs, because they have the CPU affinity of the runtime, by result.",
+        "[CPU affinity of the runtime](operate.md#cpu-affinity-of-the-runtime)",
+    ),
+    OTHER_OWNERS: _by("seen_at", OwnerEvidence, "Evidence of another CPU manager, by where it was seen."),
+    QUOTAS_WRITTEN_BACK: _by(
+        "noticed_by",
+        get_args(NoticedBy),
+        "CPU quotas that were written back and lifted again, by how that was noticed.",
+    ),
+}
+"""Rows that `Metrics` counts."""
 
-    def collect(self) -> Iterator[Metric]:
-        """One series."""
-        family = CounterMetricFamily(self._name, self._text)
-        family.add_metric([], self._count())
-        yield family
+# Gauges of the watches. They are 0 in an agent that only observes.
+
+
+@dataclass(frozen=True, slots=True)
+class Repairing:
+    """The watches of an agent that repairs; `settings` is None where there is no cgroup tree."""
+
+    drift: DriftWatch
+    untold: UntoldContainers
+    settings: KernelSettingsReconciler | None
+
+
+OF_REPAIR: Table[Repairing] = {
+    "nri_pin_drift_fights": Row(
+        "Cgroups that another writer changes after every repair.", lambda of: of.drift.fights
+    ),
+    "nri_pin_drift_waiting": Row(
+        "Cgroups that have drifted and wait for the end of their pause.", lambda of: of.drift.waiting
+    ),
+    "nri_pin_untold_containers": Row(
+        "Containers that run and that the runtime did not report; they are kept off exclusive CPUs.",
+        lambda of: len(of.untold.names),
+        see="[drift](operate.md#drift)",
+    ),
+    "nri_pin_cgroup_watches": Row(
+        "Directories that the kernel watches for the agent.",
+        lambda of: of.drift.watches + (of.settings.watches if of.settings else 0),
+    ),
+    "nri_pin_cpu_quotas_lifted": Row(
+        "Cgroups of containers with exclusive CPUs, and of their pods, that are kept without a CPU quota.",
+        lambda of: of.settings.lifted if of.settings else 0,
+    ),
+    "nri_pin_partitions": Row(
+        "Containers whose exclusive CPUs are a partition.",
+        lambda of: of.settings.partitions if of.settings else 0,
+        see="[partitions](configure.md#partitions)",
+    ),
+    "nri_pin_partitions_refused": Row(
+        "Containers without the desired partition: the kernel refused it.",
+        lambda of: of.settings.refused if of.settings else 0,
+    ),
+}
+OF_QUIET: Table[QuietCPUsThread] = {
+    "nri_pin_quiet_cpus": Row(
+        "CPUs that device interrupts are kept off.",
+        lambda quiet: len(quiet.report.quiet),
+        see="[quiet CPUs](quiet-cpus.md)",
+    ),
+    "nri_pin_quiet_settings": Row(
+        "Interrupts, masks and latencies that have a value of the agent.", lambda quiet: quiet.report.moved
+    ),
+    "nri_pin_quiet_settings_changed": Row(
+        "Quiet settings that another program changed; the agent keeps the new value.",
+        lambda quiet: quiet.report.changed,
+    ),
+    "nri_pin_quiet_reaching_interrupts": Row(
+        "Interrupts that can still reach quiet CPUs; nri-pin doctor names them.",
+        lambda quiet: len(quiet.report.reaches),
+    ),
+    "nri_pin_quiet_rivals": Row(
+        "Quiet settings that another program changes repeatedly.", lambda quiet: len(quiet.report.rivals)
+    ),
+    "nri_pin_quiet_trouble": Row(
+        "1 while nothing is kept quiet: a mount is missing, or originals cannot be stored.",
+        lambda quiet: bool(quiet.report.trouble),
+    ),
+    "nri_pin_quiet_writes_total": Row(
+        "Writes to interrupts, masks and latencies for quiet CPUs, by result and by kind of setting or errno.",
+        lambda quiet: dict(sorted(quiet.counts.items())),
+        labels=("result", "of"),
+    ),
+}
+OF_OBSERVED: Table[ObservedWatch] = {
+    "nri_pin_observed_containers": Row(
+        "Running containers, by what they would have been given and whether they run on just that.",
+        lambda watch: {kind: watch.count(kind) for kind in KINDS},
+        labels=("would", "runs"),
+        see="[only with `observe`](install.md#try-it-beside-what-pins-today)",
+    ),
+}
+
+# Gauges of the handler and its state
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The handler, its link, and the numbers of incomplete pods and of failed pieces of work."""
+
+    handler: Handler
+    link: RuntimeLink
+    incomplete: Callable[[], int]
+    failures: Callable[[], int]
+
+
+OF_SERVING: Table[Serving] = {
+    "nri_pin_incomplete_pods": Row(
+        "Pods that run in part: a container was refused while others of the pod exist, or what the pod owns is lost.",
+        lambda of: of.incomplete(),
+    ),
+    "nri_pin_unsaved_allocations": Row(
+        "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
+        lambda of: len(of.handler.checkpoint.unsaved(of.handler.state)),
+    ),
+    "nri_pin_checkpoint_trouble": Row(
+        "1 while the checkpoint cannot be saved, or others may change its directory; the log says why.",
+        lambda of: bool(of.handler.checkpoint.unready()),
+    ),
+    "nri_pin_connections_lost_total": Row(
+        "Connections that had served the runtime and ended; containers created meanwhile are placed afterwards.",
+        lambda of: of.link.lost,
+    ),
+    "nri_pin_internal_errors_total": Row(
+        "Pieces of work between requests that failed with an internal error; the log has the traces.",
+        lambda of: of.failures(),
+    ),
+    "nri_pin_connected": Row(
+        "1 when registered and synchronized with the container runtime.", lambda of: of.link.is_synchronized
+    ),
+    "nri_pin_build_info": Row(
+        "The version, as a label; always 1.", lambda _of: {(__version__,): 1}, labels=("version",)
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A node and its state; both are frozen, so a scrape in another thread needs no lock and no copy."""
+
+    node: Node
+    state: State
+
+    @cached_property
+    def live(self) -> Sequence[ContainerRecord]:
+        """Containers that are created or run."""
+        return [record for record in self.state.containers.values() if record.phase is not Phase.STOPPED]
+
+    @cached_property
+    def is_static(self) -> bool:
+        """Whether containers can get exclusive CPUs."""
+        return self.node.options.cpu_manager_policy is CPUManagerPolicy.STATIC
+
+    def by_cpus(self) -> Amounts:
+        """Count the live containers by the CPUs that they run on."""
+        counts = {"exclusive": 0, "pod-shared": 0, "shared": 0}
+        for record in self.live:
+            held = self.state.allocation_of(record)
+            if held is None or not held.cpus:
+                counts["shared"] += 1
+            else:
+                counts["pod-shared" if held.is_pod_shared else "exclusive"] += 1
+        return {(kind,): count for kind, count in counts.items()}
+
+    def numa_nodes(self, of: Callable[[Fragmentation], float]) -> Amounts | None:
+        """Return a figure of each NUMA node."""
+        found = by_numa_node(tables_of(self.node), self.node.allocatable, self.state.available(self.node))
+        return {(str(one.id),): of(one) for one in found} if self.is_static else None
+
+    def caches(self, of: Callable[[Fragmentation], float]) -> Amounts | None:
+        """Return a figure of each uncore cache."""
+        node, tables = self.node, tables_of(self.node)
+        found = by_cache(tables, node.topology, node.allocatable, self.state.available(node))
+        return {(str(one.id),): of(one) for one in found} if self.is_static else None
+
+
+OF_PLACED: Table[Placed] = {
+    "kubelet_cpu_manager_shared_pool_size_millicores": Row(
+        "The size of the shared CPU pool for non-guaranteed QoS pods, in millicores, reserved CPUs not counted.",
+        lambda of: 1000 * len(of.state.available(of.node)),
+    ),
+    "kubelet_cpu_manager_exclusive_cpu_allocation_count": Row(
+        "The total number of CPUs exclusively allocated to containers running on this node.",
+        lambda of: len(of.state.exclusive),
+    ),
+    "kubelet_cpu_manager_allocation_per_numa": Row(
+        "Number of CPUs allocated per NUMA node.",
+        lambda of: of.numa_nodes(lambda one: len(of.state.exclusive & one.cpus)),
+        labels=("numa_node",),
+    ),
+    "nri_pin_shared_pool_cpus": Row(
+        "CPUs that containers without exclusive CPUs run on, with reserved ones where they may be used.",
+        lambda of: len(of.state.shared_pool(of.node)),
+    ),
+    "nri_pin_containers": Row("Containers that are created or run.", lambda of: len(of.live)),
+    "nri_pin_unplaced_containers": Row(
+        "Those in the shared pool although policy would have placed or refused them, or with the CPUs of before a resize.",
+        lambda of: sum(1 for record in of.live if record.unplaced),
+    ),
+    "nri_pin_allocations_without_all_cpus": Row(
+        "Those with exclusive CPUs that are not all online.",
+        lambda of: sum(1 for key in of.state.lost(of.node) if not is_whole_pod(key)),
+    ),
+    "nri_pin_containers_by_cpus": Row(
+        "Those by the CPUs that they run on: exclusive ones, the pod shared pool, or the shared pool.",
+        lambda of: of.by_cpus(),
+        labels=("cpus",),
+    ),
+    "nri_pin_pods_with_own_cpus": Row(
+        "Pods that own CPUs as a whole, by resources of their own.",
+        lambda of: sum(1 for key, one in of.state.allocations.items() if is_whole_pod(key) and one.cpus),
+    ),
+    "nri_pin_allocations": Row(
+        "Containers with an allocation; it lasts as long as their pod.",
+        lambda of: sum(1 for key in of.state.allocations if not is_whole_pod(key)),
+    ),
+    "nri_pin_numa_node_available_cpus": Row(
+        "CPUs that can still become exclusive.",
+        lambda of: of.numa_nodes(lambda one: len(one.available)),
+        labels=("numa_node",),
+    ),
+    "nri_pin_numa_node_fragmentation_ratio": Row(
+        "Share of the available CPUs that lie in uncore caches others use in part; 0 when there are none.",
+        lambda of: of.numa_nodes(lambda one: one.ratio),
+        labels=("numa_node",),
+    ),
+    "nri_pin_uncore_cache_available_cpus": Row(
+        "CPUs that can still become exclusive.",
+        lambda of: of.caches(lambda one: len(one.available)),
+        labels=("uncore_cache",),
+    ),
+    "nri_pin_uncore_cache_fragmentation_ratio": Row(
+        "Share of the available CPUs that lie in cores others use in part; 0 when there are none.",
+        lambda of: of.caches(lambda one: one.ratio),
+        labels=("uncore_cache",),
+    ),
+}
+
+# The noise on exclusive CPUs; only with `cpuNoisePeriodSeconds`
+
+OF_CONTAINER = ("namespace", "pod", "container")
+
+
+def _noise(kind: NoiseKind, text: str) -> Row[NoiseReadings]:
+    return Row(text, lambda of: of.totals(kind), OF_CONTAINER)
+
+
+OF_NOISE: Table[NoiseReadings] = {
+    "nri_pin_cpu_noise_interrupts_total": Row(
+        "Interrupts of exclusive CPUs, by kind.",
+        lambda of: of.interrupts(),
+        labels=(*OF_CONTAINER, "kind"),
+    ),
+    "nri_pin_cpu_noise_softirqs_total": Row(
+        "Softirqs of exclusive CPUs, by the kernel's name.",
+        lambda of: of.softirqs(),
+        labels=(*OF_CONTAINER, "kind"),
+    ),
+    "nri_pin_cpu_noise_foreign_seconds_total": _noise(
+        NoiseKind.STRANGERS,
+        "Run time of anything but the container on its exclusive CPUs, exact to a tick for each reading.",
+    ),
+    "nri_pin_cpu_noise_steal_seconds_total": _noise(
+        NoiseKind.STEAL, "Time that the host of a virtual machine kept from exclusive CPUs."
+    ),
+    "nri_pin_cpu_noise_queue_seconds_total": _noise(
+        NoiseKind.QUEUE, "Time that threads waited in the run queues of exclusive CPUs."
+    ),
+    "nri_pin_cpu_noise_throttled_seconds_total": _noise(
+        NoiseKind.THROTTLED, "Time that a CPU quota stopped a container with exclusive CPUs."
+    ),
+    "nri_pin_cpu_noise_cpu_pressure_seconds_total": _noise(
+        NoiseKind.PRESSURE, "Time that a thread of a container with exclusive CPUs waited for a CPU."
+    ),
+    "nri_pin_cpu_noise_irq_pressure_seconds_total": _noise(
+        NoiseKind.IRQ_PRESSURE, "Time that interrupts held up a container with exclusive CPUs."
+    ),
+    "nri_pin_cpu_noise_numa_hint_faults_total": _noise(
+        NoiseKind.HINT_FAULT, "Page faults that NUMA balancing caused in containers with exclusive CPUs."
+    ),
+    "nri_pin_cpu_noise_numa_pages_migrated_total": _noise(
+        NoiseKind.PAGE, "Pages of containers with exclusive CPUs that NUMA balancing moved."
+    ),
+    "nri_pin_cpu_noise_foreign_memory_bytes": Row(
+        "Memory of containers with exclusive CPUs on NUMA nodes that are not those of the CPUs.",
+        lambda of: of.foreign_memory(),
+        labels=OF_CONTAINER,
+    ),
+    "nri_pin_cpu_noise_readings_total": Row(
+        "Readings of the kernel's counters for these metrics.", lambda of: of.readings
+    ),
+}
+
+ROWS: Table[Any] = {
+    **OF_SERVING,
+    **COUNTED,
+    **OF_ADMISSIONS,
+    **OF_POD_LEVEL,
+    **OF_PLACED,
+    **OF_REPAIR,
+    **OF_QUIET,
+    **OF_OBSERVED,
+    **OF_NOISE,
+}
+"""All metrics but those of `TIMINGS`; the guide has them in this order."""
 
 
 class Metrics:
@@ -262,201 +642,68 @@ class Metrics:
         prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._aligned = AlignmentCounts()
-        self.registry.register(self._aligned)
-        self._resource_managers = ResourceManagerCounts() if pod_level else None
-        if self._resource_managers is not None:
-            self.registry.register(self._resource_managers)
-        counter = partial(Counter, registry=self.registry)
-        self._admissions = counter(
-            "kubelet_topology_manager_admission_requests_total",
-            "The number of admission requests where resources have to be aligned.",
-        )
-        self._admission_errors = counter(
-            "kubelet_topology_manager_admission_errors_total",
-            "The number of admission request failures where resources could not be aligned.",
-        )
-        self._admission_ms = Histogram(
-            "kubelet_topology_manager_admission_duration_ms",
-            "Duration in milliseconds to serve an admission request.",
-            buckets=MILLISECONDS,
-            registry=self.registry,
-        )
-        self._cpu_pinnings = counter(
-            "kubelet_cpu_manager_pinning_requests_total",
-            "The number of cpu core allocations which required pinning.",
-        )
-        self._cpu_pinning_errors = counter(
-            "kubelet_cpu_manager_pinning_errors_total",
-            "The number of cpu core allocations which required pinning failed.",
-        )
-        self._memory_pinnings = counter(
-            "kubelet_memory_manager_pinning_requests_total",
-            "The number of memory pages allocations which required pinning.",
-        )
-        self._memory_pinning_errors = counter(
-            "kubelet_memory_manager_pinning_errors_total",
-            "The number of memory pages allocations which required pinning that failed.",
-        )
-        self._decision_s = self._by_event(
-            "nri_pin_decision_duration_seconds", "Deciding one event, without I/O."
-        )
-        self._hook_s = self._by_event(
-            "nri_pin_hook_duration_seconds",
-            "Handling one event until its answer is ready; the runtime waits for it.",
-        )
-        events = counter("nri_pin_events_total", "Events of the runtime, by result.", ("event", "result"))
-        self._events = {pair: events.labels(*pair) for pair in product(EVENTS, RESULTS)}
-        self._refusals = self._by_label(
-            "nri_pin_refusals_total",
-            "Containers refused, or run without an allocation because of neverRefuse, by reason.",
-            "reason",
-            REASONS,
-        )
-        self._from_memory = counter(
-            "nri_pin_refusals_from_memory_total",
-            "Refusals that repeat an earlier one without a decision, because nothing has changed since.",
-        )
-        self._inexact = counter(
-            "nri_pin_inexact_decisions_total",
-            "Placements whose search ended before it was known to be the best.",
-        )
-        self._exporter_answers = self._by_label(
-            "nri_pin_exporter_answers_total",
-            "Questions to the exporter about created containers, by result.",
-            "result",
-            ANSWERS,
-        )
-        self._repaired = self._by_label(
-            "nri_pin_drift_repairs_total",
-            "Cpusets that were repaired after or before a change by another writer, by how that was noticed.",
-            "noticed_by",
-            ("watch", "sweep", "update"),
-        )
-        self._unrepaired = self._by_label(
-            "nri_pin_drift_failures_total",
-            "Repairs that failed, by how the drift was noticed.",
-            "noticed_by",
-            ("watch", "sweep"),
-        )
-        self._drift_causes = self._by_label(
-            "nri_pin_drifts_total", "Cpusets that had drifted, by likely cause.", "cause", Cause
-        )
-        self._other_owners = self._by_label(
-            "nri_pin_rival_pins_total",
-            "Evidence of another CPU manager, by where it was seen.",
-            "seen_at",
-            OwnerEvidence,
-        )
-        self._affinities = self._by_label(
-            "nri_pin_inherited_affinities_total",
-            "Containers that ran on a part of their CPUs, because they have the CPU affinity of the runtime, by result.",
-            "result",
-            AFFINITY_RESULTS,
-        )
-        self._quotas_written_back = self._by_label(
-            "nri_pin_cpu_quotas_written_back_total",
-            "CPU quotas that were written back and lifted again, by how that was noticed.",
-            "noticed_by",
-            get_args(NoticedBy),
-        )
-        self._checkpoint_s = Histogram(
-            "nri_pin_checkpoint_duration_seconds",
-            "Saving the state, or failing to.",
-            buckets=SECONDS,
-            registry=self.registry,
-        )
-        # They are 0 in an agent that only observes.
-        self._gauges = {name: Gauge(name, text, registry=self.registry) for name, text in GAUGES.items()}
-
-    def _by_event(self, name: str, text: str) -> Mapping[str, Histogram]:
-        histogram = Histogram(name, text, ("event",), buckets=SECONDS, registry=self.registry)
-        return {event: histogram.labels(event) for event in EVENTS}
-
-    def _by_label(self, name: str, text: str, label: str, values: Iterable[str]) -> Mapping[str, Counter]:
-        counter = Counter(name, text, (label,), registry=self.registry)
-        return {value: counter.labels(value) for value in values}
+        self._of_admissions = {**OF_ADMISSIONS, **OF_POD_LEVEL} if pod_level else OF_ADMISSIONS
+        self._counts = Counts({**COUNTED, **self._of_admissions})
+        self._repair, self._quiet = Shown(OF_REPAIR), Shown(OF_QUIET)
+        for collector in (self._counts, self._repair, self._quiet):
+            self.registry.register(collector)
+        timers = {
+            name: Histogram(name, text, labels, buckets=buckets, registry=self.registry)
+            for name, (text, buckets, labels) in TIMINGS.items()
+        }
+        # Children are bound once, so that the thread that answers the runtime only adds.
+        self._decision_s = {event: timers[DECISION_S].labels(event) for event in EVENTS}
+        self._hook_s = {event: timers[HOOK_S].labels(event) for event in EVENTS}
+        self._admission_ms, self._checkpoint_s = timers[ADMISSION_MS], timers[CHECKPOINT_S]
 
     def __call__(self, outcome: RequestOutcome) -> None:
         """Count one outcome."""
-        name = type(outcome.event).__name__
-        event = name if name in self._hook_s else "other"
+        event = event_of(outcome)
         self._decision_s[event].observe(outcome.decide_s)
         self._hook_s[event].observe(outcome.total_s)
-        self._events[event, result_of(outcome)].inc()
+        self._counts.inc(RESULTS_OF_EVENTS, event, result_of(outcome))
         if isinstance(outcome.event, nri.UpdateContainer) and "reasserted" in outcome.decision.steps:
-            self._repaired["update"].inc()
+            self._counts.inc(REPAIRS, "update")
         admission = admission_of(outcome)
         if admission is not None:
-            self._count_admission(outcome, admission)
+            self._admission_ms.observe(outcome.decide_s * 1e3)
+            for name, row in self._of_admissions.items():
+                self._counts.add(name, row.count(admission))
 
     def drifted(self, report: DriftReport) -> None:
         """Count one drift and its repair."""
-        self._drift_causes[report.cause].inc()
-        (self._unrepaired if report.error else self._repaired)[report.noticed_by].inc()
+        self._counts.inc(DRIFTS, report.cause)
+        self._counts.inc(FAILED_REPAIRS if report.error else REPAIRS, report.noticed_by)
 
     def asked(self, result: str) -> None:
         """Count one question to the exporter."""
-        self._exporter_answers[result].inc()
+        self._counts.inc(EXPORTER_ANSWERS, result)
 
     def count_other_owner(self, evidence: OwnerEvidence) -> None:
         """Count evidence of another CPU manager."""
-        self._other_owners[evidence].inc()
+        self._counts.inc(OTHER_OWNERS, evidence)
 
     def count_affinity(self, result: str) -> None:
         """Count a container with the CPU affinity of the runtime."""
-        self._affinities[result].inc()
+        self._counts.inc(AFFINITIES, result)
 
     def count_quota(self, noticed_by: NoticedBy) -> None:
         """Count a CPU quota that was written back."""
-        self._quotas_written_back[noticed_by].inc()
+        self._counts.inc(QUOTAS_WRITTEN_BACK, noticed_by)
 
     def follow(
-        self,
-        drift: DriftWatch,
-        untold: UntoldContainers,
-        reconciler: KernelSettingsReconciler | None = None,
+        self, drift: DriftWatch, untold: UntoldContainers, settings: KernelSettingsReconciler | None = None
     ) -> None:
         """Show the values of the drift watch, unknown containers and of the kernel settings at the moment of a scrape."""
-        values: dict[str, Callable[[], float]] = {
-            "nri_pin_cgroup_watches": lambda: drift.watches + (reconciler.watches if reconciler else 0),
-            "nri_pin_drift_fights": lambda: drift.fights,
-            "nri_pin_drift_waiting": lambda: drift.waiting,
-            "nri_pin_untold_containers": lambda: len(untold.names),
-        }
-        if reconciler is not None:
-            values |= {
-                "nri_pin_cpu_quotas_lifted": lambda: reconciler.lifted,
-                "nri_pin_partitions": lambda: reconciler.partitions,
-                "nri_pin_partitions_refused": lambda: reconciler.refused,
-            }
-        for name, value in values.items():
-            self._gauges[name].set_function(value)
+        self._repair.read = lambda: Repairing(drift, untold, settings)
 
     def follow_quiet(self, quiet: QuietCPUsThread) -> None:
-        """Show the last pass over the settings of quiet CPUs at the moment of a scrape, and count its writes."""
-        values: dict[str, Callable[[], float]] = {
-            "nri_pin_quiet_cpus": lambda: len(quiet.report.quiet),
-            "nri_pin_quiet_settings": lambda: quiet.report.moved,
-            "nri_pin_quiet_settings_changed": lambda: quiet.report.changed,
-            "nri_pin_quiet_reaching_interrupts": lambda: len(quiet.report.reaches),
-            "nri_pin_quiet_rivals": lambda: len(quiet.report.rivals),
-            "nri_pin_quiet_trouble": lambda: bool(quiet.report.trouble),
-        }
-        for name, value in values.items():
-            self._gauges[name].set_function(value)
-        self.registry.register(_QuietWrites(quiet))
+        """Show the last pass over the settings of quiet CPUs at the moment of a scrape, and its writes."""
+        self._quiet.read = lambda: quiet
 
     def follow_observed(self, watch: ObservedWatch) -> None:
         """Show how the CPUs of containers compare with the decided ones; only an agent that observes has this gauge."""
-        gauge = Gauge(
-            "nri_pin_observed_containers",
-            "Running containers, by what they would have been given and whether they run on just that.",
-            ("would", "runs"),
-            registry=self.registry,
-        )
-        for kind in KINDS:
-            gauge.labels(*kind).set_function(partial(watch.count, kind))
+        self.registry.register(Shown(OF_OBSERVED, lambda: watch))
 
     def follow_state(
         self,
@@ -466,38 +713,9 @@ class Metrics:
         failures: Callable[[], int] = lambda: 0,
     ) -> None:
         """Show the allocations of the handler, the checkpoint, the connection, failed work, and the number of incomplete pods."""
-        Gauge(
-            "nri_pin_incomplete_pods",
-            "Pods that run in part: a container was refused while others of the pod exist, or what the pod owns is lost.",
-            registry=self.registry,
-        ).set_function(incomplete)
-        Gauge(
-            "nri_pin_unsaved_allocations",
-            "Allocations that only the memory holds: the checkpoint could not be saved since they were made.",
-            registry=self.registry,
-        ).set_function(lambda: len(handler.checkpoint.unsaved(handler.state)))
-        Gauge(
-            "nri_pin_checkpoint_trouble",
-            "1 while the checkpoint cannot be saved, or others may change its directory; the log says why.",
-            registry=self.registry,
-        ).set_function(lambda: bool(handler.checkpoint.unready()))
-        self.registry.register(
-            _Counted(
-                "nri_pin_connections_lost_total",
-                "Connections that had served the runtime and ended; containers created meanwhile are placed afterwards.",
-                lambda: link.lost,
-            )
-        )
-        self.registry.register(
-            _Counted(
-                "nri_pin_internal_errors_total",
-                "Pieces of work between requests that failed with an internal error; the log has the traces.",
-                failures,
-            )
-        )
-        self.registry.register(
-            StateGauges(lambda: (handler.node, handler.state), lambda: link.is_synchronized)
-        )
+        serving = Serving(handler, link, incomplete, failures)
+        self.registry.register(Shown(OF_SERVING, lambda: serving))
+        self.registry.register(Shown(OF_PLACED, lambda: Placed(handler.node, handler.state)))
 
     def follow_noise(self, handler: Handler, sysfs_root: str, cgroup_root: str, period_s: float) -> None:
         """Show the noise on exclusive CPUs, read at most once in a period."""
@@ -506,7 +724,8 @@ class Metrics:
         except HostError:
             files = None  # logged already
         counters = CounterFiles([sysfs_root, "/"], time.monotonic)
-        self.registry.register(NoiseCounts(lambda: (handler.node, handler.state), counters, files, period_s))
+        readings = NoiseReadings(lambda: (handler.node, handler.state), counters, files, period_s)
+        self.registry.register(Shown(OF_NOISE, readings.read_when_due))
 
     def timed(self, store: CheckpointStore) -> CheckpointStore:
         """Return `store` with the time of its saves measured."""
@@ -516,78 +735,13 @@ class Metrics:
         """Return the page `/metrics`."""
         return one_at_a_time(lambda: Page(exposition(self.registry), content_type=PROMETHEUS_TEXT))
 
-    def _count_admission(self, outcome: RequestOutcome, admission: Admission) -> None:
-        self._admissions.inc()
-        self._admission_ms.observe(outcome.decide_s * 1e3)
-        error = admission.refused_by
-        if outcome.refusal or error:
-            self._admission_errors.inc()
-            self._refusals[error.reason if error else "UnexpectedAdmissionError"].inc()
-        if admission.asked_for_cpus:
-            self._cpu_pinnings.inc()
-            self._cpu_pinning_errors.inc(admission.cpus_failed)
-        self._memory_pinnings.inc(admission.is_first_of_block)
-        if admission.asked_for_memory:
-            self._memory_pinnings.inc()
-            self._memory_pinning_errors.inc(admission.memory_failed)
-        if "inexact-hint" in outcome.decision.steps and not outcome.from_memory:
-            self._inexact.inc()
-        self._from_memory.inc(outcome.from_memory)
-        self._aligned.add(admission.aligned)
-        if self._resource_managers is not None:
-            self._resource_managers.count(outcome, admission.allocation, error)
-
-
-def result_of(outcome: RequestOutcome) -> str:
-    """Return the label `result`: failed when the reason is not policy."""
-    if outcome.failed:
-        return "failed"
-    return "refused" if outcome.refusal else "answered"
-
-
-class AlignmentCounts(Collector):
-    """The two counters whose names end in `_count`; the library would add `_total` to them."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts = {ContainerAlignment(*labels, ok=ok): 0 for labels in LABELS for ok in (True, False)}
-        # The kubelet knows no failure to stay in one uncore cache: it is a preference.
-        del self._counts[ContainerAlignment("container", "uncore_cache", ok=False)]
-
-    def add(self, rises: Iterable[ContainerAlignment]) -> None:
-        """Count each of `rises`."""
-        for rise in rises:
-            with self._lock:
-                self._counts[rise] += 1
-
-    def collect(self) -> Iterator[Metric]:
-        """Both counters, with a series for each pair of labels there can be."""
-        with self._lock:
-            counts = dict(self._counts)
-        for name, ok, text in (
-            (ALIGNED, True, "Cumulative number of aligned compute resources allocated to containers"),
-            (NOT_ALIGNED, False, "Cumulative number of failures to allocate aligned compute resources"),
-        ):
-            metric = Metric(name, f"{text}, by alignment type.", "unknown")
-            for rise, count in counts.items():
-                if rise.ok is ok:
-                    metric.add_sample(name, {"scope": rise.scope, "boundary": rise.boundary}, count)
-            yield metric
-
-
-LABELS = (
-    ("container", "numa_node"),
-    ("pod", "numa_node"),
-    ("container", "physical_cpu"),
-    ("container", "uncore_cache"),
-)
-
 
 def exposition(registry: CollectorRegistry) -> bytes:
     """Return all metrics in Prometheus' text format, with the types of counters corrected whose names the library does not take."""
     text = prometheus_client.generate_latest(registry)
-    for name in (ALIGNED, NOT_ALIGNED, ASSIGNMENTS):
-        text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
+    for name, row in ROWS.items():
+        if row.counts:
+            text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
     return text
 
 

@@ -4,25 +4,15 @@ A scrape reads the kernel's counters, at most once in a period, and adds what ro
 the first reading that finds it, for as long as it has the same CPUs. Threads are not read: they cost a few files each.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
-from nri_plugin.host.cpu_noise import CPUNoise, NoiseKind, noise_of
+from nri_plugin.host.cpu_noise import TIMES, CPUNoise, NoiseKind, noise_of
 from nri_plugin.host.kernel_counters import ContainerCounters, ContainerFiles, CounterFiles, NodeCounters
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import ContainerRecord, Phase
 from nri_plugin.model.sets import NO_CPUS, CPUSet
 from nri_plugin.model.state import State
-
-LABELS = ("namespace", "pod", "container")
-
-INTERRUPTS = "nri_pin_cpu_noise_interrupts_total"
-SOFTIRQS = "nri_pin_cpu_noise_softirqs_total"
-MEMORY = "nri_pin_cpu_noise_foreign_memory_bytes"
-READINGS = "nri_pin_cpu_noise_readings_total"
 
 BY_KIND: Mapping[NoiseKind, str] = {
     NoiseKind.DEVICE: "device",
@@ -31,44 +21,6 @@ BY_KIND: Mapping[NoiseKind, str] = {
     NoiseKind.OTHER: "other",
 }
 """Values of the label `kind` of interrupts."""
-
-SECONDS: Mapping[NoiseKind, tuple[str, str]] = {
-    NoiseKind.STRANGERS: (
-        "nri_pin_cpu_noise_foreign_seconds_total",
-        "Run time of anything but the container on its exclusive CPUs, exact to a tick for each reading.",
-    ),
-    NoiseKind.STEAL: (
-        "nri_pin_cpu_noise_steal_seconds_total",
-        "Time that the host of a virtual machine kept from exclusive CPUs.",
-    ),
-    NoiseKind.QUEUE: (
-        "nri_pin_cpu_noise_queue_seconds_total",
-        "Time that threads waited in the run queues of exclusive CPUs.",
-    ),
-    NoiseKind.THROTTLED: (
-        "nri_pin_cpu_noise_throttled_seconds_total",
-        "Time that a CPU quota stopped a container with exclusive CPUs.",
-    ),
-    NoiseKind.PRESSURE: (
-        "nri_pin_cpu_noise_cpu_pressure_seconds_total",
-        "Time that a thread of a container with exclusive CPUs waited for a CPU.",
-    ),
-    NoiseKind.IRQ_PRESSURE: (
-        "nri_pin_cpu_noise_irq_pressure_seconds_total",
-        "Time that interrupts held up a container with exclusive CPUs.",
-    ),
-}
-
-COUNTS: Mapping[NoiseKind, tuple[str, str]] = {
-    NoiseKind.HINT_FAULT: (
-        "nri_pin_cpu_noise_numa_hint_faults_total",
-        "Page faults that NUMA balancing caused in containers with exclusive CPUs.",
-    ),
-    NoiseKind.PAGE: (
-        "nri_pin_cpu_noise_numa_pages_migrated_total",
-        "Pages of containers with exclusive CPUs that NUMA balancing moved.",
-    ),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +41,7 @@ class Sums:
     """The noise of a container since it was first read.
 
     Attributes:
-        labels: values of `LABELS`.
+        labels: namespace, pod and container.
         totals: by kind.
         softirqs: by kind of softirq.
         memory_bytes: on foreign NUMA nodes now; None for unknown.
@@ -111,7 +63,7 @@ class Sums:
         self.memory_bytes = totals.get(NoiseKind.MEMORY)
 
 
-class NoiseCounts(Collector):
+class NoiseReadings:
     """The noise of each container with exclusive CPUs.
 
     Args:
@@ -119,6 +71,9 @@ class NoiseCounts(Collector):
         counters: the files of the node.
         files: the files of containers; None without a cgroup tree.
         period_s: the least time between two readings.
+
+    Attributes:
+        readings: their number.
     """
 
     def __init__(
@@ -132,37 +87,37 @@ class NoiseCounts(Collector):
         self._node: NodeCounters | None = None
         self._followed: dict[str, Followed] = {}
         self._sums: dict[str, Sums] = {}
-        self._readings = 0
+        self.readings = 0
 
-    def describe(self) -> Iterable[Metric]:
-        """Nothing: there is no state yet when this is registered."""
-        return ()
-
-    def collect(self) -> Iterator[Metric]:
-        """All counters, after a reading where one is due."""
+    def read_when_due(self) -> "NoiseReadings":
+        """Read once a period has passed; return the readings."""
         if self._node is None or self._counters.now() - self._node.at_s >= self._period_s:
             self._read()
-        yield self._interrupts()
-        yield self._softirqs()
-        for kind, (name, text) in (*SECONDS.items(), *COUNTS.items()):
-            family = CounterMetricFamily(name, text, labels=LABELS)
-            for one in self._sums.values():
-                if kind in one.totals:
-                    value = one.totals[kind]
-                    family.add_metric(one.labels, value / 1e6 if kind in SECONDS else value)
-            yield family
-        memory = GaugeMetricFamily(
-            MEMORY,
-            "Memory of containers with exclusive CPUs on NUMA nodes that are not those of the CPUs.",
-            labels=LABELS,
-        )
-        for one in self._sums.values():
-            if one.memory_bytes is not None:
-                memory.add_metric(one.labels, one.memory_bytes)
-        yield memory
-        readings = CounterMetricFamily(READINGS, "Readings of the kernel's counters for these metrics.")
-        readings.add_metric((), self._readings)
-        yield readings
+        return self
+
+    def totals(self, kind: NoiseKind) -> Mapping[tuple[str, ...], float]:
+        """Return the sums of a kind by container: seconds where it is a time."""
+        unit = 1e6 if kind in TIMES else 1
+        return {one.labels: one.totals[kind] / unit for one in self._sums.values() if kind in one.totals}
+
+    def interrupts(self) -> Mapping[tuple[str, ...], float]:
+        """Return the interrupts by container and kind."""
+        return {
+            (*one.labels, label): one.totals[kind]
+            for one in self._sums.values()
+            for kind, label in BY_KIND.items()
+            if kind in one.totals
+        }
+
+    def softirqs(self) -> Mapping[tuple[str, ...], float]:
+        """Return the softirqs by container and kind."""
+        return {
+            (*one.labels, kind): count for one in self._sums.values() for kind, count in one.softirqs.items()
+        }
+
+    def foreign_memory(self) -> Mapping[tuple[str, ...], float]:
+        """Return the bytes on foreign NUMA nodes, by container."""
+        return {one.labels: one.memory_bytes for one in self._sums.values() if one.memory_bytes is not None}
 
     def _read(self) -> None:
         node, state = self._current()
@@ -180,27 +135,8 @@ class NoiseCounts(Collector):
             if self._node is not None and before is not None and before.cpus == own:
                 pair = before.own, now.own
                 sums.add(noise_of(own, self._node, counters, pair, node.topology.nodes_of(own)))
-        self._node, self._followed, self._readings = counters, followed, self._readings + 1
+        self._node, self._followed, self.readings = counters, followed, self.readings + 1
         self._sums = {key: sums for key, sums in self._sums.items() if key in followed}
-
-    def _interrupts(self) -> Metric:
-        family = CounterMetricFamily(
-            INTERRUPTS, "Interrupts of exclusive CPUs, by kind.", labels=(*LABELS, "kind")
-        )
-        for one in self._sums.values():
-            for kind, label in BY_KIND.items():
-                if kind in one.totals:
-                    family.add_metric((*one.labels, label), one.totals[kind])
-        return family
-
-    def _softirqs(self) -> Metric:
-        family = CounterMetricFamily(
-            SOFTIRQS, "Softirqs of exclusive CPUs, by the kernel's name.", labels=(*LABELS, "kind")
-        )
-        for one in self._sums.values():
-            for kind, count in one.softirqs.items():
-                family.add_metric((*one.labels, kind), count)
-        return family
 
 
 def _measured(state: State) -> Iterator[tuple[ContainerRecord, CPUSet]]:

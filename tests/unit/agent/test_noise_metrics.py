@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.agent.metrics import Metrics, exposition
-from nri_plugin.agent.noise_metrics import NoiseCounts
+from nri_plugin.agent.metrics import OF_NOISE, Metrics, Shown, exposition
+from nri_plugin.agent.noise_metrics import NoiseReadings
 from nri_plugin.config.loading import load_text
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.kernel_counters import TICK_US, ContainerFiles, CounterFiles
@@ -45,7 +45,8 @@ class Scraped:
         files = ContainerFiles(Cgroups.open(str(root / "cgroup")))
         counters = CounterFiles([str(root)], lambda: self.clock_s)
         self.registry = CollectorRegistry()
-        self.registry.register(NoiseCounts(lambda: (NODE, self.state), counters, files, PERIOD_S))
+        readings = NoiseReadings(lambda: (NODE, self.state), counters, files, PERIOD_S)
+        self.registry.register(Shown(OF_NOISE, readings.read_when_due))
 
     def put(self, count: int, used_us: int, **cgroup: str) -> None:
         """Give every counter this value; the CPUs are busy for as many ticks."""

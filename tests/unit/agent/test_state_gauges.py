@@ -1,10 +1,13 @@
+from types import SimpleNamespace
+
 from prometheus_client import CollectorRegistry
 
 from nri_plugin import __version__
-from nri_plugin.agent.state_gauges import StateGauges
+from nri_plugin.agent.metrics import OF_PLACED, OF_SERVING, Placed, Serving, Shown
 from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
 from nri_plugin.model.state import State
+from tests.agent_fakes import Bench
 from tests.builders import cpus, machine, node
 
 SPLIT = machine(caches=2)  # cpus 0-7 in node 0, caches of 4, cores of 2
@@ -12,7 +15,10 @@ SPLIT = machine(caches=2)  # cpus 0-7 in node 0, caches of 4, cores of 2
 
 def gauges(of: Node, state: State, *, connected: bool = True) -> CollectorRegistry:
     registry = CollectorRegistry()
-    registry.register(StateGauges(lambda: (of, state), lambda: connected))
+    link = SimpleNamespace(is_synchronized=connected, lost=0)
+    serving = Serving(Bench(of, state).handler, link, lambda: 0, lambda: 0)  # type: ignore[arg-type]
+    registry.register(Shown(OF_PLACED, lambda: Placed(of, state)))
+    registry.register(Shown(OF_SERVING, lambda: serving))
     return registry
 
 

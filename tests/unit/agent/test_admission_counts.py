@@ -6,8 +6,7 @@ from functools import partial
 import pytest
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.agent.metrics import Metrics, exposition
-from nri_plugin.agent.state_gauges import StateGauges
+from nri_plugin.agent.metrics import OF_PLACED, Metrics, Placed, Shown, exposition
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import (
@@ -121,7 +120,7 @@ def test_gauges_count_the_cpus_of_a_block_once_and_its_containers_by_kind(counte
         assert counted.create("p", row.name, *ROWS)
     assert counted.create("q", "c", one("c", 0), whole=None)
     registry = CollectorRegistry()
-    registry.register(StateGauges(lambda: (ON, counted.bench.handler.state), lambda: True))
+    registry.register(Shown(OF_PLACED, lambda: Placed(ON, counted.bench.handler.state)))
     read = registry.get_sample_value
     assert read("kubelet_cpu_manager_exclusive_cpu_allocation_count") == 6
     assert read("nri_pin_pods_with_own_cpus") == 1
