@@ -9,6 +9,7 @@ import pytest
 from nri_plugin.cli.doctor.findings import (
     Finding,
     NextStep,
+    Verdict,
     advice,
     as_json,
     as_text,
@@ -281,3 +282,14 @@ def test_a_distribution_that_writes_the_files_itself_gets_its_template_and_its_u
     assert not re.search(r"systemctl \w+ (kubelet|containerd)\b", out)
     assert "migrate to-plugin" not in out
     assert "by hand: nri-pin migrate does not edit the files of" in out
+
+
+def test_what_a_mount_would_show_names_the_mount() -> None:
+    answer = not_visible(Hidden("/etc/x", "/host/etc/x"), "x is dark", "look elsewhere")
+    assert (answer.verdict, answer.do) == (Verdict.NOT_VISIBLE, "mount /etc/x of the node at /host/etc/x")
+    assert (answer.mount, answer.mount_at) == ("/etc/x", "/host/etc/x")
+
+
+def test_what_no_mount_would_show_says_how_else_or_why_not() -> None:
+    assert not_visible(Hidden(""), "x is dark", "look elsewhere").do == "look elsewhere"
+    assert not_visible(Hidden("/etc/x", why="run as root"), "x is dark").do == "/etc/x: run as root"

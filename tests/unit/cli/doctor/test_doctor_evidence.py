@@ -34,8 +34,7 @@ STATE = State(
     },
     {"u1/app": Allocation(CPUSet.parse("2-3"))},
 )
-
-
+NODE = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
 NRI = """version = 3
 [plugins.'io.containerd.nri.v1.nri']
   plugin_path = "{plugins}"
@@ -51,6 +50,24 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+def copy_of(root: Path, **asked: str) -> Evidence:
+    return Evidence(NodeView(str(root), []), Asked(**asked))
+
+
+def with_agent(root: Path, node: Node, state: State = STATE, *, observing: bool = False) -> Evidence:
+    """What is seen of an agent that runs, which has ended again since."""
+    (root / "state").mkdir(exist_ok=True)
+    runtime = Configure("", "containerd", "v2.1.9", 5000, 2000)
+    path = Path("state/agent.sock")
+    socket = StatusSocket(path, lambda: (node, state), StatusFeed(), lambda: runtime, observing=observing)
+    try:
+        seen = copy_of(root, state_dir="/state")
+        assert seen.status
+    finally:
+        socket.close()
+    return seen
+
+
 def write(root: Path, path: str, text: str) -> None:
     place = root / path
     place.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +80,7 @@ def process(root: Path, pid: int, name: str, *words: str) -> None:
 
 
 def test_a_copy_without_anything_of_runtime_kubelet_and_agent_tells_nothing_of_them(root: Path) -> None:
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     for part in (seen.nri, seen.kubelet, seen.answer, seen.checkpoint):
         assert isinstance(part, Hidden)
 
@@ -71,7 +88,7 @@ def test_a_copy_without_anything_of_runtime_kubelet_and_agent_tells_nothing_of_t
 def test_a_copy_may_have_neither_runtime_nor_kubelet_nor_agent(root: Path) -> None:
     for name in ("etc", "proc", "run", "var"):
         (root / name).mkdir(exist_ok=True)
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert isinstance(seen.runtime_name, Hidden)  # a copy has no processes, so that nobody knows
     assert seen.kubelet is None
     assert seen.answer == "/run/nri-pin/agent.sock: there is no such socket"
@@ -81,51 +98,32 @@ def test_a_copy_may_have_neither_runtime_nor_kubelet_nor_agent(root: Path) -> No
 
 
 def test_an_agent_that_runs_tells_of_itself_and_of_its_runtime(root: Path) -> None:
-    (root / "state").mkdir()
-    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
-    socket = StatusSocket(
-        Path("state/agent.sock"),
-        lambda: (node, STATE),
-        StatusFeed(),
-        lambda: Configure("", "containerd", "v2.1.9", 5000, 2000),
-    )
-    try:
-        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
-        assert seen.status
-    finally:
-        socket.close()
-    assert (seen.told, seen.status.agent) == (RuntimeRow("containerd", "v2.1.9", "", 2000, 5000), __version__)
+    seen = with_agent(root, NODE)
+    assert seen.told == RuntimeRow("containerd", "v2.1.9", "", 2000, 5000)
+    assert seen.status
+    assert seen.status.agent == __version__
     assert seen.reserved == CPUSet.parse("0")
     assert (seen.allocated, seen.is_ours) == (CPUSet.parse("2-3"), True)
 
 
 def test_of_an_agent_that_only_observes_nothing_counts_as_promised(root: Path) -> None:
     (root / "state").mkdir()
-    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
-    CheckpointFile(str(root / "state"), node, durable=False, name=OBSERVED_FILE_NAME).save(STATE)
-    socket = StatusSocket(
-        Path("state/agent.sock"), lambda: (node, STATE), StatusFeed(), lambda: None, observing=True
-    )
-    try:
-        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
-        assert seen.status
-    finally:
-        socket.close()
+    CheckpointFile(str(root / "state"), NODE, durable=False, name=OBSERVED_FILE_NAME).save(STATE)
+    seen = with_agent(root, NODE, observing=True)
     assert seen.is_observing
     assert (seen.allocated, seen.is_ours) == (CPUSet(), False)
     assert checkpoint(seen) == fine("sound, 1 container")
 
 
 def test_a_checkpoint_is_judged_by_what_it_was_written_for(root: Path) -> None:
-    node = Node(machine(nodes=2, cores=4), Options(), CPUSet.parse("0"))
     (root / "run/nri-pin").mkdir(parents=True)
-    file = CheckpointFile(str(root / "run/nri-pin"), node, durable=False)
+    file = CheckpointFile(str(root / "run/nri-pin"), NODE, durable=False)
     file.save(STATE)
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert checkpoint(seen) == fine("sound, 1 container")
     assert seen.is_in_memory is not None
     Path(file.path).write_text("damaged")
-    assert "cannot be used" in checkpoint(Evidence(NodeView(str(root), []))).says
+    assert "cannot be used" in checkpoint(copy_of(root)).says
 
 
 def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
@@ -141,7 +139,7 @@ def test_the_configuration_is_that_of_the_agent_that_runs(root: Path) -> None:
         "--config",
         "/etc/other.yaml",
     )
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert (seen.config.path, seen.config.error) == ("/etc/other.yaml", "")
     assert seen.reserved == CPUSet.parse("1")
 
@@ -158,7 +156,7 @@ def test_the_configuration_of_an_agent_that_the_runtime_starts_is_its_drop_in(
     write(root, f"c/{name}", f'reservedSystemCPUs: "{reserved}"\n')
     process(root, 1, "init", "/sbin/init")
     process(root, 9, "python3", "/opt/python", "-I", "/p/95-nri-pin")
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert seen.plugin == "/p/95-nri-pin"
     if reserved is None:
         assert seen.config.path == "/c/95-nri-pin.conf"
@@ -173,7 +171,7 @@ def test_a_named_configuration_is_judged_instead_of_the_drop_in(root: Path) -> N
     write(root, "p/95-nri-pin", "")
     write(root, "c/95-nri-pin.conf", 'reservedSystemCPUs: "2"\n')
     write(root, "tomorrow.yaml", 'reservedSystemCPUs: "1"\n')
-    seen = Evidence(NodeView(str(root), []), Asked(config=str(root / "tomorrow.yaml")))
+    seen = copy_of(root, config=str(root / "tomorrow.yaml"))
     assert seen.reserved == CPUSet.parse("1")
     assert seen.plugin == "/p/95-nri-pin"
 
@@ -192,7 +190,7 @@ def test_programs_that_pin_are_named(root: Path) -> None:
     process(root, 1, "init", "/sbin/init")
     process(root, 5, "koordlet", "koordlet")
     process(root, 6, "irqbalance", "irqbalance")
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert (seen.rivals, seen.runs_irqbalance) == (["koordlet"], True)
 
 
@@ -212,7 +210,7 @@ def test_plugins_and_programs_that_may_collide_are_suspected(root: Path) -> None
     write(root, "opt/nri/plugins/90-nri-pin", "")
     process(root, 1, "init", "/sbin/init")
     process(root, 7, "koordlet", "/koordlet")
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert (seen.other_plugins, seen.rivals) == (["10-topology-aware"], ["koordlet"])
     assert (seen.our_plugins, seen.runtime_unit) == (["90-nri-pin"], "containerd")
 
@@ -224,7 +222,7 @@ def test_the_runtimes_process_says_where_to_look(root: Path) -> None:
         root, "run/c.toml", 'version = 3\n[plugins."io.containerd.nri.v1.nri"]\nsocket_path = "/run/n.sock"\n'
     )
     write(root, "var/lib/kubelet/cpu_manager_state", '{"policyName":"static"}')
-    seen = Evidence(NodeView(str(root), []))
+    seen = copy_of(root)
     assert (seen.runtime_name, seen.nri_answer) == ("containerd", "there is no such socket")
     assert seen.state_policies[STATE_FILES[0]] == "static"
     assert isinstance(seen.kubelet, Hidden)  # there is one, and it is set elsewhere
@@ -245,9 +243,9 @@ def test_files_of_a_machine_that_make_no_sense_are_told(root: Path) -> None:
 
 def test_partitions_are_asked_for_by_the_configuration_or_by_what_the_agent_was_told(root: Path) -> None:
     write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\n')
-    assert not Evidence(NodeView(str(root), [])).wants_partitions
+    assert not copy_of(root).wants_partitions
     write(root, "etc/nri-pin/config.yaml", 'reservedSystemCPUs: "1"\nisolation: partition\n')
-    assert Evidence(NodeView(str(root), [])).wants_partitions
+    assert copy_of(root).wants_partitions
 
 
 @pytest.mark.parametrize(
@@ -262,17 +260,10 @@ def test_partitions_are_asked_for_by_the_configuration_or_by_what_the_agent_was_
 def test_an_agent_that_runs_tells_who_asks_for_partitions(
     root: Path, isolation: Isolation, annotation: str, asks: bool
 ) -> None:
-    (root / "state").mkdir()
     options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
     given = (("nri-pin/isolation.container.app", annotation),) if annotation else ()
     state = replace(STATE, pods={"u1": replace(STATE.pods["u1"], annotations=given)})
-    node = Node(machine(nodes=2, cores=4), options, CPUSet.parse("0"))
-    socket = StatusSocket(Path("state/agent.sock"), lambda: (node, state), StatusFeed(), lambda: None)
-    try:
-        seen = Evidence(NodeView(str(root), []), Asked(state_dir="/state"))
-        assert seen.status
-    finally:
-        socket.close()
+    seen = with_agent(root, replace(NODE, options=options), state)
     assert seen.wants_partitions is asks
 
 
@@ -282,4 +273,4 @@ def test_what_the_agent_may_is_seen_where_it_runs(root: Path) -> None:
     write(root, "proc/9/status", "CapEff:\t0000000000000000\n")
     live = NodeView(str(root), [MountPoint(f"{root}/proc", "proc", ())])
     assert Evidence(live).may_partition is False
-    assert Evidence(NodeView(str(root), [])).may_partition is None  # of a copy nobody knows
+    assert copy_of(root).may_partition is None  # of a copy nobody knows
