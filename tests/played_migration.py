@@ -30,9 +30,9 @@ from nri_plugin.checkpoint.kubelet_import import CPU_FILE, MEMORY_FILE, read_all
 from nri_plugin.cli.doctor.view import NodeView, Process
 from nri_plugin.cli.migrate import host as host_module
 from nri_plugin.cli.migrate import steps as steps_module
-from nri_plugin.cli.migrate.host import Host, MigrationRecord, RecordFile
+from nri_plugin.cli.migrate.host import Host, MigrationRecord, RecordFile, Systemd
 from nri_plugin.cli.migrate.migrate import migrate
-from nri_plugin.cli.migrate.planning import Wishes
+from nri_plugin.cli.migrate.planning import Choices
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.requests import QOSClass
 from nri_plugin.host.sysfs import discover
@@ -105,7 +105,7 @@ class Unit:
 
 
 @dataclass
-class PlayedNode:
+class PlayedNode(Systemd):
     """A node below `root`."""
 
     root: Path
@@ -163,19 +163,21 @@ class PlayedNode:
     # ---- systemd
 
     def start(self, unit: str) -> None:
-        self._call("start", unit, self._started)
+        self._systemctl("start", unit, self._started)
 
     def stop(self, unit: str) -> None:
-        self._call("stop", unit, self._stopped)
+        self._systemctl("stop", unit, self._stopped)
 
     def restart(self, unit: str) -> None:
-        self._call("restart", unit, self._restarted)
+        self._systemctl("restart", unit, self._restarted)
 
     def enable(self, unit: str, *, on: bool) -> None:
-        self._call("enable" if on else "disable", unit, lambda name: setattr(self.units[name], "enabled", on))
+        self._systemctl(
+            "enable" if on else "disable", unit, lambda name: setattr(self.units[name], "enabled", on)
+        )
 
     def reload(self) -> None:
-        self._call("daemon-reload", "", lambda _: None)
+        self._systemctl("daemon-reload", "", lambda _: None)
 
     def show(self, unit: str, name: str) -> str:
         known = self.units.get(unit)
@@ -193,7 +195,7 @@ class PlayedNode:
             ),
         }[name]
 
-    def _call(self, verb: str, unit: str, do: Callable[[str], None]) -> None:
+    def _systemctl(self, verb: str, unit: str, do: Callable[[str], None]) -> None:
         words = f"{verb} {unit}".strip()
         self.effect(words)
         self.calls.append(words)
@@ -370,7 +372,7 @@ class PlayedNode:
     def migrate(
         self,
         direction: str,
-        wishes: Wishes | None = None,
+        choices: Choices | None = None,
         *,
         yes: bool = True,
         in_pod: bool = False,
@@ -384,7 +386,7 @@ class PlayedNode:
         file = Recording(str(self.path("var/lib/nri-pin")))
         file.node = self
         try:
-            migrate(direction, host, file, wishes or Wishes(), yes=yes, output_format=output_format)
+            migrate(direction, host, file, choices or Choices(), yes=yes, output_format=output_format)
         except (NriPinError, OSError) as error:
             return str(error)
         except KilledError as error:

@@ -8,7 +8,7 @@ from functools import partial
 import click
 
 from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
-from nri_plugin.cli.doctor.evidence import Asked, Evidence
+from nri_plugin.cli.doctor.evidence import Evidence, Paths
 from nri_plugin.cli.doctor.findings import Finding, Groups, as_json, as_text, exit_code
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.output import FOR_PROGRAMS, columns, echo, format_option, waiting, wants_colour
@@ -151,7 +151,7 @@ def examine(root: str | None, config: str, runtime_config: str, state_dir: str) 
         raise click.UsageError(
             f"--runtime-config {runtime_config}: the node has no such file; leave it out to look for it"
         )
-    seen = Evidence(view, Asked(config, runtime_config, state_dir))
+    seen = Evidence(view, Paths(config, runtime_config, state_dir))
     return {group: judged(group, seen) for group in CHECKS}
 
 

@@ -67,7 +67,7 @@ RIVALS = {
 """Programs by the first 15 characters of their name, which is what the kernel keeps."""
 
 
-class Asked(NamedTuple):
+class Paths(NamedTuple):
     """Paths from the command line.
 
     Attributes:
@@ -337,9 +337,9 @@ def read_topology(view: NodeView) -> Topology | Hidden | str:
 class Evidence:
     """A node as the checks see it."""
 
-    def __init__(self, view: NodeView, asked: Asked = Asked()) -> None:  # noqa: B008 - frozen
+    def __init__(self, view: NodeView, paths: Paths = Paths()) -> None:  # noqa: B008 - frozen
         self.view = view
-        self.asked = asked
+        self.paths = paths
 
     # ---- the machine
 
@@ -424,7 +424,7 @@ class Evidence:
     @cached_property
     def runtime_name(self) -> str | Hidden:
         """`containerd` or `CRI-O`; empty when the node has neither."""
-        name = settings.find_name(self.view, self.runtime_process, self.asked.runtime_config)
+        name = settings.find_name(self.view, self.runtime_process, self.paths.runtime_config)
         return self.processes if name == "" and isinstance(self.processes, Hidden) else name
 
     @property
@@ -466,7 +466,7 @@ class Evidence:
             self.view,
             self.files_of,
             self.runtime_process,
-            self.asked.runtime_config,
+            self.paths.runtime_config,
             merges_keys=version is None or version >= (2, 0, 0),
         )
 
@@ -575,7 +575,7 @@ class Evidence:
     @cached_property
     def agent_process(self) -> Process | None:
         """The agent: of this host, or the one in a container that listens on its socket in the state directory."""
-        socket = os.path.join(self.asked.state_dir or DEFAULT_DIR, STATUS_SOCKET)
+        socket = os.path.join(self.paths.state_dir or DEFAULT_DIR, STATUS_SOCKET)
         found, _ = self.view.services(self.running, _is_agent, [socket])
         return found[0] if found else None
 
@@ -587,14 +587,14 @@ class Evidence:
     @cached_property
     def config(self) -> FoundConfig:
         """The agent's configuration."""
-        agent, asked = self.agent_process, self.asked.config
+        agent, named = self.agent_process, self.paths.config
         place: str | Hidden
-        if self.plugin and not asked:
+        if self.plugin and not named:
             path = os.path.join(self.nri_or_default.config_dir, self.our_drop_in or self.our_drop_ins[0])
             place = self.view.find(path)
         else:
-            path = asked or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
-            place = asked or self._place_of(path)
+            path = named or (agent and agent.option("--config")) or configuration.DEFAULT_PATH
+            place = named or self._place_of(path)
         if isinstance(place, Hidden):
             return FoundConfig(path, error=place)
         topology = self.known_topology
@@ -621,7 +621,7 @@ class Evidence:
     def state_dir(self) -> str:
         """Where the checkpoint is kept."""
         config = self.config.config
-        return self.asked.state_dir or (config.state_dir if config else DEFAULT_DIR)
+        return self.paths.state_dir or (config.state_dir if config else DEFAULT_DIR)
 
     @cached_property
     def answer(self) -> AgentStatus | Hidden | str:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -42,30 +42,8 @@ UNREACHED = ("not been booted with systemd", "failed to connect to", "failed to 
 """Parts of what systemctl, or chroot, says where there is no systemd. The exit codes do not tell."""
 
 
-class Services(Protocol):
-    """Starts and stops units. Each call may be repeated."""
-
-    def start(self, unit: str) -> None:
-        """Start it."""
-
-    def stop(self, unit: str) -> None:
-        """Stop it."""
-
-    def restart(self, unit: str) -> None:
-        """Stop and start it."""
-
-    def enable(self, unit: str, *, on: bool) -> None:
-        """Choose whether it starts with the machine."""
-
-    def reload(self) -> None:
-        """Read the unit files again."""
-
-    def show(self, unit: str, name: str) -> str:
-        """A property of a unit; empty where it has none."""
-
-
 class Systemd:
-    """systemd of this node, or of the node whose root file system is mounted at `root`.
+    """systemd of this node, or of the node whose root file system is mounted at `root`; each call may be repeated.
 
     Below another root the node's own program is called. It reaches the node's systemd by its socket, as long as this
     process sees the processes of the node: otherwise the program takes itself for one in a chroot, and does nothing.
@@ -306,7 +284,7 @@ class Host:
     """
 
     view: NodeView
-    services: Services
+    services: Systemd
     timeout_s: float = 120.0
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep

@@ -28,7 +28,7 @@ from nri_plugin.cli.doctor.settings import (
     read_texts,
 )
 from nri_plugin.cli.doctor.view import Hidden, NodeView, Process
-from nri_plugin.cli.migrate.host import FileEdit, Services
+from nri_plugin.cli.migrate.host import FileEdit, Systemd
 from nri_plugin.config.keys import flag_of
 from nri_plugin.config.values import FEATURE_GATES
 from nri_plugin.model.errors import ConfigError, HostError
@@ -127,9 +127,7 @@ class KubeletFiles:
         return found | given | ({GATES: found.get(GATES, {}) | given[GATES]} if GATES in given else {})
 
 
-def read_kubelet_files(
-    view: NodeView, process: Process | None, services: Services, unit: str
-) -> KubeletFiles:
+def read_kubelet_files(view: NodeView, process: Process | None, services: Systemd, unit: str) -> KubeletFiles:
     """Read them all.
 
     Raises:

@@ -18,7 +18,7 @@ from nri_plugin.cli.migrate.host import (
     RecordFile,
     Systemd,
 )
-from nri_plugin.cli.migrate.planning import Decided, Way, Wishes, decide_to_kubelet, decide_to_plugin
+from nri_plugin.cli.migrate.planning import Choices, Decided, Way, decide_to_kubelet, decide_to_plugin
 from nri_plugin.cli.migrate.steps import (
     START_KUBELET,
     STOP_KUBELET,
@@ -155,14 +155,14 @@ def _main(
     view = NodeView(top, in_pod=is_in_pod())
     host = Host(view, Systemd(view.root), timeout_s)
     unit = kubelet_unit if "." in kubelet_unit else f"{kubelet_unit}.service"
-    wishes = Wishes(cast("Way | None", way), config, unit, containers, without_memory)
+    choices = Choices(cast("Way | None", way), config, unit, containers, without_memory)
     file = RecordFile(os.path.join(view.root, DIRECTORY.lstrip("/")))
     with usage_errors():
-        migrate(direction, host, file, wishes, yes=yes, output_format=output_format)
+        migrate(direction, host, file, choices, yes=yes, output_format=output_format)
 
 
 def migrate(
-    direction: str, host: Host, file: RecordFile, wishes: Wishes, *, yes: bool, output_format: str = "text"
+    direction: str, host: Host, file: RecordFile, choices: Choices, *, yes: bool, output_format: str = "text"
 ) -> None:
     """Print a plan, or carry it out; first end what was interrupted.
 
@@ -176,7 +176,7 @@ def migrate(
         if record is not None:
             what = "finishes" if is_finished_forward(record) else "undoes"
             echo(f"a migration {record.plan.direction} was interrupted; --yes {what} it first", err=True)
-        _show(_decided(direction, host, wishes), host, output_format)
+        _show(_decided(direction, host, choices), host, output_format)
         return
     # SIGTERM undoes. A hang-up is passed over: the terminal of a pod may end with the kubelet.
     with file.locked(), handling({signal.SIGHUP: signal.SIG_IGN, signal.SIGTERM: _terminated}):
@@ -185,7 +185,7 @@ def migrate(
             _take_up(record, host, file, say)
             _say_done(output_format, record.plan.direction, "done")
             return
-        decided = _decided(direction, host, wishes)
+        decided = _decided(direction, host, choices)
         if decided is None:
             _say_done(output_format, direction, "nothing to do")
             return
@@ -198,8 +198,8 @@ def migrate(
         _say_done(output_format, direction, words, decided.after)
 
 
-def _decided(direction: str, host: Host, wishes: Wishes) -> Decided | None:
-    return decide_to_plugin(host, wishes) if direction == TO_PLUGIN else decide_to_kubelet(host, wishes)
+def _decided(direction: str, host: Host, choices: Choices) -> Decided | None:
+    return decide_to_plugin(host, choices) if direction == TO_PLUGIN else decide_to_kubelet(host, choices)
 
 
 def _take_up(record: MigrationRecord, host: Host, file: RecordFile, say: Callable[[str], None]) -> None:

@@ -55,7 +55,7 @@ Way = Literal["unit", "runtime", "daemonset"]
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Choices:
     """What the command line says.
 
     Attributes:
@@ -97,9 +97,9 @@ class Decided:
 class _Site:
     """The parts of a node that both directions read."""
 
-    def __init__(self, host: Host, wishes: Wishes) -> None:
-        self.host, self.wishes = host, wishes
-        unit = wishes.kubelet_unit
+    def __init__(self, host: Host, choices: Choices) -> None:
+        self.host, self.choices = host, choices
+        unit = choices.kubelet_unit
         if host.services.show(unit, "LoadState") != "loaded":
             found = distribution_of(host.view)
             advice = (
@@ -120,16 +120,15 @@ class _Site:
             )
         self.now = self.kubelet.effective()
         self.plugin = _plugin(host)
-        self.way: Way = wishes.way or _way(host, self.plugin)
-        _require_installed(host, self.way, self.plugin)
+        self.way = _way(host, choices.way, self.plugin)
         self.config_path, self.config_text = self._config()
 
     def _config(self) -> tuple[str, str | None]:
         """Path and text of the agent's configuration; None for the text where there is none."""
-        candidates = [self.wishes.config] if self.wishes.config else [DEFAULT_PATH]
-        if not self.wishes.config and self.way == "runtime" and self.plugin is not None:
+        candidates = [self.choices.config] if self.choices.config else [DEFAULT_PATH]
+        if not self.choices.config and self.way == "runtime" and self.plugin is not None:
             candidates = [self.plugin[1]]
-        if not self.wishes.config and self.way == "daemonset" and not self._is_static:
+        if not self.choices.config and self.way == "daemonset" and not self._is_static:
             # While the kubelet is static, its own options count; the kept file may be of the way back.
             main = next(iter(self.kubelet.texts), CONFIG_FILE)
             candidates.append(f"{main}.{ASIDE}")
@@ -155,7 +154,7 @@ class _Site:
         plugin = self.plugin[0] if way == "runtime" and self.plugin else ""
         plugin_text = self.host.view.text(plugin) if plugin else None
         facts: dict[str, Any] = {
-            "kubelet_unit": self.wishes.kubelet_unit,
+            "kubelet_unit": self.choices.kubelet_unit,
             "kubelet_dir": self.kubelet.folder,
             "kubelet_was_up": self.host.kubelet_is_up(),
             "agent_unit": unit,
@@ -164,22 +163,22 @@ class _Site:
             "state_dir": load_text(text, self.config_path).state_dir,
             "plugin": FileEdit(plugin, plugin_text, None) if isinstance(plugin_text, str) else None,
             "state_files": state_files,
-            "containers": self.wishes.containers,
-            "without_memory": self.wishes.without_memory,
+            "containers": self.choices.containers,
+            "without_memory": self.choices.without_memory,
             "agent_edits": (),
             "before": self.host.cpusets(),
         }
         return Plan(direction=direction, way=way, config=text, config_path=self.config_path, **(facts | more))
 
 
-def decide_to_plugin(host: Host, wishes: Wishes) -> Decided | None:
+def decide_to_plugin(host: Host, choices: Choices) -> Decided | None:
     """The way to the agent; None where the node is there already.
 
     Raises:
         NriPinError: something is missing or wrong; the text says what to do.
         FailedError: the allocations cannot be kept.
     """
-    site = _Site(host, wishes)
+    site = _Site(host, choices)
     text = site.config_text or yaml.safe_dump(
         {"kind": KIND, "cpuManagerPolicy": "static", **agent_part(site.now)}, sort_keys=False
     )
@@ -239,14 +238,14 @@ def _taken_over(site: _Site, bare: Plan, config: Config, node: Node, *, agent_ru
     return importable(config, node, folder, containers, without_memory=bare.without_memory)
 
 
-def decide_to_kubelet(host: Host, wishes: Wishes) -> Decided | None:
+def decide_to_kubelet(host: Host, choices: Choices) -> Decided | None:
     """The way back to the kubelet's managers; None where the node is there already.
 
     Raises:
         NriPinError: something is missing or wrong; the text says what to do.
         FailedError: a kubelet would refuse the allocations.
     """
-    site = _Site(host, wishes)
+    site = _Site(host, choices)
     if site.config_text is None:
         raise ConfigError(
             site.config_path,
@@ -377,10 +376,22 @@ def _plugin(host: Host) -> tuple[str, str, str] | None:
     return os.path.join(settings.plugin_dir, found[0]), drop_in, f"{settings.unit}.service"
 
 
-def _way(host: Host, plugin: tuple[str, str, str] | None) -> Way:
+def _way(host: Host, chosen: Way | None, plugin: tuple[str, str, str] | None) -> Way:
+    """What starts the agent, which is there before the kubelet stops.
+
+    Raises:
+        HostError: it is not.
+    """
+    has_unit = host.services.show(AGENT, "LoadState") == "loaded"
+    if chosen == "unit" and not has_unit:
+        raise HostError(AGENT, "is not installed; nri-pin install --systemd installs it")
+    if chosen == "runtime" and plugin is None:
+        raise HostError("the runtime", "starts no agent; nri-pin install --plugin-dir DIR installs one")
+    if chosen is not None:
+        return chosen
     if host.view.in_pod:
         return "daemonset"
-    if host.services.show(AGENT, "LoadState") == "loaded":
+    if has_unit:
         return "unit"
     if plugin is not None:
         return "runtime"
@@ -389,18 +400,6 @@ def _way(host: Host, plugin: tuple[str, str, str] | None) -> Way:
         "is not installed, and the runtime starts no agent either: nri-pin install --systemd installs the unit; where a "
         "DaemonSet brings the agent, give --agent daemonset",
     )
-
-
-def _require_installed(host: Host, way: Way, plugin: tuple[str, str, str] | None) -> None:
-    """Check that what starts the agent is there, before the kubelet stops.
-
-    Raises:
-        HostError: it is not.
-    """
-    if way == "unit" and host.services.show(AGENT, "LoadState") != "loaded":
-        raise HostError(AGENT, "is not installed; nri-pin install --systemd installs it")
-    if way == "runtime" and plugin is None:
-        raise HostError("the runtime", "starts no agent; nri-pin install --plugin-dir DIR installs one")
 
 
 def _allocates(host: Host, path: str) -> bool:

@@ -8,7 +8,7 @@ from nri_plugin.agent.status_client import RuntimeRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import OBSERVED_FILE_NAME, CheckpointFile
 from nri_plugin.cli.doctor.agent import checkpoint
-from nri_plugin.cli.doctor.evidence import Asked, Evidence, read_topology
+from nri_plugin.cli.doctor.evidence import Evidence, Paths, read_topology
 from nri_plugin.cli.doctor.findings import fine
 from nri_plugin.cli.doctor.settings import STATE_FILES
 from nri_plugin.cli.doctor.view import Hidden, NodeView
@@ -51,7 +51,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def copy_of(root: Path, **asked: str) -> Evidence:
-    return Evidence(NodeView(str(root), []), Asked(**asked))
+    return Evidence(NodeView(str(root), []), Paths(**asked))
 
 
 def with_agent(root: Path, node: Node, state: State = STATE, *, observing: bool = False) -> Evidence:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.checkpoint.file import CheckpointFile
-from nri_plugin.cli.doctor.evidence import Asked, Evidence
+from nri_plugin.cli.doctor.evidence import Evidence, Paths
 from nri_plugin.cli.doctor.findings import Finding, Verdict, as_json, as_text
 from nri_plugin.cli.doctor.machine import stem_of
 from nri_plugin.cli.doctor.view import Hidden, NodeView
@@ -151,7 +151,7 @@ def test_a_node_is_read_and_not_written(tmp_path: Path) -> None:
     state = State({"u1": pod}, {"c1": record}, {"u1/app": Allocation(CPUSet.parse("2-3"))})
     CheckpointFile(str(tmp_path / "run"), durable=False).save(state)
     before = snapshot(tmp_path / "proc")
-    seen = Evidence(NodeView(str(tmp_path), []), Asked(state_dir="/run"))
+    seen = Evidence(NodeView(str(tmp_path), []), Paths(state_dir="/run"))
     assert seen.exclusive == WEB
     assert not isinstance(seen.interrupts, Hidden)
     threads = seen.kernel_threads

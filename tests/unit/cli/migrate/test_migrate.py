@@ -14,7 +14,7 @@ import yaml
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.migrate import migrate as module
 from nri_plugin.cli.migrate.host import MigrationRecord, RecordFile
-from nri_plugin.cli.migrate.planning import Wishes
+from nri_plugin.cli.migrate.planning import Choices
 from nri_plugin.cli.migrate.steps import Step
 from nri_plugin.cli.state.import_export import bring_back
 from nri_plugin.config.keys import flag_of
@@ -115,7 +115,7 @@ def test_an_agent_that_nothing_starts_is_told_before_the_kubelet_stops(
     del node.units[AGENT]
     node.calls.clear()
     assert f"nri-pin install --{'systemd' if way == 'unit' else 'plugin-dir'}" in node.migrate(
-        direction, Wishes(way=way)
+        direction, Choices(way=way)
     )
     assert node.calls == []
 
@@ -126,7 +126,7 @@ def test_the_list_of_containers_is_a_file_of_the_node(node: PlayedNode) -> None:
         for uid, name in node.containers.values()
     ]
     node.write("var/lib/running.json", json.dumps({"containers": rows}))
-    assert node.migrate("to-plugin", Wishes(containers="/var/lib/running.json")) == ""
+    assert node.migrate("to-plugin", Choices(containers="/var/lib/running.json")) == ""
 
 
 # ---- failures and kills
@@ -280,7 +280,7 @@ def test_an_undo_brings_newer_cpus_and_keeps_memory_that_was_left_out(
         return (*steps, replace(verify, apply=apply))
 
     monkeypatch.setattr(module, "steps_of", failing)
-    assert "everything is as it was before" in node.migrate("to-plugin", Wishes(without_memory=True))
+    assert "everything is as it was before" in node.migrate("to-plugin", Choices(without_memory=True))
     assert '"batch":"6"' in node.read(f"{FOLDER}/cpu_manager_state")
     assert node.read(f"{FOLDER}/memory_manager_state") == memory
 
