@@ -10,10 +10,12 @@ import json
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder

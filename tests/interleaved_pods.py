@@ -4,9 +4,11 @@ There are no threads here: the next thread to go on is drawn, so that a seed giv
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
+
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate

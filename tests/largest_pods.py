@@ -4,9 +4,12 @@ Kubernetes bounds a pod by its size alone: 1.5 MiB with at most 256 KiB of annot
 `Shape` uses all of it for one thing. Environments may come from ConfigMaps as well, and are larger then.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec
 from nri_plugin.wire.nri.messages import Container, DeviceNode, Pod, Resources
@@ -123,9 +126,9 @@ def enlarged(spec: PodSpec, kind: str) -> PodSpec:
     """The pod of a simulated kubelet, as large as that."""
     shape = SHAPES[kind]()
     said = {key: value for key, value in shape.container.items() if key in {"env", "devices", "cdi_devices"}}
-    containers: tuple[ContainerSpec, ...] = tuple(replace(one, **said) for one in spec.containers)
+    containers: tuple[ContainerSpec, ...] = tuple(dataclasses.replace(one, **said) for one in spec.containers)
     own = {key: value for key, value in shape.pod.items() if key in {"labels", "annotations"}}
-    return replace(spec, containers=containers, **own)
+    return dataclasses.replace(spec, containers=containers, **own)
 
 
 SPEC_KINDS = tuple(

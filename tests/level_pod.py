@@ -1,6 +1,6 @@
 """A pod with resources of its own on a node: admitted by the agent's own decision."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide

@@ -1,6 +1,8 @@
 """Pods with resources of their own, as a runtime and the exporter bring them: each decision is checked by the validator."""
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.drift import MachineChanged, OwnEvent
@@ -138,7 +140,7 @@ class PodLife:
         machine = self.on.topology
         gone = CPUSet.parse(text)
         online = (machine.online | machine.offline) - gone
-        self.on = replace(self.on, topology=replace(machine, online=online, offline=gone))
+        self.on = dataclasses.replace(self.on, topology=replace(machine, online=online, offline=gone))
         return self.tell(MachineChanged())
 
     def record(self, name: str) -> ContainerRecord:

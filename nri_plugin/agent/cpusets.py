@@ -18,9 +18,11 @@ import os
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Self
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import Observed, OwnEvent, Target

@@ -13,16 +13,17 @@ attempt. A late fact never delays an answer; it is used from the next event on.
 The protocol and the form of facts are documented in `nri_plugin.core.decision`.
 """
 
+import dataclasses
 import logging
 import os
 import socket
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer, InformedCreate
 from nri_plugin.core.requests import has_too_many_devices, qos_of, slice_pattern
@@ -290,7 +291,7 @@ def _of_others(
     return tuple(
         (
             bounds.name(container),
-            tuple(replace(one, totals=totals.get(one.name, ())) for one in _resources(entries)),
+            tuple(dataclasses.replace(one, totals=totals.get(one.name, ())) for one in _resources(entries)),
         )
         for container, entries in given.items()
     )
@@ -371,7 +372,7 @@ class PodFactsLookup:
         if not isinstance(event, CreateContainer):
             return event
         checked = self._checked(event.container)
-        event = event if checked is event.container else replace(event, container=checked)
+        event = event if checked is event.container else dataclasses.replace(event, container=checked)
         # 1: is there a fact that could change the decision?
         devices_count = self._locator is not None and asks_for_hints(node)
         if not devices_count and not _facts_count(node, event):
@@ -397,7 +398,7 @@ class PodFactsLookup:
         """Return the event with the claims of its containers checked; the same where none has any."""
         containers = tuple([self._checked(one) for one in event.containers])
         is_same = all(one is other for one, other in zip(containers, event.containers, strict=True))
-        return event if is_same else replace(event, containers=containers)
+        return event if is_same else dataclasses.replace(event, containers=containers)
 
     def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...] | None:
         return self._locator.resources(event.container) if self._locator else ()
@@ -490,7 +491,7 @@ def _bounded(
 def without_devices(event: CreateContainer) -> CreateContainer:
     """Return the event with a mark: its container has too many devices for hints."""
     cut = tuple(dict.fromkeys((*event.container.cut, Cut.DEVICES)))
-    return replace(event, container=replace(event.container, cut=cut))
+    return dataclasses.replace(event, container=replace(event.container, cut=cut))
 
 
 def asks_for_hints(node: Node) -> bool:

@@ -9,9 +9,11 @@ that changes something, and the node with every reload of the configuration and 
 forgotten then, and after a restart of the agent.
 """
 
-from dataclasses import replace
+import dataclasses
 from types import MappingProxyType
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.model.options import Node
@@ -73,7 +75,7 @@ def _without_ids(creation: Creation) -> InformedCreate:
         labels=_NONE,
         annotations=_NONE,
     )
-    return replace(known, event=replace(known.event, container=container))
+    return replace(known, event=dataclasses.replace(known.event, container=container))
 
 
 _NONE: MappingProxyType[str, str] = MappingProxyType({})

@@ -74,7 +74,7 @@ class RowTable(Generic[RecordT, RowT]):
         **columns: "Converts",
     ) -> None:
         self.row_type = row_type
-        of_record = [one.name for one in fields(record_type)]  # type: ignore[arg-type] # a dataclass
+        of_record = names_of(record_type)
         of_row = {
             name: paths.get(name, name)
             for name in row_type.__struct_fields__
@@ -92,6 +92,13 @@ class RowTable(Generic[RecordT, RowT]):
             {name: name for name in of_record if hasattr(row_type, name)},
             {name: one.record for name, one in columns.items()},
         )
+
+
+def names_of(record_type: type[Any]) -> tuple[str, ...]:
+    """The names of the fields of a Struct or of a dataclass."""
+    if issubclass(record_type, Struct):
+        return record_type.__struct_fields__
+    return tuple(one.name for one in fields(record_type))
 
 
 def _constructor(

@@ -5,10 +5,13 @@ so few alternatives are tried. An admitted container costs nothing, a refused on
 `nri_plugin.explain.fits` looks longer, with the same trials.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+
+from msgspec.structs import replace
 
 from nri_plugin.core.hint_providers import memory_request, memory_state_of, tables_of
 from nri_plugin.core.placement import Placement, exclusive_count
@@ -83,7 +86,7 @@ class Trial:
 
     def in_state(self, state: State) -> "Trial":
         """The same request in another state."""
-        return replace(self, state=state)
+        return dataclasses.replace(self, state=state)
 
     def alone(self) -> "Trial":
         """The same request once all other pods have ended."""
@@ -93,21 +96,21 @@ class Trial:
         """A request for `count` exclusive CPUs, of a pod that asks for so many fewer or more."""
         request, pod = self.request, self.pod
         if request.wanted_exclusive:
-            return replace(self, request=replace(request, wanted_exclusive=count))
+            return dataclasses.replace(self, request=replace(request, wanted_exclusive=count))
         milli, total = count * 1000, pod.cpu_milli
         if total is not None:
             total = max(0, total + milli - (request.cpu_milli or 0))
         facts = pod.facts and _with_request(pod.facts, request.name, milli)
         pod = replace(pod, cpu_milli=total, facts=facts)
-        return replace(self, pod=pod, request=replace(request, cpu_milli=milli))
+        return dataclasses.replace(self, pod=pod, request=replace(request, cpu_milli=milli))
 
     def with_memory(self, resource: str, size: int) -> "Trial":
         """A request for `size` bytes of `memory` or `hugepages-SIZE`."""
         request = self.request
         if resource == MEMORY:
-            return replace(self, request=replace(request, memory_bytes=size))
+            return dataclasses.replace(self, request=replace(request, memory_bytes=size))
         pages = tuple({**dict(request.hugepages), resource: size}.items())
-        return replace(self, request=replace(request, hugepages=pages))
+        return dataclasses.replace(self, request=replace(request, hugepages=pages))
 
     def likely_counts(self) -> list[int]:
         """Numbers of CPUs below the refused one that are most worth a trial, the largest first.
@@ -160,13 +163,15 @@ class Trial:
 
     def under(self, policy: TopologyManagerPolicy) -> "Trial":
         """The same request under another topology policy."""
-        return replace(self, node=_under(self.node, policy))
+        return dataclasses.replace(self, node=_under(self.node, policy))
 
 
 @lru_cache(maxsize=8)
 def _under(node: Node, policy: TopologyManagerPolicy) -> Node:
     """The node under another topology policy. It is the same object each time, so that derived values can be kept."""
-    return replace(node, options=replace(node.options, topology_manager_policy=policy))
+    return dataclasses.replace(
+        node, options=dataclasses.replace(node.options, topology_manager_policy=policy)
+    )
 
 
 def advised(
@@ -180,12 +185,14 @@ def advised(
     advice = _laxer_policy(_smaller(advice, trial), trial, refusal)
     holders = holders_of(state, pod)
     if not holders.largest:
-        return replace(refusal, advice=replace(advice, obstacle=Obstacle.CONFIGURATION))
+        return dataclasses.replace(
+            refusal, advice=dataclasses.replace(advice, obstacle=Obstacle.CONFIGURATION)
+        )
     end = _sufficient_end(trial)
     # One end that is enough proves that the others are in the way. Without one, a trial without all others tells.
     if end or _fits_alone(trial):
-        advice = replace(advice, obstacle=Obstacle.HOLDERS, holders=holders, pod_end=end)
-    return replace(refusal, advice=advice)
+        advice = dataclasses.replace(advice, obstacle=Obstacle.HOLDERS, holders=holders, pod_end=end)
+    return dataclasses.replace(refusal, advice=advice)
 
 
 def alone(state: State, pod: PodRecord) -> State:
@@ -233,11 +240,11 @@ def _smaller(advice: Advice, trial: Trial) -> Advice:
     if count % threads and trial.with_cpus(more).fits:
         counts.append(more)
     if counts:
-        return replace(advice, cpu_counts=tuple(counts))
+        return dataclasses.replace(advice, cpu_counts=tuple(counts))
     for resource, size in memory_request(trial.node, trial.request).items():
         for less in trial.likely_sizes(resource, size):
             if trial.with_memory(resource, less).fits:
-                return replace(advice, memory=(resource, less))
+                return dataclasses.replace(advice, memory=(resource, less))
     return advice
 
 
@@ -250,7 +257,7 @@ def _laxer_policy(advice: Advice, trial: Trial, refusal: AdmissionRefusal) -> Ad
             of_pod = placed.state.allocations_of(trial.pod.uid).values()
             for one in of_pod if refusal.remark == ABOUT_ALL else ():
                 nodes |= trial.node.topology.nodes_of(one.cpus) | one.mems
-            return replace(advice, policy=(policy, str(nodes)))
+            return dataclasses.replace(advice, policy=(policy, str(nodes)))
     return advice
 
 

@@ -58,9 +58,8 @@ The answer has to arrive within 100 ms. Where it does not, or has another form, 
 of the runtime's message, and the rest is inferred.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
-from nri_plugin.model.frozen import made_quickly
 from nri_plugin.model.records import CgroupRef, PodFacts
 from nri_plugin.model.refusals import AdmissionRefusal
 from nri_plugin.model.sets import CPUSet
@@ -83,8 +82,7 @@ FIRST_LINE_BYTES = 1 << 16
 """The longest answer that agents before `line_bytes` read."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExporterAnswer:
+class ExporterAnswer(Struct, frozen=True):
     """The exporter's answer about a container.
 
     Attributes:
@@ -104,8 +102,7 @@ class ExporterAnswer:
     has_ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class InformedCreate:
+class InformedCreate(Struct, frozen=True):
     """A `CreateContainer` with everything else that is known of the container.
 
     Attributes:
@@ -125,8 +122,7 @@ class InformedCreate:
     has_ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class UnsavedStart:
+class UnsavedStart(Struct, frozen=True):
     """The first event of a container that was created while no agent listened, and the checkpoint cannot be saved.
 
     An allocation made now would be unknown to a restarted agent, because neither the checkpoint nor the runtime's list
@@ -141,9 +137,7 @@ class UnsavedStart:
     why: str
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class CpusetWrite:
+class CpusetWrite(Struct, frozen=True):
     """Set `cpuset.cpus` of one cgroup.
 
     Attributes:
@@ -170,8 +164,7 @@ class CpusetWrite:
     bounds: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EffectiveCheck:
+class EffectiveCheck(Struct, frozen=True):
     """After the reply, `cpuset.cpus.effective` of this cgroup should equal `cpus`."""
 
     target: CgroupRef
@@ -179,9 +172,7 @@ class EffectiveCheck:
     container_id: str
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(Struct, frozen=True):
     """The result of one event.
 
     Order of effects: save `state` (when it changed), apply `writes`, answer with `response` or, when `refusal` is set,

@@ -5,8 +5,10 @@ cgroups are written. The desired cpuset is derived from the state, so our own wr
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.pool import all_writes, floor_writes, own_write, pins

@@ -21,9 +21,11 @@ states before and after.
 Events of our own: `core/drift.py` has those of cgroups and the machine, `core/pod_news.py` those of pods.
 """
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final, TypeAlias
+
+from msgspec.structs import replace
 
 from nri_plugin.core.advice import advised
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
@@ -76,7 +78,6 @@ from nri_plugin.core.synchronize import adopt, synchronize
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut
 from nri_plugin.model.errors import AdmissionError
-from nri_plugin.model.frozen import changed
 from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy
 from nri_plugin.model.records import Allocation, ContainerRecord, Phase, PodRecord, PodRefusal, Regime
 from nri_plugin.model.refusals import AdmissionRefusal, RefusalKind, kind_of
@@ -119,7 +120,7 @@ def _stop_pod(node: Node, state: State, event: nri.StopPodSandbox) -> Decision:
     pod = state.pods.get(_uid(state, event.pod))
     if pod is None or pod.sandbox_id != event.pod.id:
         return Decision(state, steps=("unknown-sandbox",))
-    stopped = {one.id: changed(one, phase=Phase.STOPPED) for one in state.containers_of(pod.uid)}
+    stopped = {one.id: replace(one, phase=Phase.STOPPED) for one in state.containers_of(pod.uid)}
     # The records stay until the runtime removes the containers: a late event would adopt an unknown container again.
     after = state.released(pod.uid).with_containers(stopped)
     # A new sandbox of the pod gets a new hint: other pods may have taken the CPUs of the old one.
@@ -187,7 +188,7 @@ def _informed_create(
     )
     record = placed.remembered_by(record)
     if placed.unresized and allocation is None:
-        record = changed(record, limit_milli=fraction_before(state, pod.uid, record.name))
+        record = replace(record, limit_milli=fraction_before(state, pod.uid, record.name))
     quota = NO_QUOTA if replies_quota(node, state, record) else None
     sets_something = (cpus or mems) and not is_claimed  # two plugins that set a cpuset fail the creation
     resources = Resources(cpus=str(cpus), mems=str(mems), cpu_quota_us=quota) if sets_something else None
@@ -240,7 +241,7 @@ def creation_context(
     event = known.event
     pod = informed(_inhabited(node, state, event.pod), known.facts)
     state = _ended_before_forgotten(state, event.pod)
-    pod = changed(pod, regime=regime_of(node.options, pod))
+    pod = replace(pod, regime=regime_of(node.options, pod))
     state = _failed_instance_forgotten(state.with_pod(pod), pod.uid, event.container.name)
     state = inits_ended(inits_known(state, pod), pod, event.container.name)
     if pod.regime is Regime.FOUND and pod.facts is not None:
@@ -251,7 +252,7 @@ def creation_context(
         request = within_total(state, pod, with_late_facts(pod, request))
     if not (known.devices or known.pod_devices) or has_uncounted_devices(known):
         return state, pod, request
-    return state, pod, changed(request, devices=known.devices, pod_devices=known.pod_devices)
+    return state, pod, replace(request, devices=known.devices, pod_devices=known.pod_devices)
 
 
 def _admitted(
@@ -267,7 +268,7 @@ def _admitted(
     if not kept:
         request, kept = shares_on(state, request)
     placed = admit(node, state, pod, request, dict(devices))
-    return replace(placed, unresized=kept) if kept and isinstance(placed, Placement) else placed
+    return dataclasses.replace(placed, unresized=kept) if kept and isinstance(placed, Placement) else placed
 
 
 def has_uncounted_devices(known: InformedCreate) -> bool:
@@ -283,7 +284,7 @@ def has_uncounted_devices(known: InformedCreate) -> bool:
 
 def _post_create(node: Node, before: State, event: nri.PostCreateContainer) -> Decision:
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
-    state = state.with_container(changed(record, phase=Phase.CREATED))
+    state = state.with_container(replace(record, phase=Phase.CREATED))
     return Decision(state, writes=pool_writes(node, before, state), steps=(*steps, "created"))
 
 
@@ -291,7 +292,7 @@ def _start(node: Node, before: State, event: nri.StartContainer) -> Decision:
     """Write the cgroup at the last moment before the process runs: the pool may have changed since creation."""
     state, record, steps = _found(node, before, event.pod, event.container, Phase.CREATED)
     path = event.container.cgroups_path or record.cgroup.path
-    record = changed(record, phase=Phase.RUNNING, cgroup=changed(record.cgroup, path=path))
+    record = replace(record, phase=Phase.RUNNING, cgroup=replace(record.cgroup, path=path))
     # The kubelet has placed all containers of the pod, so its ended init containers no longer need their memory.
     state = init_memory_released(state.with_container(record), record)
     writes = (*pool_writes(node, before, state), *own_write(node, state, record))
@@ -304,7 +305,7 @@ def _post_start(node: Node, before: State, event: nri.PostStartContainer) -> Dec
     unseen = record.phase in (Phase.CREATING, Phase.CREATED)
     if unseen:
         # Its StartContainer was lost, or the runtime ignored our refusal of it.
-        record = changed(record, phase=Phase.RUNNING)
+        record = replace(record, phase=Phase.RUNNING)
         state, steps = init_memory_released(state.with_container(record), record), (*steps, "start-unseen")
     if record.phase is Phase.STOPPED:  # it ended so soon that its end was reported first
         return Decision(state, steps=steps)
@@ -340,14 +341,14 @@ def _update(node: Node, before: State, event: nri.UpdateContainer) -> Decision:
     #    after it; the cgroup has them once the runtime confirms.
     asked = resize.after.cpus & node.topology.online if resize else CPUSet()
     desired = asked or state.desired_cpus(node, record)
-    record = changed(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
+    record = replace(record, limit_milli=limit_milli(event.resources) or record.limit_milli)
     # 3. Our own update, only where the runtime would apply something else. A request with a quota would restore it.
     lifts = replies_quota(node, state, record) and (event.resources.cpu_quota_us or 0) > 0
     own = _reasserted(desired, allocation, event, lifts=lifts)
     stored = desired if own and resize is None else stored_cpus(event.container.resources)
     # A container that has what it asks for is no longer marked.
     is_right = bool(allocation and allocation.cpus) or limit_milli(event.resources) % 1000 != 0
-    record = changed(record, stored_cpus=stored, unplaced="" if is_right else record.unplaced)
+    record = replace(record, stored_cpus=stored, unplaced="" if is_right else record.unplaced)
     # 4. The other containers: a resize changes the shared pool.
     state, updates = pending_updates(node, state.with_container(record), except_id=record.id)
     own_updates = (ContainerUpdate(record.id, own),) if own else ()
@@ -396,7 +397,7 @@ def _stop(node: Node, state: State, event: nri.StopContainer) -> Decision:
     record = state.containers.get(event.container.id)
     steps: tuple[str, ...] = ("unknown",)
     if record is not None:
-        state, steps = state.with_container(changed(record, phase=Phase.STOPPED)), ("stopped",)
+        state, steps = state.with_container(replace(record, phase=Phase.STOPPED)), ("stopped",)
     state, updates = pending_updates(node, state, except_id=event.container.id)
     return Decision(state, nri.StopContainerResponse(updates), steps=steps)
 

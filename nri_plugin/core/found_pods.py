@@ -16,10 +16,12 @@ Differs: the kubelet does not start on a damaged state file, and without a file 
     Why: a running container is never moved. Option: none.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nri_plugin.core.hint_providers import tables_of
 from nri_plugin.core.placement import adopted, exclusive_count, leave_a_pool, place
@@ -281,7 +283,9 @@ def _sizes(node: Node, pod: PodRecord, facts: PodFacts) -> Iterator[PodFacts]:
     for rule in dict.fromkeys((node.options.smt_odd_counts, SMTOddCounts.KUBELET, SMTOddCounts.ROUND_UP)):
         with suppress(AdmissionError):  # this rule refuses the pod, so it did not admit it
             yield in_whole_cores(
-                replace(node, options=replace(node.options, smt_odd_counts=rule)), pod, facts
+                dataclasses.replace(node, options=dataclasses.replace(node.options, smt_odd_counts=rule)),
+                pod,
+                facts,
             )
 
 

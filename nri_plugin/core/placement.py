@@ -7,11 +7,14 @@ The steps, in the kubelet's order: keep an allocation that fits the request; col
 them, for the container or once for its whole pod; admit or refuse; take CPUs and memory under the merged hint.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from nri_plugin.core.annotations import annotated_node
 from nri_plugin.core.claims import OWNER
@@ -408,7 +411,9 @@ def own_first(question: Question) -> Question | None:
     cpus = reusable_cpus(state, keys) & question.node.allocatable if keys else NO_CPUS
     if not keys or len(cpus) < question.exclusive_cpus:
         return None
-    return replace(question, reusable=cpus, reuse=reusable_memory(state, keys), only_reusable=True)
+    return dataclasses.replace(
+        question, reusable=cpus, reuse=reusable_memory(state, keys), only_reusable=True
+    )
 
 
 class _Granted(NamedTuple):
@@ -496,7 +501,7 @@ def in_scope(question: Question) -> tuple[str, Question | None]:
     # The amounts are the pod's. The allocations, and those that pass on to the container, stay as they are.
     total = replace(pod_request(node.options, pod), devices=request.pod_devices or request.devices)
     memory, count = memory_request(node, total), _pod_count(node, pod, total)
-    return POD_SCOPE, replace(question, request=total, exclusive_cpus=count, memory=memory)
+    return POD_SCOPE, dataclasses.replace(question, request=total, exclusive_cpus=count, memory=memory)
 
 
 def _pod_count(node: Node, pod: PodRecord, total: ContainerRequest) -> int:
@@ -615,7 +620,7 @@ def cpus_under(question: Question, hint: MergedHint, note: Note | None = None) -
     node, request, options = question.node, question.request, question.node.options
     rule = _odd_rule(node, request)
     if rule is not options.smt_odd_counts:
-        options = replace(options, smt_odd_counts=rule)
+        options = dataclasses.replace(options, smt_odd_counts=rule)
     return allocate_cpus(
         tables_of(node),
         question.exclusive_cpus,

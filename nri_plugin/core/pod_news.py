@@ -12,7 +12,9 @@ decided and recorded like those of the runtime. None moves a container.
   container that lives and is no init container is not rejected.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.found_pods import with_facts

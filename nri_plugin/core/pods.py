@@ -23,11 +23,14 @@ Differs: the kubelet knows which containers of a pod have limits of their own; h
     exporter running.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from nri_plugin.core.annotations import SMT_ODD_COUNTS, given_annotations, word_of
 from nri_plugin.core.hint_providers import (
@@ -160,7 +163,9 @@ def admit(
         if isinstance(placed, Unfit):
             return placed
         within = with_parts_inside(placed.state, pod.uid)
-        return with_a_cpu(node, placed if within is placed.state else replace(placed, state=within))
+        return with_a_cpu(
+            node, placed if within is placed.state else dataclasses.replace(placed, state=within)
+        )
     except AdmissionError as error:
         return Unfit(state, request, _in_scope_words(error.refusal, regime_of(node.options, pod)))
 
@@ -205,7 +210,7 @@ def _in_scope_words(refusal: AdmissionRefusal, regime: Regime) -> AdmissionRefus
     scope = {Regime.WHOLE: "pod", Regime.CLAIMS: "container"}.get(regime, "")
     if not scope or not isinstance(refusal.detail, HintNotAdmitted):
         return refusal
-    return replace(refusal, detail=replace(refusal.detail, level_scope=scope))
+    return dataclasses.replace(refusal, detail=dataclasses.replace(refusal.detail, level_scope=scope))
 
 
 def _is_between_instances(state: State, uid: str) -> bool:
@@ -264,7 +269,7 @@ def _admit_whole(
         return placed
     state, own = placed
     assert own is not None
-    return replace(own, state=state, steps=(*own.steps, "whole-pod"))
+    return dataclasses.replace(own, state=state, steps=(*own.steps, "whole-pod"))
 
 
 def admit_rest(
@@ -327,9 +332,9 @@ def _place_each(
         except AdmissionError as error:
             refusal = _in_scope_words(error.refusal, regime_of(node.options, pod))
             if _is_about_all(node, state, pod.uid, refusal):
-                refusal = replace(refusal, remark=ABOUT_ALL)
+                refusal = dataclasses.replace(refusal, remark=ABOUT_ALL)
             # The reader has asked for one container and has to learn which of the pod is meant.
-            return Unfit(state, wanted, replace(refusal, container=wanted.name))
+            return Unfit(state, wanted, dataclasses.replace(refusal, container=wanted.name))
         state = placed.state
         own = placed if one is created else own
     state = with_parts_inside(state, pod.uid)
@@ -434,7 +439,7 @@ def _admit_with_own_resources(
         terms = pod_terms(question, facts)
         hint = admit_hint(*terms[:3], distances=terms.distances, tie_break=terms.tie_break)
         # 2. The CPUs of the pod, then the part of each container.
-        tables, options = tables_of(node), replace(node.options, smt_odd_counts=rule)
+        tables, options = tables_of(node), dataclasses.replace(node.options, smt_odd_counts=rule)
         block = CPUSet()
         if question.exclusive_cpus:
             block = take_block(
@@ -448,7 +453,7 @@ def _admit_with_own_resources(
         blocks, mems = memory_under(question, hint)
     except AdmissionError as error:
         refusal = _in_scope_words(error.refusal, Regime.WHOLE)
-        return Unfit(state, total, replace(refusal, is_of_pod=True))
+        return Unfit(state, total, dataclasses.replace(refusal, is_of_pod=True))
     state = state.with_pod(
         replace(
             pod,

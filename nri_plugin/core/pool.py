@@ -20,7 +20,8 @@ a floor (cgroup v1, `poolFloor: false`) nothing waits.
 """
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.requests import qos_slices, slice_pattern

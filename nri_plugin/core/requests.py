@@ -5,10 +5,13 @@ the CPU request from the shares. Where the pod's own object is known (`PodFacts`
 change a request last.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nri_plugin.core.annotations import (
     ISOLATED_CPUS,
@@ -21,7 +24,6 @@ from nri_plugin.core.annotations import (
 )
 from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.model import bounds
-from nri_plugin.model.frozen import changed, made_quickly
 from nri_plugin.model.options import (
     CPUManagerPolicy,
     IsolatedWish,
@@ -65,9 +67,7 @@ MAX_SHARES = 262144
 """Where shares stop, 256 CPUs; a larger request looks the same (same source, MaxShares)."""
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class ContainerRequest:
+class ContainerRequest(Struct, frozen=True):
     """The request of one container.
 
     Attributes:
@@ -476,13 +476,13 @@ def told_apart(state: State, event: NRIEvent) -> NRIEvent:
         names = {pod.uid: pod for pod in reversed(event.pods)}
         names |= {pod.uid: pod for pod in event.pods if _is_of(state.pods.get(pod.uid), pod)}
         pods = tuple(_named_apart(state, pod, names.get(pod.uid)) for pod in event.pods)
-        return event if pods == event.pods else replace(event, pods=pods)
+        return event if pods == event.pods else dataclasses.replace(event, pods=pods)
     pod: Pod | None = getattr(event, "pod", None)
     known = state.pods.get(pod.uid) if pod is not None else None
     if pod is None or (known is not None and known.sandbox_id == pod.id):
         return event
     apart = _named_apart(state, pod, known)
-    return event if apart is pod else replace(event, pod=apart)  # type: ignore[arg-type]
+    return event if apart is pod else dataclasses.replace(event, pod=apart)  # type: ignore[arg-type]
 
 
 def _named_apart(state: State, pod: Pod, owner: Pod | PodRecord | None) -> Pod:
@@ -520,7 +520,7 @@ def remembered(pod: PodRecord) -> PodRecord:
 
 def without_admission(pod: PodRecord) -> PodRecord:
     """The record of a pod that holds nothing any more: its next container is the first of a new admission."""
-    return changed(
+    return replace(
         pod, affinity=None, affinity_preferred=True, devices_counted=False, is_admitted=False, regime=None
     )
 

@@ -22,8 +22,10 @@ Differs: the kubelet 1.36 admits a pod with resources of its own anew when these
     refused. Why: a running container is never moved. Option: none.
 """
 
-from dataclasses import replace
+import dataclasses
 from itertools import islice
+
+from msgspec.structs import replace
 
 from nri_plugin.core.advice import alone, holders_of
 from nri_plugin.core.hint_providers import memory_state_of, tables_of
@@ -38,7 +40,6 @@ from nri_plugin.core.requests import (
 )
 from nri_plugin.core.reuse import is_plain_init, live_keys
 from nri_plugin.model.errors import AdmissionError, InsufficientCPUsError, InsufficientMemoryError
-from nri_plugin.model.frozen import changed
 from nri_plugin.model.options import CPUManagerPolicy, Node, narrowed
 from nri_plugin.model.records import (
     Allocation,
@@ -209,7 +210,7 @@ def _size_after(node: Node, state: State, held: Allocation, request: ContainerRe
         after = _grown(narrowed(node, request.isolated), state, held, after, count - len(held.cpus))
     elif count < len(held.cpus):
         after = _shrunk(node, held, after, len(held.cpus) - count)
-    return changed(after, cpu_milli=request.cpu_milli or 0)
+    return replace(after, cpu_milli=request.cpu_milli or 0)
 
 
 def _of_whole_pod(state: State, pod_uid: str) -> Allocation | None:
@@ -343,7 +344,7 @@ def at_start(size: Size | Allocation) -> CPUSet:
 def _request(node: Node, pod: PodRecord, container: Container, asked: Resources) -> ContainerRequest:
     """The container's whole request: that of the event, and the stored values where the event has none."""
     had = container.resources
-    whole = changed(
+    whole = replace(
         had,
         cpu_shares=asked.cpu_shares or had.cpu_shares,
         cpu_quota_us=asked.cpu_quota_us or had.cpu_quota_us,
@@ -352,7 +353,7 @@ def _request(node: Node, pod: PodRecord, container: Container, asked: Resources)
         hugepage_limits=asked.hugepage_limits or had.hugepage_limits,
     )
     return annotated(
-        node.options, pod, container_request(node.options, pod, changed(container, resources=whole))
+        node.options, pod, container_request(node.options, pod, replace(container, resources=whole))
     )
 
 
@@ -479,7 +480,7 @@ def advised_resize(
     advice = Advice(
         _obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod), (fits,) if fits else ()
     )
-    return replace(refusal, advice=advice)
+    return dataclasses.replace(refusal, advice=advice)
 
 
 def advised_pod_growth(
@@ -491,7 +492,9 @@ def advised_pod_growth(
     most = (pod.cpu_milli or 0) + refusal.available * 1000
     fits_alone = len(alone(state, pod).available(node)) >= refusal.requested
     advice = Advice(_obstacle(state, pod, fits_alone=fits_alone), holders_of(state, pod))
-    return replace(refusal, advice=replace(advice, pod_cpu_milli=most if refusal.available else 0))
+    return dataclasses.replace(
+        refusal, advice=dataclasses.replace(advice, pod_cpu_milli=most if refusal.available else 0)
+    )
 
 
 def _obstacle(state: State, pod: PodRecord, *, fits_alone: bool) -> Obstacle:

@@ -9,9 +9,12 @@ container that runs on exclusive CPUs was given them later, so it keeps them, an
 which no container runs has ended.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.found_pods import with_pools
@@ -71,7 +74,7 @@ class _Unseen:
 
     def having(self, cpus: CPUSet) -> "_Unseen":
         """The same with these CPUs; with what the runtime has stored where they are empty."""
-        return replace(self, record=replace(self.record, stored_cpus=cpus)) if cpus else self
+        return dataclasses.replace(self, record=replace(self.record, stored_cpus=cpus)) if cpus else self
 
 
 def synchronize(node: Node, state: State, event: Synchronize) -> Decision:

@@ -8,10 +8,10 @@ Source: kubernetes-sigs/dra-driver-cpu v0.2.0, pkg/driver/cdi.go; Container Devi
 """
 
 import re
-from dataclasses import replace
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from nri_plugin.core.claims import CDI_KIND, cdi_name
 from nri_plugin.host.devices import FOLDERS, MOST_BYTES

@@ -6,11 +6,12 @@ facts replace the inference where they are known.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from nri_plugin.model.frozen import made_quickly
+from msgspec import Struct
+from msgspec.structs import replace
+
 from nri_plugin.model.sets import NO_CPUS, NO_NODES, CPUSet, NodeMask
 
 
@@ -32,8 +33,7 @@ class Kind(StrEnum):
     """A restartable init container: it starts in its turn and runs beside the others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(Struct, frozen=True):
     """Requests and limits; 0 where none is set.
 
     Attributes:
@@ -51,17 +51,15 @@ class Amounts:
     hugepages: tuple[tuple[str, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ContainerFacts:
+class ContainerFacts(Struct, frozen=True):
     """One container of a pod's specification."""
 
     name: str
     kind: Kind = Kind.APP
-    amounts: Amounts = field(default_factory=Amounts)
+    amounts: Amounts = Amounts()
 
 
-@dataclass(frozen=True, slots=True)
-class PodFacts:
+class PodFacts(Struct, frozen=True):
     """The part of a pod's specification that decides allocations.
 
     Attributes:
@@ -96,9 +94,7 @@ class Phase(StrEnum):
     STOPPED = "stopped"
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class CgroupRef:
+class CgroupRef(Struct, frozen=True):
     """Names a cgroup the way the runtime does.
 
     Attributes:
@@ -150,8 +146,7 @@ def slice_above(name: str) -> CgroupRef | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryBlock:
+class MemoryBlock(Struct, frozen=True):
     """Memory allocated to a container.
 
     Attributes:
@@ -165,8 +160,7 @@ class MemoryBlock:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Size:
+class Size(Struct, frozen=True):
     """The size of a container before or after a resize; fields as in `Allocation`."""
 
     cpus: CPUSet
@@ -175,17 +169,14 @@ class Size:
     memory: tuple[MemoryBlock, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Resize:
+class Resize(Struct, frozen=True):
     """A resize that the runtime has not confirmed."""
 
     before: Size
     after: Size
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """The CPUs and memory of one container of one pod; ends with the pod.
 
     Attributes:
@@ -259,8 +250,7 @@ class Regime(StrEnum):
     """The pod owns its resources as a whole, and its containers share them."""
 
 
-@dataclass(frozen=True, slots=True)
-class PodRefusal:
+class PodRefusal(Struct, frozen=True):
     """Why a pod whose object is known was refused last; kept until a container is admitted, or until the sandbox ends.
 
     Attributes:
@@ -276,9 +266,7 @@ class PodRefusal:
     is_final: bool = False
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class PodRecord:
+class PodRecord(Struct, frozen=True):
     """A pod that exists.
 
     Attributes:
@@ -326,9 +314,7 @@ class PodRecord:
     refusal: PodRefusal | None = None
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class ContainerRecord:
+class ContainerRecord(Struct, frozen=True):
     """A container that exists in the runtime.
 
     Attributes:

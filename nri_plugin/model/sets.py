@@ -5,8 +5,7 @@ type, and the type checker refuses a mixture.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import NewType, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NewType, NoReturn, Self, TypeVar
 
 from nri_plugin.model import bits
 
@@ -23,7 +22,6 @@ NUMANodeID = NewType("NUMANodeID", int)
 _Kind = TypeVar("_Kind", bound="IDSet")
 
 
-@dataclass(frozen=True, slots=True, order=False, repr=False)
 class IDSet:
     """An immutable set of ids, a thin skin over an integer; equal only to a set of its own type.
 
@@ -31,11 +29,28 @@ class IDSet:
         mask: bit i is set when id i is a member. Hot code works on this.
     """
 
-    mask: int = 0
+    __slots__ = ("mask",)
+    mask: int
 
-    def __post_init__(self) -> None:
-        if self.mask < 0:
-            raise ValueError(f"a {type(self).__name__} mask cannot be negative: {self.mask}")
+    def __init__(self, mask: int = 0) -> None:
+        if mask < 0:
+            raise ValueError(f"a {type(self).__name__} mask cannot be negative: {mask}")
+        _set_mask(self, mask)
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise AttributeError(f"a {type(self).__name__} cannot be changed")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.mask,)
+
+    # A type checker refuses to compare sets of two types as long as it sees no method for it.
+    if not TYPE_CHECKING:
+
+        def __eq__(self, other: object) -> bool:
+            return type(other) is type(self) and self.mask == other.mask
+
+        def __hash__(self) -> int:
+            return hash(self.mask)
 
     @classmethod
     def of(cls, *ids: int) -> Self:
@@ -101,9 +116,10 @@ def _made(kind: type[_Kind], mask: int) -> _Kind:
     return made
 
 
-@dataclass(frozen=True, slots=True, order=False, repr=False)
 class CPUSet(IDSet):
     """An immutable set of logical CPUs."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[CPUID]:
         return map(CPUID, bits.iterate(self.mask))
@@ -113,9 +129,10 @@ NO_CPUS = CPUSet()
 """The empty set."""
 
 
-@dataclass(frozen=True, slots=True, order=False, repr=False)
 class NodeMask(IDSet):
     """An immutable set of NUMA nodes."""
+
+    __slots__ = ()
 
     def __iter__(self) -> Iterator[NUMANodeID]:
         return map(NUMANodeID, bits.iterate(self.mask))

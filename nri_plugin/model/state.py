@@ -4,12 +4,13 @@ The shared pool, available CPUs and free memory are derived from allocations and
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, partial, reduce
 from itertools import chain
 from operator import or_
 from typing import Any, Generic, NamedTuple, TypeVar
 from weakref import ReferenceType, ref
+
+from msgspec import Struct
 
 from nri_plugin.model.options import Node
 from nri_plugin.model.records import (
@@ -38,8 +39,7 @@ class Grouping(NamedTuple):
     group: Callable[[Any, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Change(Generic[Value]):
+class Change(Struct, Generic[Value], frozen=True):
     """A key whose value differs between two mappings; None where it is missing."""
 
     key: str
@@ -47,8 +47,7 @@ class Change(Generic[Value]):
     after: Value | None
 
 
-@dataclass(frozen=True)
-class State:
+class State(Struct, frozen=True, dict=True, weakref=True):
     """Everything that is stored between two events.
 
     Attributes:
@@ -59,9 +58,9 @@ class State:
             counted there, and nowhere in its containers.
     """
 
-    pods: dict[str, PodRecord] = field(default_factory=dict)
-    containers: dict[str, ContainerRecord] = field(default_factory=dict)
-    allocations: dict[str, Allocation] = field(default_factory=dict)
+    pods: dict[str, PodRecord] = {}
+    containers: dict[str, ContainerRecord] = {}
+    allocations: dict[str, Allocation] = {}
 
     @cached_property
     def exclusive(self) -> CPUSet:
@@ -351,8 +350,7 @@ class _Step(NamedTuple):
     keys: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StateChanges:
+class StateChanges(Struct, frozen=True):
     """Records that one of two states has and the other has not, or has otherwise."""
 
     pods: list[Change[PodRecord]]

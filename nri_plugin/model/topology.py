@@ -6,9 +6,11 @@ CPUs excepted) and are listed by ascending id.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nri_plugin.model.sets import (
     CPUID,
@@ -24,8 +26,7 @@ from nri_plugin.model.sets import (
 GroupID = TypeVar("GroupID", CoreID, SocketID, UncoreCacheID, NUMANodeID)
 
 
-@dataclass(frozen=True, slots=True)
-class NUMANode:
+class NUMANode(Struct, frozen=True):
     """One NUMA node.
 
     Attributes:
@@ -48,8 +49,7 @@ class NUMANode:
         return self.memory_bytes is None or self.memory_bytes > 0 or any(pages for _, pages in self.hugepages)
 
 
-@dataclass(frozen=True, slots=True)
-class SharedQueue:
+class SharedQueue(Struct, frozen=True):
     """A queue of a device that several CPUs use: requests of each of them make its interrupt, which only the kernel moves.
 
     Attributes:
@@ -61,8 +61,7 @@ class SharedQueue:
     delivered: CPUSet = NO_CPUS
 
 
-@dataclass(frozen=True)
-class Topology:
+class Topology(Struct, frozen=True, dict=True):
     """A machine.
 
     Attributes:

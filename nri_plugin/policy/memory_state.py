@@ -12,9 +12,12 @@ Source: kubelet v1.36 pkg/kubelet/cm/memorymanager/policy_static.go (updatePodRe
     updateInitContainersMemoryBlocks) and state/.
 """
 
+import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
+
+from msgspec.structs import replace
 
 from nri_plugin.model import bits
 from nri_plugin.model.options import ReservedMemory
@@ -111,7 +114,7 @@ class MemoryState:
         """This state with nothing free on any node."""
         by_resource = self.machine.allocatable.items()
         full = {(node, name): size for name, by_node in by_resource for node, size in by_node.items()}
-        return replace(self, allocated=full)
+        return dataclasses.replace(self, allocated=full)
 
     def with_blocks(self, blocks: Iterable[tuple[MemoryBlock, int]]) -> "MemoryState":
         """This state after (block, bytes to take), each filling its nodes in ascending order.

@@ -7,10 +7,12 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options, TopologyManagerPolicy

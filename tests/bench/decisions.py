@@ -3,7 +3,8 @@
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy

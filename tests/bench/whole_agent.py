@@ -4,13 +4,16 @@ Agent and runtime take turns, so whatever is counted or timed between two turns 
 still: no watch comes between, and what the agent does after an answer is done as soon as it is let.
 """
 
+import dataclasses
 import logging
 import shutil
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+
+from msgspec.structs import replace
 
 from nri_plugin.agent.start import Assembly
 from nri_plugin.config.loading import load
@@ -23,7 +26,7 @@ from tests.agent_runtime import Rig, is_synchronized
 from tests.bench.agent import make_cgroups
 from tests.lab.runtime.profile import CONTAINERD_2_1, Answered
 
-PATIENT = replace(CONTAINERD_2_1, request_timeout=600.0)
+PATIENT = dataclasses.replace(CONTAINERD_2_1, request_timeout=600.0)
 EXCLUSIVE_PODS = 4
 BURSTABLE, BEST_EFFORT, GUARANTEED = "/kubepods/burstable", "/kubepods/besteffort", "/kubepods"
 LEAST_SHARES = 2

@@ -1,10 +1,13 @@
 """A random life of one node: pods come and go, agent and runtime go and come, and things fail on the way."""
 
+import dataclasses
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
+
+from msgspec.structs import replace
 
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.records import Kind, Phase, QOSClass
@@ -463,7 +466,9 @@ class Life:
             if self.random.random() < 0.5:
                 milli = self.sizes.get(f"{key}/{spec.name}", spec.cpu_request_milli)
                 limit = milli if spec.cpu_limit_milli else 0
-                self.runtime.create(key, replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit))
+                self.runtime.create(
+                    key, dataclasses.replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit)
+                )
                 self.runtime.start(f"{key}/{spec.name}")
 
     def _create_again(self, record: Record) -> None:
@@ -475,7 +480,9 @@ class Life:
         """What a kubelet would make the container with now, after all resizes."""
         spec = next(each for each, _ in record.sandbox.spec.members if each.name == record.message.name)
         milli = self.sizes.get(record.key, spec.cpu_request_milli)
-        return replace(spec, cpu_request_milli=milli, cpu_limit_milli=milli if spec.cpu_limit_milli else 0)
+        return dataclasses.replace(
+            spec, cpu_request_milli=milli, cpu_limit_milli=milli if spec.cpu_limit_milli else 0
+        )
 
     def _any_record(self) -> Record | None:
         """Any container that a kubelet would restart; a plain init container has ended for good."""
@@ -680,7 +687,7 @@ class Life:
         self._follow(MACHINE.within(kept | CPUSet.of(min(spare))) if is_whole and spare else MACHINE)
 
     def _follow(self, topology: Topology) -> None:
-        self.node = replace(self.node, topology=topology)
+        self.node = dataclasses.replace(self.node, topology=topology)
         self.tree.set_online(topology.online)
         self.judge.node = self.node
         if self.agent is not None:
@@ -718,7 +725,7 @@ class Life:
             milli = self.sizes.get(key, spec.cpu_request_milli)
             limit = milli if spec.cpu_limit_milli else 0
             self.runtime.create(
-                sandbox.spec.key, replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit)
+                sandbox.spec.key, dataclasses.replace(spec, cpu_request_milli=milli, cpu_limit_milli=limit)
             )
             self.runtime.start(key)
 
@@ -742,9 +749,11 @@ class Life:
         late = self._created_unlisted() if unlisted else None
         truth = self.runtime.truth()
         if late is not None:
-            truth = replace(truth, containers=tuple(c for c in truth.containers if c.id != late.message.id))
+            truth = dataclasses.replace(
+                truth, containers=tuple(c for c in truth.containers if c.id != late.message.id)
+            )
         if self.forgets:
-            truth = replace(truth, pods=(), containers=())
+            truth = dataclasses.replace(truth, pods=(), containers=())
         event = events.Synchronize(truth.pods, truth.containers)
         if self.random.random() < 0.3:
             kinds = IN_A_THREAD if self.threaded else IN_A_SAVE

@@ -1,8 +1,11 @@
 """Recorded pods of a kubelet, played to the engine container by container with the facts of their objects."""
 
+import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
@@ -52,7 +55,7 @@ def topology_of(case: Case, recorded: Case) -> Topology:
 def node_of(case: Case, recorded: Case) -> Node:
     """The node with the options of the case."""
     topology = topology_of(case, recorded)
-    options = replace(
+    options = dataclasses.replace(
         options_of(case["options"]),
         topology_manager_policy=TopologyManagerPolicy(case["tm_policy"]),
         topology_manager_scope=TopologyManagerScope(case.get("tm_scope", "container")),
@@ -103,7 +106,11 @@ class Player:
     pods: dict[str, RuntimePod] = field(default_factory=dict)
 
     def tell(self, event: nri.NRIEvent | InformedCreate, devices: Provider = None) -> Decision:
-        node = self.node if devices is None else replace(self.node, hint_providers=(lambda _: devices,))
+        node = (
+            self.node
+            if devices is None
+            else dataclasses.replace(self.node, hint_providers=(lambda _: devices,))
+        )
         decision = decide(node, self.state, event)
         assert violations(node, decision.state) == []
         self.state = decision.state
@@ -227,13 +234,17 @@ def _memory_node(case: Case) -> Node:
     cpus = [(number, number, 0, number, number) for number in sorted(rows)]
     named = {"reserved_cpus": "", "num_reserved": 0, "options": {}, **case}
     made = node_of(named, {"cpus": cpus})
-    return replace(made, options=replace(made.options, cpu_manager_policy=CPUManagerPolicy.NONE))
+    return dataclasses.replace(
+        made, options=dataclasses.replace(made.options, cpu_manager_policy=CPUManagerPolicy.NONE)
+    )
 
 
 def _sequence_pod(player: Player, step: Case, expect: Case) -> str:
     uid, merges = step["pod"], step["affinity"] == "merge"
     scope = TopologyManagerScope.CONTAINER if merges else TopologyManagerScope.POD
-    player.node = replace(player.node, options=replace(player.node.options, topology_manager_scope=scope))
+    player.node = dataclasses.replace(
+        player.node, options=dataclasses.replace(player.node.options, topology_manager_scope=scope)
+    )
     if not merges:
         # a pod whose first container fixed the hint: that is how a container is told where to be
         of = PodRecord(uid, f"sb-{uid}", affinity=NodeMask(step["affinity"] or 0))

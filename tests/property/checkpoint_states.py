@@ -1,10 +1,10 @@
 """Arbitrary states: every field of every record is drawn by its type, also those that are added later."""
 
-import dataclasses
 import types
 from typing import Any, get_args, get_origin, get_type_hints
 
 from hypothesis import strategies as st
+from msgspec import Struct
 
 from nri_plugin.model import bounds
 from nri_plugin.model.records import Allocation, ContainerRecord, PodRecord
@@ -35,7 +35,7 @@ def drawn(hint: Any) -> st.SearchStrategy[Any]:
     """Values of a type that the records of a state use."""
     if hint in LEAVES:
         return LEAVES[hint]
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and issubclass(hint, Struct):
         fields = {name: drawn(of) for name, of in get_type_hints(hint).items()}
         return st.builds(hint, **(fields | BOUNDED.get(hint, {})))
     if isinstance(hint, types.UnionType):

@@ -4,9 +4,10 @@ On v1 the kernel takes an offline CPU out of every set and never puts it back, s
 containers has to be widened again.
 """
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet
@@ -40,7 +41,7 @@ class Story:
     def goes_offline(self, cpus: str) -> None:
         topology = machine(CPUSet.parse(cpus))
         self.node.tree.set_online(topology.online)
-        self.agent.machine_changes(replace(self.machine, topology=topology))
+        self.agent.machine_changes(dataclasses.replace(self.machine, topology=topology))
 
     def path(self, pod: PodSpec) -> str:
         return next(

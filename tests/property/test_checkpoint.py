@@ -1,11 +1,11 @@
 import json
 import zlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.checkpoint.format import Encoder, decode

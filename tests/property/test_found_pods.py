@@ -1,9 +1,8 @@
 """Laws of pods with resources of their own whose record is lost: nobody is moved, and no CPU gets a second owner."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide

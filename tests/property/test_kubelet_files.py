@@ -1,10 +1,10 @@
 """Allocations there and back through the kubelet's files are the same."""
 
-from dataclasses import replace
 from functools import reduce
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.kubelet_export import cpu_file, kubelet_refusals, memory_file
 from nri_plugin.checkpoint.kubelet_files import load_refusal

@@ -1,10 +1,10 @@
 """No pod that an API server accepts costs much, whatever its author makes large; and the judge would notice."""
 
-from dataclasses import replace
 from itertools import repeat
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.model import bounds

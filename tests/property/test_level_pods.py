@@ -4,10 +4,12 @@
 containers without a claim ask for nothing.
 """
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from random import Random
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
@@ -264,12 +266,12 @@ def test_under_container_scope_claims_are_placed_as_those_of_ordinary_pods() -> 
         policy = rng.choice(list(TopologyManagerPolicy))
         if nodes.on.options.align_by_socket and policy is TopologyManagerPolicy.SINGLE_NUMA_NODE:
             continue
-        options = replace(
+        options = dataclasses.replace(
             nodes.on.options,
             topology_manager_scope=TopologyManagerScope.CONTAINER,
             topology_manager_policy=policy,
         )
-        on, states = replace(nodes.on, options=options), [State(), State()]
+        on, states = dataclasses.replace(nodes.on, options=options), [State(), State()]
         for number in range(PODS):
             facts = nodes.drawn_pod(rng, f"p{number}")
             if facts.qos is not QOSClass.GUARANTEED:

@@ -4,12 +4,13 @@ What is judged is what the kernel would let processes run on: the effective cpus
 follows the kernel's rules, filled by a runtime that writes back what it has stored.
 """
 
+import dataclasses
 from contextlib import suppress
-from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from nri_plugin.host.cgroup import TOP
 from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
@@ -107,7 +108,10 @@ class Life(RuleBasedStateMachine):
     def run_pod_with_init(self, init: ContainerSpec, main: ContainerSpec, sidecar: ContainerSpec) -> None:
         """The init container has ended before the others are created."""
         self.serial += 1
-        named = [replace(spec, name=name) for spec, name in ((init, "init"), (main, "c"), (sidecar, "side"))]
+        named = [
+            dataclasses.replace(spec, name=name)
+            for spec, name in ((init, "init"), (main, "c"), (sidecar, "side"))
+        ]
         pod = PodSpec(f"p{self.serial}", containers=tuple(named), forced_qos=QOSClass.GUARANTEED)
         self.runtime.run_pod(pod)
         self.pods.append(pod.key)
@@ -261,7 +265,7 @@ class Life(RuleBasedStateMachine):
             offline=CPUSet.from_ids(offline),
         )
         promises = self.node.agent.state.allocations
-        self.machine = replace(self.machine, topology=topology)
+        self.machine = dataclasses.replace(self.machine, topology=topology)
         self.node.tree.set_online(topology.online)
         self.node.agent.machine_changes(self.machine)
         assert self.node.agent.state.allocations == promises

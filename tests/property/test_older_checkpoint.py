@@ -5,11 +5,10 @@ leave their CPUs to others, so that the checkpoint tells of allocations that end
 while, so that the runtime is not told of all.
 """
 
-from dataclasses import replace
-
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide

@@ -1,9 +1,10 @@
 """Laws of deciding with a pod's facts."""
 
-from dataclasses import replace
+import dataclasses
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
@@ -96,7 +97,9 @@ def held_by(decision: Decision, facts: PodFacts) -> dict[str, Allocation]:
 def test_a_pod_is_admitted_as_a_whole_where_each_container_would_be_in_its_turn(
     on: Node, rows: tuple[ContainerFacts, ...]
 ) -> None:
-    on = replace(on, options=replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER))
+    on = dataclasses.replace(
+        on, options=dataclasses.replace(on.options, topology_manager_scope=TopologyManagerScope.CONTAINER)
+    )
     of, facts = pod(), PodFacts("p1", QOSClass.GUARANTEED, rows)
     whole, in_turn = (play(on, of, facts, informed=known) for known in (True, False))
     assert (whole[0].refusal is None) == all(decision.refusal is None for decision in in_turn)

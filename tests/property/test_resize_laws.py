@@ -1,9 +1,8 @@
 """Laws of resizing in place, over random lives: nobody shares, what was promised at the start stays, and back is back."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import InsufficientCPUsError

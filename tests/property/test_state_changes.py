@@ -1,8 +1,7 @@
 """Laws of the differences between two states."""
 
-from dataclasses import replace
-
 from hypothesis import given
+from msgspec.structs import replace
 
 from nri_plugin.cli.state.changes import changes
 from nri_plugin.model.state import State

@@ -1,10 +1,11 @@
 """The agent's connection against the runtime's side of every NRI release."""
 
+import dataclasses
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.agent import SUBSCRIPTION, PluginIdentity
 from nri_plugin.core.decision import Decision
@@ -91,7 +92,7 @@ def test_annotations_are_heard_in_the_namespaces_of_the_configuration_that_is_in
         assert len(bench.handler.state.pods[uid].annotations) == kept
         answer = rig.ask(nri.CreateContainer(of, container(of, cpu=2.5)))
         assert answer.response.resources.cpus == cpus
-        bench.handler.change_node(replace(heard, options=node(pool_floor=False).options))
+        bench.handler.change_node(dataclasses.replace(heard, options=node(pool_floor=False).options))
 
 
 def test_registration_does_not_wait_for_the_runtime_to_say_something(make):

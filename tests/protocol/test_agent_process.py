@@ -8,10 +8,10 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import read_lines
 from nri_plugin.checkpoint.format import decode

@@ -8,10 +8,10 @@ import socket
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
 from nri_plugin.wire.nri import codec, events

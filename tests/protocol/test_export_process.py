@@ -5,10 +5,10 @@ import os
 import signal
 import socket
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology, fingerprint, from_object
 from nri_plugin.wire.nri import events as nri

@@ -2,10 +2,10 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.requests import informed, pod_request

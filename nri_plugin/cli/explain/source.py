@@ -4,13 +4,15 @@ The agent's history tells what was decided, the checkpoint what is allocated. A 
 running agent, a configuration, the history, or a described machine, whichever comes first in that order.
 """
 
+import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar
 
 import click
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.cli.explain.what_if import resources_of
@@ -149,7 +151,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[NamedContainer]
             before = found.get(key)
             # A repeated creation was given its CPUs earlier, which is what has to be explained.
             is_repeated = one.created is not None and one.created.has_kept
-            found[key] = replace(before, id=one.id) if before and is_repeated else one
+            found[key] = dataclasses.replace(before, id=one.id) if before and is_repeated else one
     except HostError as error:
         if not state.containers:
             raise
@@ -162,7 +164,7 @@ def known_containers(state_dir: str, state: State) -> tuple[list[NamedContainer]
             pod.namespace if pod else "", pod.name if pod else "", record.name, record.pod_uid, record.id
         )
         if known is None or known.id == record.id:
-            found[key] = replace(named, record=record)
+            found[key] = dataclasses.replace(named, record=record)
     return list(found.values()), tuple(problems)
 
 
@@ -198,7 +200,9 @@ def ground(
     """
     found = _found(state_dir, config, machine, state_file, root)
     # Neither the agent nor a file can tell their code; the agent asks those that are installed.
-    return replace(found, node=replace(found.node, hint_providers=load_hint_providers()))
+    return dataclasses.replace(
+        found, node=dataclasses.replace(found.node, hint_providers=load_hint_providers())
+    )
 
 
 def created_by_today(state: State, record: ContainerRecord) -> tuple[State, InformedCreate]:

@@ -14,8 +14,11 @@ of the other configuration. The rules:
   lines or the checkpoint were lost, the other one starts again from that state.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged
@@ -130,9 +133,9 @@ class OtherLife:
             return event
         if container.id in self._absent:
             return None
-        changed = replace(event, container=self._stored(moment, container))  # type: ignore[arg-type] # those have one
+        changed = dataclasses.replace(event, container=self._stored(moment, container))  # type: ignore[arg-type] # those have one
         if isinstance(changed, nri.UpdateContainer):
-            return replace(changed, resources=self._told(moment, container.id, changed.resources))
+            return dataclasses.replace(changed, resources=self._told(moment, container.id, changed.resources))
         return changed
 
     def _create(self, moment: Moment, event: nri.CreateContainer) -> nri.CreateContainer | None:

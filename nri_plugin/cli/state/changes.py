@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from nri_plugin.model.options import REGISTRY, Node, ReservedMemory
@@ -173,10 +173,9 @@ def _pod_changes(
 def _field_changes(before: Any, after: Any, but: set[str] | None = None) -> tuple[FieldChange, ...]:
     """Fields of two records of one type that are not equal."""
     return tuple(
-        FieldChange(field.name, _words(old), _words(new))
-        for field in fields(before)
-        if field.name not in (but or set())
-        and (old := getattr(before, field.name)) != (new := getattr(after, field.name))
+        FieldChange(name, _words(old), _words(new))
+        for name in before.__struct_fields__
+        if name not in (but or set()) and (old := getattr(before, name)) != (new := getattr(after, name))
     )
 
 

@@ -21,9 +21,12 @@ Differs: kubelet and scheduler count the number of pods (`maxPods`) and ephemera
     none.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from logging import getLogger
+
+from msgspec.structs import replace
 
 from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.core.decision import Decision, ExporterAnswer
@@ -351,14 +354,14 @@ class PlayedNode:
         refused: Tried | None = None
         for spec, kind in pod.members:
             if refused is not None:
-                yield replace(refused, spec=spec, kind=kind, devices=None)
+                yield dataclasses.replace(refused, spec=spec, kind=kind, devices=None)
                 continue
             if blocked:
                 yield Tried(spec, kind)
                 continue
             tried = self._create(pod, spec, kind)
             if tried.error is not None and self._is_whole(pod):
-                tried = refused = replace(tried, of_pod=True)
+                tried = refused = dataclasses.replace(tried, of_pod=True)
             yield tried
             blocked = tried.error is not None and kind is not Kind.APP
             if tried.error is None and (start or kind is not Kind.APP):

@@ -13,9 +13,11 @@ Source: kubelet v1.36 cm/helpers_linux.go (shares and quota),
 import hashlib
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Self
+
+from msgspec.structs import replace
 
 from nri_plugin.core.requests import pod_total
 from nri_plugin.model.quantity import format_bytes

@@ -6,10 +6,11 @@ and inside `StateChange` (all releases). Both give the same value. `_WRITERS` ha
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 from google.protobuf.message import DecodeError, Message
+from msgspec.structs import replace
 
 from nri_plugin.model import bounds
 from nri_plugin.model.bounds import Cut

@@ -5,15 +5,16 @@ claim one field fail the request. A value that a runtime would drop silently, or
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import LocalProtocolError
 from nri_plugin.wire.nri._pb import nri_pb2 as pb
 from nri_plugin.wire.nri.messages import ContainerUpdate, Resources
 
 _UNSET = Resources()
-_RESOURCE_FIELDS = tuple(field.name for field in fields(Resources))
+_RESOURCE_FIELDS = Resources.__struct_fields__
 
 
 _CPU = (("shares", "cpu_shares"), ("quota", "cpu_quota_us"), ("period", "cpu_period_us"))

@@ -8,12 +8,13 @@ not None: presence matters (`nri.pkg.api.v1alpha1`, NRI 0.12.2).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from nri_plugin.model.bounds import Cut
-from nri_plugin.model.frozen import made_quickly
 
 EMPTY: Mapping[str, str] = MappingProxyType({})
 
@@ -33,9 +34,7 @@ class ContainerState(IntEnum):
     STOPPED = 4
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Resources:
+class Resources(Struct, frozen=True):
     """LinuxResources: in an adjustment or update fields that are not set change nothing.
 
     `cpus` and `mems` are kernel lists, empty = not set. Times are microseconds, sizes bytes.
@@ -60,9 +59,7 @@ class DeviceNode:
     minor: int = 0
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Pod:
+class Pod(Struct, frozen=True):
     """A pod sandbox. `resources` is the sum of the pod's containers as the kubelet sent it.
 
     Labels are never read, and annotations only of namespaces that are trusted. `cut` names fields that
@@ -73,8 +70,8 @@ class Pod:
     name: str = ""
     uid: str = ""
     namespace: str = ""
-    labels: Mapping[str, str] = field(default_factory=_no_texts)
-    annotations: Mapping[str, str] = field(default_factory=_no_texts)
+    labels: Mapping[str, str] = EMPTY
+    annotations: Mapping[str, str] = EMPTY
     runtime_handler: str = ""
     cgroup_parent: str = ""
     cgroups_path: str = ""
@@ -84,9 +81,7 @@ class Pod:
     cut: tuple[Cut, ...] = ()
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(Struct, frozen=True):
     """A container as the runtime describes it at that moment.
 
     `net_devices` are names on the host of network interfaces that move into the container, ascending.
@@ -98,12 +93,12 @@ class Container:
     pod_id: str = ""
     name: str = ""
     state: ContainerState = ContainerState.UNKNOWN
-    labels: Mapping[str, str] = field(default_factory=_no_texts)
-    annotations: Mapping[str, str] = field(default_factory=_no_texts)
+    labels: Mapping[str, str] = EMPTY
+    annotations: Mapping[str, str] = EMPTY
     env: tuple[str, ...] = ()
     devices: tuple[DeviceNode, ...] = ()
     cdi_devices: tuple[str, ...] = ()
-    resources: Resources = field(default=Resources())
+    resources: Resources = Resources()
     oom_score_adj: int | None = None
     cgroups_path: str = ""
     pid: int = 0

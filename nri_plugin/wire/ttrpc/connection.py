@@ -16,8 +16,9 @@ Source: containerd/ttrpc PROTOCOL.md, client.go and server.go, v1.2.9.
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from msgspec import Struct
+
 from nri_plugin.model.errors import LocalProtocolError, RemoteProtocolError
-from nri_plugin.model.frozen import made_quickly
 from nri_plugin.wire.ttrpc.frame import (
     MAX_RECEIVE_BYTES,
     MAX_SEND_BYTES,
@@ -38,9 +39,7 @@ from nri_plugin.wire.ttrpc.frame import (
 # Events
 
 
-@made_quickly
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """A request that waits for its answer.
 
     Attributes:

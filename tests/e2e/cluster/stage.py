@@ -9,9 +9,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod

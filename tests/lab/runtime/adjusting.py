@@ -7,14 +7,16 @@ Source: NRI pkg/adaptation and runtime-tools.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from nri_plugin.wire.nri.events import CreateContainerResponse
 from nri_plugin.wire.nri.messages import Container, ContainerUpdate, Resources
 
 _UNSET: Final = Resources()
-_REPLACED: Final = tuple(each.name for each in fields(Resources) if each.name != "hugepage_limits")
+_REPLACED: Final = tuple(name for name in Resources.__struct_fields__ if name != "hugepage_limits")
 
 
 def merged(base: Resources, change: Resources) -> Resources:

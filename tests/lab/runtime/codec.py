@@ -1,10 +1,11 @@
 """NRI messages from the runtime's side: writers of requests and readers of answers."""
 
+import dataclasses
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import replace
 from typing import Any, Final, TypeVar, cast
 
 from google.protobuf.message import DecodeError, Message
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import RemoteProtocolError
 from nri_plugin.wire.nri import codec, decode, encode, events
@@ -233,9 +234,9 @@ def decode_fully(method: str, payload: bytes) -> codec.Decoded | None:
     message = kind.FromString(payload)
     pod = replace(event.pod, labels=dict(message.pod.labels), annotations=dict(message.pod.annotations))
     if not hasattr(event, "container"):
-        return cast("codec.Decoded", replace(event, pod=pod))
+        return cast("codec.Decoded", dataclasses.replace(event, pod=pod))
     told = message.container
     container = replace(
         event.container, labels=dict(told.labels), annotations=dict(told.annotations), env=tuple(told.env)
     )
-    return cast("codec.Decoded", replace(event, pod=pod, container=container))
+    return cast("codec.Decoded", dataclasses.replace(event, pod=pod, container=container))

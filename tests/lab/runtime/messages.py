@@ -3,7 +3,7 @@
 Source: kubelet v1.36 qos/policy.go (oom_score_adj); containerd's and CRI-O's filling of NRI messages.
 """
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nri_plugin.model.records import QOSClass
 from nri_plugin.simulator.simulate import pods

@@ -10,8 +10,10 @@ Source: containerd internal/cri and internal/nri; CRI-O internal/nri; NRI pkg/ad
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.model.records import QOSClass

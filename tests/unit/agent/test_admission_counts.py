@@ -1,9 +1,9 @@
 """The counters of pods with resources of their own are the kubelet's, and other figures count each CPU once."""
 
-from dataclasses import replace
 from functools import partial
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from nri_plugin.agent.metrics import OF_PLACED, Metrics, Placed, Shown, exposition

@@ -1,10 +1,11 @@
 """Drift noticed and put right in the loop's thread, on a tree in memory and with time that is told."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.drift_watch import (
     CONFIRM_S,
@@ -273,7 +274,7 @@ def test_changed_machine_is_no_drift(scene: Scene) -> None:
     scene.foreign("a", "0-2,6-7", heard=False)
 
     def moved() -> bool:
-        scene.bench.handler.node = replace(
+        scene.bench.handler.node = dataclasses.replace(
             NODE, topology=Topology.from_rows([(cpu, cpu, 0, 0, 0) for cpu in range(8) if cpu != 3])
         )
         scene.cgroups.values["/pod/b"] = CPUSet.parse("0-2,6-7")

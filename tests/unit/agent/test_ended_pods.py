@@ -1,9 +1,9 @@
 """Pods that are over although the runtime did not say so."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.handler import ended_pods, untold_removal
 from nri_plugin.agent.outcome import RequestOutcome

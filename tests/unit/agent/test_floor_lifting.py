@@ -1,6 +1,5 @@
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import lift_floor, open_slices
 from nri_plugin.model.errors import HostError

@@ -1,6 +1,7 @@
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PORTION
 from nri_plugin.agent.handler import LONGEST_WAIT_S, MOST_UNACCOUNTED
@@ -359,14 +360,14 @@ def test_close_finishes_the_checkpoint(bench: Bench):
 
 
 def test_a_new_node_applies_from_the_next_event(bench: Bench):
-    bench.handler.change_node(replace(bench.handler.node, reserved=cpus("0-3")))
+    bench.handler.change_node(dataclasses.replace(bench.handler.node, reserved=cpus("0-3")))
     assert bench.ask(create_exclusive(bench)).response.resources.cpus == "4-5"
 
 
 def test_a_new_node_is_described_in_the_checkpoint_at_the_next_event(bench: Bench):
     described = []
     bench.handler._describe = described.append
-    new = replace(bench.handler.node, reserved=cpus("0-3"))
+    new = dataclasses.replace(bench.handler.node, reserved=cpus("0-3"))
     bench.handler.change_node(new)
     bench.ask(nri.PostStartContainer(SHARED_POD, container(SHARED_POD, cpu=0.5)))
     assert described == [new]

@@ -1,8 +1,7 @@
 """A pod that runs in part, or without what it should own as a whole, is incomplete until it is whole or over."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent import incomplete_pods
 from nri_plugin.agent.incomplete_pods import IncompletePods, lacking

@@ -1,9 +1,9 @@
 """Quotas and sandboxes kept in the loop's thread, on a tree in memory and with time that is told."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (

@@ -1,8 +1,9 @@
 """CPUs and memory nodes that come and go: cgroups follow, promises stay, who lost something is named."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.watches import LOOK_PAUSE_S, MachineWatch
 from nri_plugin.model.errors import HostError
@@ -155,7 +156,7 @@ def test_refused_write_is_said(scene: Scene) -> None:
 
 def test_another_machine_at_a_reload_is_no_change(scene: Scene) -> None:
     scene.topology = machine("0-3")
-    scene.bench.handler.change_node(replace(scene.bench.handler.node, topology=scene.topology))
+    scene.bench.handler.change_node(dataclasses.replace(scene.bench.handler.node, topology=scene.topology))
     assert scene.watch.moved() is False
 
 
@@ -172,7 +173,9 @@ def test_it_is_looked_at_by_the_clock(scene: Scene) -> None:
 def test_memory_that_is_too_little_now_is_said_once(scene: Scene) -> None:
     block = MemoryBlock(NodeMask.of(0), "memory", 1 << 30)
     handler = scene.bench.handler
-    handler.node = replace(handler.node, options=Options(memory_manager_policy=MemoryManagerPolicy.STATIC))
+    handler.node = dataclasses.replace(
+        handler.node, options=Options(memory_manager_policy=MemoryManagerPolicy.STATIC)
+    )
     handler.state = replace(STATE, allocations={"u/own": Allocation(memory=(block,))})
     scene.shrink_memory(1 << 29)
     scene.becomes("0-6")

@@ -1,7 +1,7 @@
-from dataclasses import replace
 from typing import get_args
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.agent import SUBSCRIPTION
 from nri_plugin.agent.metrics import EVENTS, Metrics, exposition

@@ -1,10 +1,10 @@
 """Metrics of the noise: sums since a container was first read, at most one reading in a period, nothing of those that ended."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
 from nri_plugin.agent.metrics import OF_NOISE, Metrics, Shown, exposition

@@ -1,6 +1,6 @@
 """What an observing agent finds out about those who run."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from nri_plugin.agent.observing import (
     ELSEWHERE,

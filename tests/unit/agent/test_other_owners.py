@@ -1,9 +1,10 @@
 """Who else pins CPUs, told by what can be seen; and that nobody is accused for nothing."""
 
-from dataclasses import replace
+import dataclasses
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.other_owners import (
     MOST_WAITING,
@@ -104,7 +105,7 @@ def answered(name: str, cpus: str = "2-3", refusal: str = "") -> RequestOutcome:
     event = CreateContainer(POD, replace(HELD, id=name))
     answer = CreateContainerResponse(resources=Resources(cpus=cpus) if cpus else None)
     found = outcome(event)
-    return replace(found, decision=Decision(STATE, answer), refusal=refusal)
+    return dataclasses.replace(found, decision=Decision(STATE, answer), refusal=refusal)
 
 
 def told(kind: type, name: str) -> RequestOutcome:
@@ -157,7 +158,9 @@ def test_what_is_remembered_of_creations_is_bounded() -> None:
     for number in range(3 * MOST_WAITING):
         pod_of_its_own = replace(POD, uid=str(number))
         found = answered(str(number))
-        failures(replace(found, event=CreateContainer(pod_of_its_own, replace(HELD, id=str(number)))))
+        failures(
+            dataclasses.replace(found, event=CreateContainer(pod_of_its_own, replace(HELD, id=str(number))))
+        )
     assert len(failures._waiting) == MOST_WAITING
     assert failures.in_a_row == 0
 

@@ -1,11 +1,13 @@
 """What is found out of a container before it is placed, and what that costs at most."""
 
+import dataclasses
 import time
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent import pod_facts
 from nri_plugin.agent.metrics import Metrics
@@ -214,7 +216,10 @@ def test_without_a_topology_policy_and_without_facts_the_event_stays_as_it_is() 
     "on",
     [
         STRICT,
-        replace(STRICT, options=replace(STRICT.options, topology_manager_policy=TopologyManagerPolicy.NONE)),
+        dataclasses.replace(
+            STRICT,
+            options=dataclasses.replace(STRICT.options, topology_manager_policy=TopologyManagerPolicy.NONE),
+        ),
     ],
 )
 @pytest.mark.parametrize("devices", [None, ()])

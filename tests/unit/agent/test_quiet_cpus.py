@@ -4,12 +4,12 @@ import errno
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent import quiet_thread
 from nri_plugin.agent.handler import Handler

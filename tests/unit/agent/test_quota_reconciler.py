@@ -1,10 +1,10 @@
 """Quotas that somebody writes back, on files and a kernel in memory and with time that is told."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import TypeVar
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PartitionWriter
 from nri_plugin.agent.kernel_settings import (

@@ -1,9 +1,10 @@
 """A container that is created again and again is refused from memory while nothing has changed."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.metrics import Metrics
 from nri_plugin.agent.outcome import RequestReply
@@ -112,7 +113,7 @@ def the_configuration_is_loaded_anew(waiting: Waiting) -> None:
 def a_cpu_goes_offline(waiting: Waiting) -> None:
     on = waiting.bench.handler.node
     online = on.topology.online - cpus("15")
-    waiting.bench.handler.change_node(replace(on, topology=replace(on.topology, online=online)))
+    waiting.bench.handler.change_node(dataclasses.replace(on, topology=replace(on.topology, online=online)))
 
 
 @pytest.mark.parametrize(
@@ -147,7 +148,7 @@ def test_another_request_of_the_same_container_is_decided() -> None:
 def test_a_provider_of_another_package_is_asked_each_time() -> None:
     asked: list[object] = []
     on = node(machine(), **SINGLE)
-    waiting = Waiting(replace(on, hint_providers=(asked.append,)))
+    waiting = Waiting(dataclasses.replace(on, hint_providers=(asked.append,)))
     waiting.again()
     before = len(asked)
     waiting.again()

@@ -1,9 +1,9 @@
 """Every container gets all CPUs again, slices first, on ordinary files that stand in for a tree."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import release
 from nri_plugin.host.mounts import find_cpuset_tree

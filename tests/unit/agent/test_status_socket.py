@@ -5,11 +5,11 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin import __version__
 from nri_plugin.agent import status_socket

@@ -2,11 +2,11 @@
 
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent import start
 from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport

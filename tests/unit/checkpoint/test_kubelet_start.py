@@ -1,8 +1,7 @@
 """What the kubelet would say at start; its answers to hundreds of states are in the recorded ones."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.kubelet_files import (
     cpu_state_refusal,

@@ -1,11 +1,11 @@
 """`nri-pin room`: its answer for eyes and for programs, and what it says where it cannot know."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli import main

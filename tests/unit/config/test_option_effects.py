@@ -1,10 +1,11 @@
 """Every option changes what is decided: the same pods come to a node with it and to one without it."""
 
 from collections.abc import Iterator
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.config.option_checks import machine_refusals
 from nri_plugin.core.annotations import EXCLUSIVE_CPUS

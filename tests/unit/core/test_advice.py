@@ -1,8 +1,9 @@
 """The end of a refusal: what would have fitted and what stands in the way, in a few true words."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
@@ -109,7 +110,7 @@ def test_what_is_not_about_room_gets_no_advice() -> None:
     def broken(_: object) -> None:
         raise ValueError("no such file")
 
-    on = replace(node(), hint_providers=(broken,))
+    on = dataclasses.replace(node(), hint_providers=(broken,))
     refusal = decide(on, State(), creation(cpu=2)).refusal
     assert refusal is not None
     assert refusal.advice is None
@@ -131,7 +132,7 @@ def test_no_policy_is_offered_where_a_provider_of_another_package_refuses() -> N
     def full(_: object) -> None:
         raise TopologyAffinityError("no licence")
 
-    on = replace(node(topology_manager_policy=SINGLE), hint_providers=(full,))
+    on = dataclasses.replace(node(topology_manager_policy=SINGLE), hint_providers=(full,))
     refusal = decide(on, State(), creation(cpu=2)).refusal
     assert refusal is not None
     assert str(refusal).startswith("TopologyAffinityError: no licence; no other pod holds anything")

@@ -1,8 +1,7 @@
 """What the annotations of a pod ask for its placement, and whose are heard."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.annotations import NUMA_NODE, annotated_node
 from nri_plugin.core.engine import decide

@@ -1,8 +1,7 @@
 """The annotations of nri-plugins about interrupts, and contradictions with ours and CRI-O's."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.annotations import NRI_IRQS, irq_claim
 from nri_plugin.core.quiet import Interrupt, claim_of, left_by, settle_interrupt

@@ -1,9 +1,9 @@
 """CPUs of a resource claim: left alone, kept from everybody else, and never with a second owner."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.claims import NO_CLAIM, CPUClaim, claim_in
 from nri_plugin.core.decision import Decision, InformedCreate

@@ -1,8 +1,7 @@
 """What should be and what was found: drift, causes, and a machine that changed."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.drift import (
     Cause,

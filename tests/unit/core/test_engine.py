@@ -1,8 +1,7 @@
 """What the engine answers and promises, event by event."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate, UnsavedStart
 from nri_plugin.core.engine import decide, unrefused

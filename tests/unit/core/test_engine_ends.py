@@ -1,8 +1,7 @@
 """What the engine makes of ends, of news that comes late or twice, and of nodes where it has nothing to say."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.engine import decide

@@ -1,8 +1,7 @@
 """What devices that are known beside the runtime's message change in a decision."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide

@@ -1,9 +1,9 @@
 """Pods with resources of their own that the agent finds running without a record of them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.engine import decide

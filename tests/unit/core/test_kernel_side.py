@@ -1,8 +1,7 @@
 """Quotas of containers that have their CPUs to themselves, and where sandboxes run."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.core.kernel_settings import (

@@ -1,10 +1,11 @@
 """Odd numbers of CPUs: smtOddCounts holds for a pod with resources of its own and for each slice; what runs is kept."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.pods import in_whole_cores
@@ -126,7 +127,9 @@ def test_a_container_that_is_created_again_keeps_its_size(then: str, now: SMTOdd
     alone = life(then, part("a", 3), cpu=3, level=False)
     alone.run("a")
     before = alone.held
-    alone.on = replace(alone.on, options=replace(alone.on.options, smt_odd_counts=now))
+    alone.on = dataclasses.replace(
+        alone.on, options=dataclasses.replace(alone.on.options, smt_odd_counts=now)
+    )
     alone.restart("a")
     assert alone.held == before
 

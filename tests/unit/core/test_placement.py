@@ -1,8 +1,7 @@
 """What the options beyond the kubelet's do to a whole decision."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
 from nri_plugin.checkpoint.kubelet_import import File, allocations_in, imported

@@ -1,9 +1,9 @@
 """Facts of a pod that come late, and the end of a pod that only the exporter knows."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide

@@ -1,8 +1,9 @@
 """What is written before an answer and what may wait, where a slice bounds the containers below it."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.handler import untold_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
@@ -168,7 +169,7 @@ def test_a_slice_above_a_container_with_cpus_of_its_own_is_no_floor() -> None:
 def test_an_owner_whose_cpus_are_all_offline_follows_the_pool() -> None:
     state = run(ON, shared_state(), pod("o"), container(pod("o"), cpu=2))
     assert str(state.allocations["o/c"].cpus) == "2-3"
-    on = replace(ON, topology=replace(ON.topology, online=ON.topology.online - cpus("2-3")))
+    on = dataclasses.replace(ON, topology=replace(ON.topology, online=ON.topology.online - cpus("2-3")))
     writes = shown(create(state, on=on).writes)
     assert ("/kubepods/podo/o-c-0", "0-1,6-15") in writes
     assert [each for each in shown(create(state).writes) if "podo" in each[0]] == []

@@ -1,8 +1,7 @@
 """What containers ask for, from state, configuration and annotations."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.core.quiet import Interrupt, QuietWanted, first_core, may_ask_otherwise, narrowed_cpus, wanted

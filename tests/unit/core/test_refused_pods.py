@@ -1,11 +1,12 @@
 """A refused pod stays refused however late the exporter is, and one that is set to Failed until its sandbox ends."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate
@@ -125,8 +126,9 @@ def test_devices_that_a_late_exporter_does_not_tell_count_all_the_same() -> None
     before = life.creates("a", life.facts(), **far)
     assert before
     assert before.partition(": ")[2] in life.creates("a")
-    life.on = replace(
-        life.on, options=replace(life.on.options, topology_manager_policy=TopologyManagerPolicy.NONE)
+    life.on = dataclasses.replace(
+        life.on,
+        options=dataclasses.replace(life.on.options, topology_manager_policy=TopologyManagerPolicy.NONE),
     )
     assert life.creates("a") == ""
 

@@ -1,10 +1,11 @@
 """Resize in place, event by event."""
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import Observed, Target, drifts
@@ -194,7 +195,7 @@ def test_synchronize_tells_how_a_resize_ended(offline: str, stored: str, asks: i
     on = node()
     state, what = running(on)
     state = resize(on, state, what, 4).state
-    on = replace(on, topology=on.topology.within(on.topology.online - CPUSet.parse(offline)))
+    on = dataclasses.replace(on, topology=on.topology.within(on.topology.online - CPUSet.parse(offline)))
     listed = replace(what, resources=cpu_resources(asks, cpus=stored))
     after = decide(on, state, nri.Synchronize((POD,), (listed,))).state
     assert (str(held(after).cpus), held(after).resize) == (expected, None)
@@ -354,7 +355,7 @@ def test_the_runtime_is_not_asked_for_cpus_that_went_offline_whatever_is_promise
     state, what = running(on, cpu=4)
     online = on.topology.online - CPUSet.of(5)
     rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in online]
-    smaller = replace(on, topology=replace(on.topology.from_rows(rows), offline=CPUSet.of(5)))
+    smaller = dataclasses.replace(on, topology=replace(on.topology.from_rows(rows), offline=CPUSet.of(5)))
     decision = resize(smaller, state, what, 6)
     assert CPUSet.parse(reply(decision)) <= online
     assert new_violations(smaller, state, nri.UpdateContainer(POD, what, cpu_resources(6)), decision) == []

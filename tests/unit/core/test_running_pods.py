@@ -1,8 +1,7 @@
 """A pod that runs is never admitted anew: what was not in force at its admission refuses and moves nothing of it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import (

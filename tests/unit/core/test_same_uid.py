@@ -1,8 +1,7 @@
 """Two living pods of one uid, as `crictl` makes them from its examples, and a node that was restored from a copy."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.requests import told_apart
 from nri_plugin.model.sets import CPUSet

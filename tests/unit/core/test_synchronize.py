@@ -1,8 +1,9 @@
 """Restart and reconnect: what is kept, released, adopted and marked."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
@@ -420,7 +421,7 @@ def test_a_cpu_that_the_runtime_was_not_told_of_stays_where_the_record_of_a_chan
 
 def test_a_filled_up_core_stays_whole_where_one_cpu_of_it_is_out_of_reach() -> None:
     whole = node(smt_odd_counts=SMTOddCounts.ROUND_UP)
-    on = replace(whole, topology=whole.topology.within(whole.topology.online - OUT_OF_REACH))
+    on = dataclasses.replace(whole, topology=whole.topology.within(whole.topology.online - OUT_OF_REACH))
     older = listed(whole, EMPTY, (pod("a"), container(pod("a"), cpu=3, cpus="2-5"))).state
     assert older.allocations["a/c"].cpus == cpus("2-5")
     after = listed(on, older, (pod("a"), container(pod("a"), cpu=3, cpus="2,4-5", number=1))).state

@@ -1,8 +1,7 @@
 """Pods with resources of their own after their admission: resize, kernel settings, drift, CPUs that go offline."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import CpusetWrite
 from nri_plugin.core.drift import CpusetsObserved, Observed, Target, targets

@@ -1,9 +1,9 @@
 """A decision is told as it was made: the same outcome, the same words, every step of the way."""
 
 import json
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.cli.explain.text import as_dict, explanation_text, fit_text, lead_text, sentence, whys
 from nri_plugin.core.decision import InformedCreate

@@ -1,6 +1,8 @@
 """What would have fitted, long enough looked for."""
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from nri_plugin.cli.explain.text import fit_text
 from nri_plugin.core.decision import InformedCreate
@@ -60,7 +62,7 @@ def test_rules_that_a_slice_or_the_pages_of_a_pod_break_are_named() -> None:
     pages = (("hugepages-2Mi", 4 << 20),)
     on = pod_scope(topology_manager_policy=SINGLE)
     paged = tuple(replace(one, hugepages=((2048, 8),)) for one in on.topology.nodes)
-    on = replace(on, topology=replace(on.topology, nodes=paged))
+    on = dataclasses.replace(on, topology=replace(on.topology, nodes=paged))
     owner = replace(part("a", 2), amounts=replace(part("a", 2).amounts, hugepages=pages))
     shared = PodLife(on, owner, ContainerFacts("log"), resources=replace(whole(6), hugepages=pages))
     assert "podSharedPoolRule: cpu-and-memory" in what_fits(shared, "a")

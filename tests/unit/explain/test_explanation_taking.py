@@ -1,8 +1,7 @@
 """The order in which CPUs are taken is told as it happened."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.cli.explain.text import explanation_text
 from nri_plugin.explain.explanation import Explanation, explain

@@ -1,8 +1,9 @@
 """Devices as the kubelet tells of them, in the figures of NUMA zones."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.exporter.pod_resources import devices_of, merged_list, numa_ids, pod_of
 from nri_plugin.exporter.publication import DeviceCount
@@ -101,10 +102,10 @@ def test_a_pod_without_whole_cpus_lists_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [Options(), replace(LEVEL, topology_manager_policy=TopologyManagerPolicy.NONE)]
+    "options", [Options(), dataclasses.replace(LEVEL, topology_manager_policy=TopologyManagerPolicy.NONE)]
 )
 def test_where_the_pod_owns_nothing_as_a_whole_its_own_fields_are_empty(options: Options) -> None:
-    plain = replace(options, memory_manager_policy=Options().memory_manager_policy)
+    plain = dataclasses.replace(options, memory_manager_policy=Options().memory_manager_policy)
     found = answered(admitted(level_node(plain), *ROWS), *LISTED)
     assert (list(found.cpu_ids), list(found.memory)) == ([], [])
     assert all(not row.memory for row in found.containers)

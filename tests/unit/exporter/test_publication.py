@@ -1,8 +1,9 @@
 """The published object: its figures, and what schedulers make of it by their own rules."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.exporter.publication import DeviceCount, Devices, accounted_pods, legacy_policy, published
 from nri_plugin.extender.nodes import node_policy
@@ -65,7 +66,7 @@ def test_reserved_cpus_are_not_allocatable_and_exclusive_ones_not_available() ->
 
 
 def test_memory_is_total_less_reserved_less_promised() -> None:
-    options = replace(
+    options = dataclasses.replace(
         SINGLE,
         memory_manager_policy=MemoryManagerPolicy.STATIC,
         reserved_memory=(ReservedMemory(0, "memory", GIB),),
@@ -155,7 +156,7 @@ def test_readers_understand_policy_and_scope_in_both_forms(policy: str, scope: s
     assert topology.topology_policies == (legacy_policy(options),) == (word,)
     read = node_policy(topology)
     assert (read.policy, read.scope) == (policy, scope)
-    former = node_policy(replace(topology, attributes=()))
+    former = node_policy(dataclasses.replace(topology, attributes=()))
     assert former.policy == policy
     assert former.scope == ("container" if policy == "none" else scope)
 
@@ -167,7 +168,9 @@ def test_a_machine_of_many_numa_nodes_says_how_many() -> None:
 
 
 def test_options_that_are_on_are_named() -> None:
-    options = replace(SINGLE, full_pcpus_only=True, align_by_socket=True, prefer_closest_numa_nodes=True)
+    options = dataclasses.replace(
+        SINGLE, full_pcpus_only=True, align_by_socket=True, prefer_closest_numa_nodes=True
+    )
     topology = published("n", node(options), State())
     named = topology.attribute("nri-pin/cpuManagerPolicyOptions")
     assert named == "full-pcpus-only=true,align-by-socket=true"
@@ -246,7 +249,7 @@ def test_a_pod_with_resources_of_its_own_counts_once_with_all_it_owns() -> None:
 
 
 def test_an_init_container_and_those_that_run_after_it_on_its_cpus_count_once() -> None:
-    on = level_node(replace(LEVEL, pod_level_managers=False))
+    on = level_node(dataclasses.replace(LEVEL, pod_level_managers=False))
     state = admitted(on, ROWS[0], ROWS[2], resources=None)
     assert sum(available for _, _, available in figures(on, state, "cpu")) == 13
     assert sum(available for _, _, available in figures(on, state, "memory")) == 30 * GIB
@@ -255,7 +258,7 @@ def test_an_init_container_and_those_that_run_after_it_on_its_cpus_count_once() 
 def test_the_gate_is_published_only_where_it_is_on() -> None:
     """A scheduler then places pods by the resources that they set for themselves."""
     on, off = (
-        published("n", level_node(replace(LEVEL, pod_level_managers=value)), State())
+        published("n", level_node(dataclasses.replace(LEVEL, pod_level_managers=value)), State())
         for value in (True, False)
     )
     assert on.attribute("nri-pin/podLevelResourceManagers") == "true"

@@ -1,8 +1,7 @@
 """A refused pod is Failed and ended, and stays so, whatever the kubelet's status manager writes and whoever is late."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import AgentStatus, RefusalRow
 from nri_plugin.exporter.refused_pods import FAILED, LEFT, LONGEST_AGAIN_S, WAITS, RefusedPods

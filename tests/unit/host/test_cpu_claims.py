@@ -1,10 +1,10 @@
 """What containers say of their claims counts as far as the host's CDI specifications say it, too."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.host.cpu_claims import CPUClaims
 from nri_plugin.host.sysfs_files import KernelFiles

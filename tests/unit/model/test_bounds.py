@@ -1,8 +1,7 @@
 """What is kept of what a pod's author writes."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from nri_plugin.model.sets import CPUSet, NodeMask
@@ -12,7 +10,7 @@ def test_a_set_is_shown_as_a_kernel_list() -> None:
 
 
 def test_a_set_cannot_be_changed() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
+    with pytest.raises(AttributeError):
         CPUSet().mask = 1  # type: ignore[misc]
 
 

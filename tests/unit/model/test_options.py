@@ -1,8 +1,9 @@
 """CPUs that the kernel isolates: who runs there, by configuration and by annotation."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import IsolatedCPUs, IsolatedWish, Node, narrowed
@@ -78,5 +79,5 @@ def test_the_node_is_narrowed_once_for_each_wish():
     withholding = narrowed(on, IsolatedWish.REQUIRE)
     assert narrowed(withholding, IsolatedWish.AVOID) is withholding
     assert narrowed(
-        replace(on, topology=replace(ISOLATED, isolated=cpus(""))), IsolatedWish.AVOID
+        dataclasses.replace(on, topology=replace(ISOLATED, isolated=cpus(""))), IsolatedWish.AVOID
     ).withheld == cpus("")

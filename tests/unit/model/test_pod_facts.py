@@ -1,8 +1,9 @@
 """What a pod's facts change in a decision: each case with them and without."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
@@ -332,7 +333,9 @@ def crashed(on: Node, *rows: ContainerFacts) -> Play:
 
 
 def test_memory_that_was_taken_over_by_mistake_is_taken_anew_when_its_container_comes_back() -> None:
-    on = replace(MEMORY, options=replace(MEMORY.options, cpu_manager_policy=CPUManagerPolicy.NONE))
+    on = dataclasses.replace(
+        MEMORY, options=dataclasses.replace(MEMORY.options, cpu_manager_policy=CPUManagerPolicy.NONE)
+    )
     play = crashed(on, one("one", 1, memory=6 * GIB), one("two", 1, memory=5 * GIB))
     assert [memory_of(play, name) for name in ("one", "two")] == [[("0", 1)], [("0", 5)]]
     assert play.create("one", 1).steps == ("kept", "memory-taken-anew")

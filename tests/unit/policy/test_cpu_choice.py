@@ -1,8 +1,7 @@
 """Every way of choosing CPUs, by the options that select it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import UncoreCacheAlignmentError
 from nri_plugin.model.options import Options, UncoreCacheFit, UncoreCacheRule

@@ -1,8 +1,9 @@
 """Which of equally good sets of CPUs is taken where CPUs share queues of devices."""
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.options import Options, UncoreCacheFit
@@ -61,7 +62,7 @@ def test_a_choice_that_leaves_the_fullest_cache_is_not_as_good() -> None:
     rows = [(cpu, cpu, 0, 0, cpu // 4) for cpu in range(8)]
     queues = (SharedQueue(CPUSet.parse("0-1")), SharedQueue(CPUSet.parse("4-5")))
     tables = cpu_tables(replace(Topology.from_rows(rows), queues=queues))
-    best = replace(WHOLE, uncore_cache_fit=UncoreCacheFit.BEST)
+    best = dataclasses.replace(WHOLE, uncore_cache_fit=UncoreCacheFit.BEST)
     assert taken(tables, "1-2,4-7", 2, best) == "1-2"
 
 

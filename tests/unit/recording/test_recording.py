@@ -1,15 +1,17 @@
 """Recordings: what is in them, what never is, and what is made of damaged ones."""
 
 import base64
+import dataclasses
 import gzip
 import json
 import tracemalloc
 import zlib
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, Target
@@ -216,8 +218,8 @@ def test_an_unknown_option_is_said(tmp_path: Path) -> None:
 
 def test_every_fact_of_a_machine_and_every_option_is_kept() -> None:
     """A field that is not written would silently be something else in a replay."""
-    assert {one.name for one in fields(Topology)} == set(TopologyRow.__struct_fields__)
-    assert {one.name for one in fields(NUMANode)} == set(RecordedNUMANode.__struct_fields__)
+    assert set(Topology.__struct_fields__) == set(TopologyRow.__struct_fields__)
+    assert set(NUMANode.__struct_fields__) == set(RecordedNUMANode.__struct_fields__)
     assert {one.name for one in fields(Node)} == set(RecordedNode.__struct_fields__)
     options = Options(
         never_refuse=frozenset({"b", "a"}),
@@ -271,7 +273,7 @@ OBSERVED = Observed(Target(CgroupRef("p", "q"), "c"), CPUSet.of(1), None)
         UpdatePodSandbox(A_POD, resources=FULL),
         StartContainer(A_POD, A_CONTAINER),
         RemovePodSandbox(A_POD),
-        CpusetsObserved((OBSERVED, replace(OBSERVED, cpus=None, effective=CPUSet()))),
+        CpusetsObserved((OBSERVED, dataclasses.replace(OBSERVED, cpus=None, effective=CPUSet()))),
         MachineChanged(),
         PodFactsTold(A_POD, FACTS, OTHERS),
         PodFactsTold(A_POD, FACTS),

@@ -1,12 +1,12 @@
 """Where recordings are written: bounds, torn ends, what a failure costs."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.core.engine import decide
 from nri_plugin.model.errors import HostError

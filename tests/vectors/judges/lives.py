@@ -5,9 +5,11 @@ up to the first that is refused. What is held is therefore compared when the las
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
+
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.core.decision import Decision, InformedCreate

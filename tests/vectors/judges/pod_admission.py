@@ -5,9 +5,12 @@ recording starts them. After an answer that the recordings mark as a fault of th
 there answers and hints are compared, then ours have to be sound to the end.
 """
 
+import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.format import Encoder, decode
 from nri_plugin.checkpoint.kubelet_export import cpu_file, memory_file
@@ -99,8 +102,8 @@ def _is_lost_in_go(step: Case) -> bool:
 
 
 def _with_gates(node: Node, gates: Mapping[str, bool]) -> Node:
-    options = replace(node.options, pod_level_managers=gates.get(MANAGERS_GATE, True))
-    return replace(node, options=options)
+    options = dataclasses.replace(node.options, pod_level_managers=gates.get(MANAGERS_GATE, True))
+    return dataclasses.replace(node, options=options)
 
 
 @dataclass

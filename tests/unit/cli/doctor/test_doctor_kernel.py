@@ -1,8 +1,7 @@
 """The checks on the machine and its kernel."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.cli.doctor.evidence import Kernel
 from nri_plugin.cli.doctor.findings import Verdict

@@ -1,11 +1,11 @@
 """`nri-pin explain`, as its users call it."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from nri_plugin.cli.explain.explain import command
 from nri_plugin.model.errors import ConfigError, NriPinError

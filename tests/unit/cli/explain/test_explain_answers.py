@@ -1,11 +1,11 @@
 """Whom a name means, and by which state it is explained."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile

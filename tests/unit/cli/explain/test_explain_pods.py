@@ -1,10 +1,10 @@
 """`nri-pin explain` of pods that were placed as a whole, that own CPUs, or that run in part."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket

@@ -1,15 +1,16 @@
 """A node moves to the agent and back, with every failure."""
 
+import dataclasses
 import json
 import os
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.migrate import migrate as module
@@ -202,7 +203,7 @@ def test_a_failure_of_any_step_leaves_the_node_as_it_was(
             done()
             raise HostError("x", "no")
 
-        steps[step] = replace(steps[step], apply=apply)
+        steps[step] = dataclasses.replace(steps[step], apply=apply)
         return tuple(steps)
 
     monkeypatch.setattr(module, "steps_of", failing)
@@ -277,7 +278,7 @@ def test_an_undo_brings_newer_cpus_and_keeps_memory_that_was_left_out(
             )
             raise HostError("x", "no")
 
-        return (*steps, replace(verify, apply=apply))
+        return (*steps, dataclasses.replace(verify, apply=apply))
 
     monkeypatch.setattr(module, "steps_of", failing)
     assert "everything is as it was before" in node.migrate("to-plugin", Choices(without_memory=True))
@@ -309,7 +310,7 @@ def test_a_file_that_another_program_edits_meanwhile_keeps_that_text(
             done()
             raise HostError("x", "no")
 
-        steps[number] = replace(steps[number], apply=apply)
+        steps[number] = dataclasses.replace(steps[number], apply=apply)
         return tuple(steps)
 
     monkeypatch.setattr(module, "steps_of", edited)

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.noise.causes import CAUSES, UNSEEN, cause_of, of_device

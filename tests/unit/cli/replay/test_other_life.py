@@ -1,10 +1,10 @@
 """The rules by which recorded events are made those of another life."""
 
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.cli.replay.other_life import Met, OtherLife
 from nri_plugin.core.engine import decide

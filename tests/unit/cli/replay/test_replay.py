@@ -2,12 +2,12 @@
 
 import json
 import re
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from nri_plugin.cli.replay.replay import command
 from nri_plugin.core.decision import InformedCreate

@@ -1,8 +1,7 @@
 """The changes between two states, each in one line."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.cli.output import plain
 from nri_plugin.cli.state.changes import change_facts, change_line, changes

@@ -1,12 +1,12 @@
 """`state show` of pods as wholes: blocks, containers that are not created, init containers, and pods that run in part."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket

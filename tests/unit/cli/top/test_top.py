@@ -2,11 +2,11 @@
 
 import json
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from msgspec.structs import replace
 
 from nri_plugin.agent.status_client import (
     DriftRow,

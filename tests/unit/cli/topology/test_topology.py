@@ -1,11 +1,11 @@
 """`nri-pin topology` from the command line to what it prints."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from msgspec.structs import replace
 
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.topology.topology import command

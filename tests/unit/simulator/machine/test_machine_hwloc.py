@@ -2,10 +2,10 @@
 
 import gzip
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.model.sets import NO_CPUS

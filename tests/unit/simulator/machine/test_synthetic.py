@@ -1,10 +1,10 @@
 """Synthetic strings: the same machine as hwloc makes of them, and what is refused."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from nri_plugin.host.sysfs import read_topology
 from nri_plugin.model.errors import ConfigError
