@@ -11,6 +11,7 @@ import re
 import shlex
 import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, pairwise
 from pathlib import Path
@@ -33,6 +34,8 @@ COMMANDS = GUIDE / "commands.md"
 CONFIGURE = GUIDE / "configure.md"
 LIMITS = GUIDE / "limits.md"
 METRICS = GUIDE / "metrics.md"
+RUNBOOK = GUIDE / "runbook.md"
+ALERTS = ROOT / "deploy" / "chart" / "files" / "alerts.yaml"
 SIMULATE = GUIDE / "simulate.md"
 OPERATE = GUIDE / "operate.md"
 WIDTH = 80
@@ -321,6 +324,31 @@ def _cell(text: str) -> str:
     return text.replace("|", "\\|").replace("<", "&lt;").replace("**", "\\*\\*")
 
 
+ALERTS_HEAD = """\
+# Alerts on nri-pin, as a rule file of Prometheus; the chart makes a PrometheusRule of it (metrics.alerts.enabled).
+# deploy/guide/runbook.md has a section for each: what it means, how to look, what to do, what happens otherwise.
+groups:
+  - name: nri-pin
+    rules:
+"""
+
+
+def runbook_sections() -> dict[str, str]:
+    """The sections of the runbook by the names of their alerts."""
+    text = RUNBOOK.read_text("utf-8")
+    return dict(re.findall(r"^## (NriPin\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
+
+
+def alerts() -> str:
+    """The rule file of Prometheus: the first block of each section of the runbook, with a link to the section."""
+    rules = []
+    for name, section_text in runbook_sections().items():
+        rule = textwrap.indent(blocks(section_text, "yaml")[0], " " * 8)
+        link = f"          runbook: deploy/guide/runbook.md#{name.lower()}\n"
+        rules.append(f"      - alert: {name}\n{rule}{link}")
+    return ALERTS_HEAD + "".join(rules)
+
+
 MOST_VALUES = 6
 """A label with more values is only named."""
 
@@ -388,6 +416,7 @@ def outdated() -> dict[Path, str]:
         metrics = made(name, metrics, table)
     wanted = {
         METRICS: metrics,
+        ALERTS: alerts(),
         COMMANDS: made("commands", COMMANDS.read_text("utf-8"), command_reference()),
         LIMITS: made(
             "support", made("departures", LIMITS.read_text("utf-8"), departure_tables()), support_table()

@@ -1,6 +1,7 @@
 """A real Prometheus takes the alerts, fires them in the states that they are for, and answers every query of the dashboard."""
 
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -32,18 +33,57 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_alerts_fire_in_the_states_they_are_for_and_not_before() -> None:
-    for words in (["check", "rules", str(FILES / "alerts.yaml")], ["test", "rules", "alerts_test.yaml"]):
-        done = subprocess.run(["promtool", *words], cwd=HERE, capture_output=True, text=True, check=False)
+RULES = {
+    rule["alert"]: rule for rule in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
+}
+PLAIN = re.compile(r"(?:increase\()?(\w+)(?:\[\w+\]\))? (>|==) 0")
+"""An alert on one metric that is or is not 0."""
+
+WRITTEN = yaml.safe_load((HERE / "alerts_test.yaml").read_text())
+
+
+def plain_tests() -> list[dict[str, Any]]:
+    """A test of each alert on one metric: it changes after five minutes, and fires when the time of the rule is over."""
+    tests = []
+    for name, rule in RULES.items():
+        plain = PLAIN.fullmatch(rule["expr"])
+        if plain is None:
+            continue
+        series = f'{plain[1]}{{job="nri-pin", instance="10.0.0.1:9465", node="n1"}}'
+        pause = int(rule.get("for", "0m").removesuffix("m"))
+        firing = f'count(ALERTS{{alertname="{name}", alertstate="firing"}})'
+        tests.append(
+            {
+                "name": name,
+                "interval": "1m",
+                "input_series": [{"series": series, "values": "0x5 1x60" if plain[2] == ">" else "1x5 0x60"}],
+                "promql_expr_test": [
+                    {"expr": firing, "eval_time": f"{5 + pause}m", "exp_samples": []},
+                    {
+                        "expr": firing,
+                        "eval_time": f"{10 + pause}m",
+                        "exp_samples": [{"labels": "{}", "value": 1}],
+                    },
+                ],
+            }
+        )
+    return tests
+
+
+def test_alerts_fire_in_the_states_they_are_for_and_not_before(tmp_path: Path) -> None:
+    made = WRITTEN | {
+        "rule_files": [str(FILES / "alerts.yaml")],
+        "tests": [*WRITTEN["tests"], *plain_tests()],
+    }
+    (tmp_path / "tests.yaml").write_text(yaml.safe_dump(made))
+    for words in (["check", "rules", str(FILES / "alerts.yaml")], ["test", "rules", "tests.yaml"]):
+        done = subprocess.run(["promtool", *words], cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_alert_has_a_test() -> None:
-    alerts = [
-        one["alert"] for one in yaml.safe_load((FILES / "alerts.yaml").read_text())["groups"][0]["rules"]
-    ]
-    tests = yaml.safe_load((HERE / "alerts_test.yaml").read_text())["tests"]
-    assert [one["name"] for one in tests] == alerts
+    tests = [*WRITTEN["tests"], *plain_tests()]
+    assert sorted(one["name"] for one in tests) == sorted(RULES)
     for one in tests:
         expected = [len(each["exp_samples"]) for each in one["promql_expr_test"]]
         assert expected == [0, 1], one["name"]

@@ -15,6 +15,7 @@ from nri_plugin import __version__
 from nri_plugin.agent.metrics import Metrics
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
+from tests import guides
 from tests.agent_fakes import Bench
 from tests.builders import node
 
@@ -139,20 +140,11 @@ def test_the_alerts_ask_for_nothing_that_no_guide_knows() -> None:
     assert of_agent <= exposed_names()
 
 
-def test_each_alert_has_its_section_in_the_runbook() -> None:
-    text = (DEPLOY / "guide/runbook.md").read_text()
-    sections = dict(re.findall(r"^## (NriPin\w+)\n(.*?)(?=^## |\Z)", text, re.DOTALL | re.MULTILINE))
-    assert [rule["alert"] for rule in ALERTS] == list(sections)
-    for rule in ALERTS:
-        body = sections[rule["alert"]]
-        assert re.findall(r"^\* \*\*([\w ]+)\*\*", body, re.MULTILINE) == [
-            "Means",
-            "Look",
-            "Do",
-            "Until then",
-        ]
-        assert rule["annotations"]["runbook"] == f"deploy/guide/runbook.md#{rule['alert'].lower()}"
-        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+def test_each_section_of_the_runbook_has_the_same_parts() -> None:
+    for name, body in guides.runbook_sections().items():
+        parts = re.findall(r"^\* \*\*([\w ]+)\*\*", body, re.MULTILINE)
+        assert parts == ["Means", "Look", "Do", "Until then"], name
+    assert {rule["labels"]["severity"] for rule in ALERTS} == {"critical", "warning", "info"}
 
 
 def test_the_dashboards_panels_do_not_overlap() -> None:
