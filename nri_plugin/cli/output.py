@@ -1,6 +1,6 @@
 """Output of the commands: the format option, tables, text layout, and a progress line.
 
-A table fits the terminal: where a row is too wide, the widest cells are folded after their commas, never cut. The
+A row of a table is one line, which a terminal wraps and other programs read whole; sentences are folded on a terminal. The
 progress line appears on a terminal at standard error after a second, and is wiped at the end; it is never written to
 files or pipes.
 """
@@ -13,14 +13,12 @@ import re
 import shutil
 import signal
 import sys
-import textwrap
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from enum import Enum
-from itertools import chain
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -191,105 +189,13 @@ def columns() -> int:
 
 
 GAP = "  "
-NARROWEST = 8
-"""The least width of a folded cell, so that a name stays readable."""
 
 
-def table(rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()) -> list[str]:
-    """The lines of a table; the first row is its head.
-
-    Args:
-        rows: cells; all rows have as many.
-        width: columns there are; None for no limit.
-        foldable: columns whose cells may go on in the next line. Lists are folded after a comma.
-    """
-    return [line for lines in folded_rows(rows, width, foldable) for line in lines]
-
-
-def folded_rows(
-    rows: Sequence[Sequence[str]], width: int | None, foldable: Collection[int] = ()
-) -> list[list[str]]:
-    """The lines of each row of a table; see `table`."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    if width is not None:
-        widths = _narrowed(rows, widths, width, foldable)
-    return [_lines(row, widths) for row in rows]
-
-
-def folded(line: str, width: int, indent: int) -> list[str]:
-    """A line folded at blanks, further lines indented; a list that is too long is broken after its commas."""
-    room = max(width, 2 * indent, NARROWEST)
-    lines = [""]
-    for gap, word in re.findall(r"(\s*)(\S+)", line):
-        parts = _parts(word) if len(word) > room - indent else [word]
-        for number, part in enumerate(parts):
-            piece = (gap if number == 0 else "") + part
-            if lines[-1].strip() and len(lines[-1]) + len(piece) > room:
-                lines.append(" " * indent)
-                piece = part
-            lines[-1] += piece
-    return lines
-
-
-def _narrowed(
-    rows: Sequence[Sequence[str]], widths: list[int], width: int, foldable: Collection[int]
-) -> list[int]:
-    least = {column: _least(rows, column) for column in foldable}
-    # The widest column gives up one character at a time, so that columns end up about equally wide. Where no column can
-    # give up more, the table stays too wide: a name that is torn apart is worse than a line that the terminal wraps.
-    while sum(widths) + len(GAP) * (len(widths) - 1) > width:
-        able = [column for column, small in least.items() if widths[column] > small]
-        if not able:
-            break
-        widths[max(able, key=lambda column: widths[column])] -= 1
-    return widths
-
-
-def _least(rows: Sequence[Sequence[str]], column: int) -> int:
-    """The least width of a column: members of lists and the head are not broken."""
-    members = (len(part) for row in rows[1:] for part in _parts(row[column]) if part.endswith(","))
-    return max(NARROWEST, len(rows[0][column]), *members, 0)
-
-
-def _parts(cell: str) -> list[str]:
-    """The members of a list with their commas; a name is one part."""
-    pieces = cell.split(",")
-    return [f"{piece}," for piece in pieces[:-1]] + pieces[-1:]
-
-
-def _steps(part: str) -> list[str]:
-    """The steps of NAMESPACE/POD/CONTAINER with their slashes; text with blanks is one part."""
-    return [part] if " " in part.strip() else re.findall("[^/]*/|[^/]+", part)
-
-
-def _lines(row: Sequence[str], widths: Sequence[int]) -> list[str]:
-    cells = [fold(cell, width) for cell, width in zip(row, widths, strict=True)]
-    height = max(map(len, cells))
+def table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, one for each row, as kubectl prints them; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
-        GAP.join(
-            (cell[number] if number < len(cell) else "").ljust(width)
-            for cell, width in zip(cells, widths, strict=True)
-        ).rstrip()
-        for number in range(height)
-    ]
-
-
-def fold(cell: str, width: int) -> list[str]:
-    """The cell in lines of at most `width`, broken after commas.
-
-    A single word that is wider is broken after a slash, and where it is still wider anywhere.
-    """
-    indent = cell[: len(cell) - len(cell.lstrip())]
-    lines = [indent]
-    parts = (_steps(part) if len(part) > width else [part] for part in _parts(cell.lstrip()))
-    for part in chain.from_iterable(parts):
-        if lines[-1].strip() and len(lines[-1]) + len(part) > width:
-            lines.append(indent)
-        lines[-1] += part if lines[-1].strip() else part.lstrip()
-    return [
-        piece
-        for line in lines
-        for piece in textwrap.wrap(line, max(width, 1), subsequent_indent=indent) or [""]
+        GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
 
 
@@ -298,11 +204,14 @@ def cut(text: str, width: int, mark: str = "…") -> str:
     return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark[:width]
 
 
+NARROWEST = 8
+"""A narrower terminal wraps the lines itself."""
 _PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
 
 
 def fold_words(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width`, broken at blanks and behind commas; a longer word is broken anywhere."""
+    width = max(width, 2 * len(indent), NARROWEST)
     lines, line = [], ""
     for piece in _PIECE.findall(text):
         if line.strip() and len((line + piece).rstrip()) > width:
@@ -313,6 +222,11 @@ def fold_words(text: str, width: int, indent: str = "") -> list[str]:
             lines.append(line[:width])
             line = indent + line[width:]
     return [*lines, line.rstrip()]
+
+
+def fold_all(lines: Iterable[str], width: int, indent: int) -> list[str]:
+    """Each line as `fold_words` folds it; further lines of it begin with so many blanks."""
+    return [part for line in lines for part in fold_words(line, width, " " * indent)]
 
 
 def count_of(number: int, what: str) -> str:

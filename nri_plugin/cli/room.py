@@ -226,7 +226,7 @@ def as_text(answer: NodeRoomAnswer, width: int) -> str:
         )
         for one in answer.largest
     ]
-    lines += ["", *table(rows, width, {2})]
+    lines += ["", *table(rows)]
     notes = [line for note in answer.notes for line in fold_words(f"note: {note}", width, "  ")]
     return "\n".join([*lines, *(["", *notes] if notes else [])])
 
@@ -295,9 +295,7 @@ def _doubts(found: Ground, shapes: Sequence[PodSpec], devices: Sequence[PlacedDe
 
 
 def _shape_lines(one: ShapeRoom, width: int) -> Iterator[str]:
-    yield from table(
-        [("SHAPE", "FITS", "ON EMPTY"), (one.shape, _count(one.fits), _count(one.on_empty))], width, {0}
-    )
+    yield from table([("SHAPE", "FITS", "ON EMPTY"), (one.shape, _count(one.fits), _count(one.on_empty))])
     if one.ended_by is not None:
         yield from fold_words(f"  the next one: {one.ended_by.text}", width, "    ")
     if one.fits is None or not one.pods:

@@ -188,7 +188,7 @@ def as_text(answer: WhoAnswer, width: int) -> str:
         ("PART", "CPUS", "WHO", "ITS CPUS", "MEMORY"),
         *(line for row in answer.parts for line in _lines(row)),
     ]
-    lines = [*fold_words(head, width, "  "), *(["", *table(rows, width, {1, 3})] if answer.parts else [])]
+    lines = [*fold_words(head, width, "  "), *(["", *table(rows)] if answer.parts else [])]
     if not answer.parts:
         lines.append(
             "it has no CPUs or memory of its own: it runs in the shared pool, with every other such container"

@@ -300,8 +300,7 @@ def _show(rows: Sequence[NodeRow], output_format: str, *, has_head: bool = True)
     elif output_format in {"json", "yaml"}:
         lines = [render({"items": rows}, output_format)]
     else:
-        # Never folded, as kubectl's own tables: other programs cut their columns.
-        lines = table(cells(rows, wide=output_format == "wide"), None)[0 if has_head else 1 :]
+        lines = table(cells(rows, wide=output_format == "wide"))[0 if has_head else 1 :]
         lines += [f"{row.node}: {row.detail}" for row in rows if row.detail]
     echo("\n".join(lines))
     sys.stdout.flush()

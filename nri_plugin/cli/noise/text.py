@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nri_plugin.cli.noise.causes import UNSEEN, cause_of
-from nri_plugin.cli.output import fold_words, folded_rows, table, to_run
+from nri_plugin.cli.output import fold_words, table, to_run
 from nri_plugin.cli.state.rows import StateRow
 from nri_plugin.host.cpu_noise import TIMES, CPUNoise, NoiseKind, NoiseRow, Unseen, loudest, resolution_us
 from nri_plugin.host.kernel_work import ReachingInterrupt
@@ -82,7 +82,7 @@ def overview(found: Sequence[MeasuredContainer], width: int | None) -> list[str]
     return [
         f"noise on exclusive CPUs in {found[0].noise.seconds:.1f} s",
         "",
-        *_by_pod(found, width),
+        *_by_pod(found),
         *(f"{one.row.name}: {_offline(one.noise)}" for one in offline),
         *_unseen(tuple(unseen), width),
         "",
@@ -94,14 +94,14 @@ def overview(found: Sequence[MeasuredContainer], width: int | None) -> list[str]
     ]
 
 
-def _by_pod(found: Sequence[MeasuredContainer], width: int | None) -> list[str]:
-    head, *rows = folded_rows([HEAD, *map(_overview_row, found)], width, foldable=(0, 1))
-    lines, pod = head, ""
+def _by_pod(found: Sequence[MeasuredContainer]) -> list[str]:
+    head, *rows = table([HEAD, *map(_overview_row, found)])
+    lines, pod = [head], ""
     for one, row in zip(found, rows, strict=True):
         if pod != one.row.record.pod_uid:
             pod = one.row.record.pod_uid
             lines += [f"{one.row.namespace}/{one.row.pod_name}"]
-        lines += row
+        lines.append(row)
     return lines
 
 
@@ -125,10 +125,10 @@ def report(
         lines.append(_offline(noise))
     cells, cpus = _grid(noise), loudest(noise)
     shown = len(cpus)
-    grid = table(_with_cpus(cells, cpus), None)
+    grid = table(_with_cpus(cells, cpus))
     while width is not None and shown and max(map(len, grid)) > width:
         shown -= 1
-        grid = table(_with_cpus(cells, cpus[:shown]), None)
+        grid = table(_with_cpus(cells, cpus[:shown]))
     lines += ["", *grid]
     if shown < len(cpus):
         lines.append(f"{len(cpus) - shown} quieter CPUs are left out; -o wide shows all")

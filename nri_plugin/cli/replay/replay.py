@@ -286,7 +286,7 @@ def span(path: str, events: int, first: datetime | None, last: datetime | None) 
     return f"recording  {path}: {counted}, {first:%Y-%m-%d %H:%M:%S} to {end}Z"
 
 
-def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
+def verified(found: Sequence[RecordedChange]) -> Iterator[str]:
     """The decisions that differ today."""
     if not found:
         yield "today's program decides the same"
@@ -304,7 +304,7 @@ def verified(found: Sequence[RecordedChange], width: int) -> Iterator[str]:
         )
         for one in found[:MOST_ROWS]
     ]
-    yield from table(rows, width, (2, 4, 5))
+    yield from table(rows)
     yield from _more(len(found))
     where = found[0].moment.place
     yield f"today's program decides differently, first at {where}"
@@ -328,7 +328,7 @@ def differences(found: Sequence[ReplayDifference], width: int) -> Iterator[str]:
         )
         for one in sorted(found, key=lambda one: (tuple(WORDS).index(one.kind), one.when))[:MOST_ROWS]
     ]
-    yield from table(rows, width, (1, 2, 3))
+    yield from table(rows)
     yield from _more(len(found))
     counts = {kind: sum(1 for one in found if one.kind == kind) for kind in WORDS}
     said = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count)
@@ -414,7 +414,7 @@ def command(file: str, config_path: str | None, until: str | None, only: str, ou
     course = _Course(recording, until, only)
     width = columns()
     if config_path is None:
-        data, lines, code = _verify(course, width)
+        data, lines, code = _verify(course)
     else:
         data, lines, code = _compare(course, config_path, width)
     for problem in recording.problems:
@@ -485,7 +485,7 @@ class _Course:
         }
 
 
-def _verify(course: _Course, width: int) -> tuple[dict[str, Any], list[str], int]:
+def _verify(course: _Course) -> tuple[dict[str, Any], list[str], int]:
     found: list[RecordedChange] = []
     former = None
     for moment in course.moments():
@@ -508,7 +508,7 @@ def _verify(course: _Course, width: int) -> tuple[dict[str, Any], list[str], int
         ],
     }
     lines = course.lines()
-    lines += verified(found, width) if course.events else [course.why_nothing()]
+    lines += verified(found) if course.events else [course.why_nothing()]
     return data, lines, 1 if found or not course.events else 0
 
 

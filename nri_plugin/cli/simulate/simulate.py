@@ -267,4 +267,4 @@ def _list(output_format: str) -> str:
     found = shipped_scenarios()
     if output_format in FOR_PROGRAMS:
         return render(found, output_format)
-    return "\n".join(table([("NAME", "SHOWS"), *found.items()], columns(), {1}))
+    return "\n".join(table([("NAME", "SHOWS"), *found.items()]))

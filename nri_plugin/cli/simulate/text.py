@@ -1,10 +1,10 @@
 """A simulation as text: placements, refusals, remaining capacity and fragmentation."""
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from nri_plugin.cli.output import count_of, folded, folded_rows, table
+from nri_plugin.cli.output import count_of, fold_all, fold_words, table
 from nri_plugin.model.quantity import round_down
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.policy.alignment import CPUAlignment
@@ -23,7 +23,6 @@ from nri_plugin.simulator.simulate.simulation import (
 )
 
 LETTERS = ("A", "B")
-FOLDABLE = ("CONTAINER", "CPUS", "CACHE", "ALIGNED", "DEVICES")
 OF_OPTION = "(--shape)"
 ROWS = 20
 """The most shapes and refusals that are shown; `-o json` has all."""
@@ -35,13 +34,13 @@ def simulation_text(one: Simulation, width: int) -> str:
     """One simulation: placements, refusals and capacity first."""
     sections = [
         head(one, width),
-        _telling(placement_rows(one), width, FOLDABLE) or ["no container runs"],
+        table(placement_rows(one)) or ["no container runs"],
         _refusals(one, width),
         _capacity(one.capacity, width),
         _machine(one, width),
         _problems(one, width),
         sums(one, width),
-        _orders(one, width),
+        _orders(one),
         notes(one, width),
     ]
     return "\n\n".join("\n".join(lines) for lines in sections if lines)
@@ -56,7 +55,7 @@ def head(one: Simulation, width: int) -> list[str]:
         f"config    {chosen.name}",
         f"reserved  {'CPUs ' + chosen.reserved if chosen.reserved else 'no CPU'}: {chosen.why_reserved}",
     ]
-    return _folded(lines, width, 10)
+    return fold_all(lines, width, 10)
 
 
 def _place(one: Simulation) -> str:
@@ -66,11 +65,7 @@ def _place(one: Simulation) -> str:
 
 def notes(one: Simulation, width: int) -> list[str]:
     """Assumptions and limits of the simulation."""
-    return _folded([f"note: {note}" for note in one.notes], width, 6)
-
-
-def _folded(lines: Iterable[str], width: int, indent: int) -> list[str]:
-    return [piece for line in lines for piece in folded(line, width, indent)]
+    return fold_all([f"note: {note}" for note in one.notes], width, 6)
 
 
 def sums(one: Simulation, width: int) -> list[str]:
@@ -87,7 +82,7 @@ def sums(one: Simulation, width: int) -> list[str]:
         f"CPUs      {_cpu_counts(one)}",
         *([aligned] if own else []),
     ]
-    return _folded(lines, width, 10)
+    return fold_all(lines, width, 10)
 
 
 def _cpu_counts(one: Simulation) -> str:
@@ -106,11 +101,6 @@ def without_empty_columns(rows: list[list[str]]) -> list[list[str]]:
     """Rows below a row of heads; none where there is only that."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:])]
     return [[row[column] for column in kept] for row in rows] if kept else []
-
-
-def _telling(rows: list[list[str]], width: int, foldable: Collection[str] = ()) -> list[str]:
-    """A table whose columns with these heads may be folded."""
-    return table(rows, width, {at for at, head in enumerate(rows[0]) if head in foldable}) if rows else []
 
 
 def kept_by_ended(one: Simulation) -> dict[str, CPUSet]:
@@ -203,15 +193,15 @@ def _refusals(one: Simulation, width: int) -> list[str]:
         more = f" and {len(who) - NAMED} more" if who[NAMED:] else ""
         count = f"{count_of(len(who), 'pod')} refused," if row.of_pods else f"{len(who)} x"
         unfit = f"; container {row.container} of the pod does not fit" if row.container else ""
-        lines += folded(f"  {count} {row.reason}: {', '.join(who[:NAMED])}{more}{unfit}", width, 6)
+        lines += fold_words(f"  {count} {row.reason}: {', '.join(who[:NAMED])}{more}{unfit}", width, " " * 6)
         if row.shape in one.shapes:
-            lines += folded(f"      asks for  {one.shapes[row.shape]}", width, 16)
-        lines += folded(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, 16)
+            lines += fold_words(f"      asks for  {one.shapes[row.shape]}", width, " " * 16)
+        lines += fold_words(f"      because   {row.text.removeprefix(row.reason + ': ')}", width, " " * 16)
     if rows[ROWS:]:
         lines.append(f"  and {len(rows) - ROWS} more kinds of refusals: see -o json")
     for step in one.steps:
         if step.refusal is not None:
-            lines += folded(f"  {step.action} of {step.target}: {step.refusal.text}", width, 6)
+            lines += fold_words(f"  {step.action} of {step.target}: {step.refusal.text}", width, " " * 6)
     return ["Refused", *lines] if lines else []
 
 
@@ -240,7 +230,7 @@ def who_was_refused(row: RefusedRow) -> list[str]:
 
 def _problems(one: Simulation, width: int) -> list[str]:
     found = [f"  ! {problem}" for step in one.steps for problem in step.problems]
-    return ["Not as expected", *_folded(found, width, 4)] if found else []
+    return ["Not as expected", *fold_all(found, width, 4)] if found else []
 
 
 def _capacity(rooms: Sequence[ShapeCapacity], width: int) -> list[str]:
@@ -249,9 +239,10 @@ def _capacity(rooms: Sequence[ShapeCapacity], width: int) -> list[str]:
     most = sorted(rooms, key=lambda room: (bool(room.example), -room.pods))[:ROWS]
     hidden = len(rooms) - len(most)
     rooms = [room for room in rooms if room in most]
-    first, *others = folded_rows(capacity_rows(rooms), width, {0})
-    asked = (folded(f"  {room.text}", width, 4) for room in rooms)
-    lines = [*first, *(line for pair in zip(others, asked, strict=True) for lines in pair for line in lines)]
+    head, *rows = table(capacity_rows(rooms))
+    lines = [head]
+    for room, row in zip(rooms, rows, strict=True):
+        lines += [row, *fold_words(f"  {room.text}", width, "    ")]
     return [*lines, *([f"and {hidden} more shapes: see -o json"] if hidden else [])]
 
 
@@ -280,10 +271,10 @@ def _count(room: ShapeCapacity, count: int | None) -> str:
     return f"{count} or more" if count else "any"
 
 
-def _orders(one: Simulation, width: int, which: str = "") -> list[str]:
+def _orders(one: Simulation, which: str = "") -> list[str]:
     """The spread of figures over other orders of the pods."""
     rows = order_rows(one, which)
-    return table(rows, width, {0}) if rows else []
+    return table(rows) if rows else []
 
 
 def order_rows(one: Simulation, which: str = "") -> list[tuple[str, ...]]:
@@ -295,10 +286,10 @@ def order_rows(one: Simulation, which: str = "") -> list[tuple[str, ...]]:
 
 
 def _machine(one: Simulation, width: int) -> list[str]:
-    lines = _telling(node_rows(one), width)
+    lines = table(node_rows(one))
     broken = [row for row in one.caches if row.fragmentation]
     if broken and one.machine.caches_known:
-        lines += folded("fragmentation of uncore caches, by core: " + _by_cache(broken), width, 2)
+        lines += fold_words("fragmentation of uncore caches, by core: " + _by_cache(broken), width, " " * 2)
     return lines
 
 
@@ -360,9 +351,9 @@ def comparison_text(both: Sequence[Simulation], comparison: SimulationComparison
     first, second = both
     sections = [
         _heads(first, second, width),
-        _differences(comparison, width),
-        table(sum_rows(comparison), width, {0}),
-        *(_orders(one, width, f" with {letter}") for one, letter in zip(both, LETTERS, strict=True)),
+        _differences(comparison),
+        table(sum_rows(comparison)),
+        *(_orders(one, f" with {letter}") for one, letter in zip(both, LETTERS, strict=True)),
         *(_refusals_of(one, letter, width) for one, letter in zip(both, LETTERS, strict=True)),
         list(dict.fromkeys([*_problems(first, width), *_problems(second, width)])),
         list(dict.fromkeys([*notes(first, width), *notes(second, width)])),
@@ -379,20 +370,16 @@ def _heads(first: Simulation, second: Simulation, width: int) -> list[str]:
             for letter, one in zip(LETTERS, (first, second), strict=True)
         ),
     ]
-    return _folded(lines, width, 10)
+    return fold_all(lines, width, 10)
 
 
-def _differences(comparison: SimulationComparison, width: int) -> list[str]:
-    said = (
-        table([("KEY", *LETTERS), *comparison.configuration], width, {1, 2})
-        if comparison.configuration
-        else []
-    )
+def _differences(comparison: SimulationComparison) -> list[str]:
+    said = table([("KEY", *LETTERS), *comparison.configuration]) if comparison.configuration else []
     if not comparison.containers:
         return [*said, "", f"all {comparison.alike} containers get the same"]
     rows = difference_rows(comparison)
     alike = f"{comparison.alike} other containers get the same"
-    return [*said, "", *table(rows, width, {0, 2, 3}), alike]
+    return [*said, "", *table(rows), alike]
 
 
 def difference_rows(comparison: SimulationComparison) -> list[tuple[str, ...]]:

@@ -24,7 +24,7 @@ from nri_plugin.cli.output import (
     FOR_PROGRAMS,
     columns,
     echo,
-    folded,
+    fold_words,
     format_option,
     plain,
     render,
@@ -123,11 +123,11 @@ def kept_lines(kept: Sequence[Kept], output_format: str) -> list[str]:
         )
         for one in kept
     ]
-    lines = ["", *table([head, *rows], None)]
+    lines = ["", *table([head, *rows])]
     width = columns()
     for one in kept:
         if one.verdict != "sound":
-            lines += folded(f"{one.file}: {one.verdict}", width, 2)
+            lines += fold_words(f"{one.file}: {one.verdict}", width, "  ")
     return lines
 
 
@@ -460,7 +460,7 @@ def _text_lines(found: Iterable[Happened]) -> Iterator[str]:
     for one in found:
         when = one.at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
         words = f"{one.name}: {one.text}" if one.name else one.text
-        yield from folded(f"{when}  {one.what:<12}  {words}", width, min(INDENT, width // 2))
+        yield from fold_words(f"{when}  {one.what:<12}  {words}", width, " " * min(INDENT, width // 2))
 
 
 def _for_programs(found: Iterable[Any], output_format: str) -> Iterator[str]:

@@ -16,8 +16,7 @@ from nri_plugin.cli.output import (
     FOR_PROGRAMS,
     columns,
     echo,
-    folded,
-    folded_rows,
+    fold_all,
     format_option,
     render,
     table,
@@ -217,7 +216,6 @@ def _resize(resize: Resize | None) -> dict[str, Any] | None:
 
 
 HEAD = ("CONTAINER", "KIND", "COUNT", "CPUS", "CORES", "NUMA", "CACHE", "MEMS", "ALIGNED")
-FOLDABLE = range(3, 8)
 WIDE_HEAD = (
     "NAMESPACE",
     "POD",
@@ -255,19 +253,18 @@ def show_text(
     width: int,
     now: AgentNow | None = None,
 ) -> str:
-    """The table in `width` columns: long lists go on in the next line."""
-    cells: list[Sequence[str]] = [HEAD]
-    pods: dict[int, str] = {}
-    for _, group in groupby(rows, key=lambda row: row.record.pod_uid):
+    """The table, each pod's own line before its containers; sentences in `width` columns."""
+    head, *texts = table([HEAD, *map(_cells, rows)])
+    lines = [head]
+    pairs = zip(rows, texts, strict=True)
+    for _, group in groupby(pairs, key=lambda pair: pair[0].record.pod_uid):
         members = list(group)
-        pods[len(cells)] = pod_line(found.state, members[0])
-        cells += [_cells(row) for row in members]
-    lines = _with_pods(cells, pods, width)
+        lines += [pod_line(found.state, members[0][0]), *(text for _, text in members)]
     shown = {row.record.pod_uid for row in rows}
     bare = [uid for uid in pod_uids(found.state, rows, wanted) if uid not in shown]
-    lines += _folded_all(block_lines(found.state, bare), width, 2)
-    lines += _folded_all(notes(found.state, rows, wanted, now), width, 2)
-    return "\n".join([*lines, "", *_folded_all(facts(source, checkpoint, found), width, INDENT)])
+    lines += fold_all(block_lines(found.state, bare), width, 2)
+    lines += fold_all(notes(found.state, rows, wanted, now), width, 2)
+    return "\n".join([*lines, "", *fold_all(facts(source, checkpoint, found), width, INDENT)])
 
 
 def show_wide(
@@ -279,7 +276,7 @@ def show_wide(
     now: AgentNow | None = None,
 ) -> str:
     """One line for each container, of any length."""
-    lines = table([WIDE_HEAD, *map(_wide_cells, rows)], None)
+    lines = table([WIDE_HEAD, *map(_wide_cells, rows)])
     lines += block_lines(found.state, pod_uids(found.state, rows, wanted)) + notes(
         found.state, rows, wanted, now
     )
@@ -425,29 +422,6 @@ def _wide_cells(row: StateRow) -> tuple[str, ...]:
         mems,
         aligned,
     )
-
-
-def _with_pods(cells: Sequence[Sequence[str]], pods: dict[int, str], width: int) -> list[str]:
-    """The table, and before the first container of each pod the pod's own line."""
-    lines: list[str] = []
-    by_row = folded_rows(cells, width, (0, *FOLDABLE))
-    if any(len(line) > width for row_lines in by_row for line in row_lines):
-        by_row = [[], *(_stacked(row, width) for row in cells[1:])]
-    for number, row_lines in enumerate(by_row):
-        if number in pods:
-            lines += folded(pods[number], width, 2)
-        lines += row_lines
-    return lines
-
-
-def _stacked(row: Sequence[str], width: int) -> list[str]:
-    """One container in words, for terminals that are too narrow for any table."""
-    words = "  ".join(f"{head.lower()} {cell}" for head, cell in zip(HEAD[2:], row[2:], strict=True))
-    return [row[0], *folded(f"    {row[1]}  {words}", width, 4)]
-
-
-def _folded_all(lines: Sequence[str], width: int, indent: int) -> list[str]:
-    return [part for line in lines for part in folded(line, width, indent)]
 
 
 EXAMPLES = """\b

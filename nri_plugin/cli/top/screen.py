@@ -184,7 +184,7 @@ def containers(model: Model, lines: Sequence[TopRow], width: int, room: int | No
     first = 0 if room is None else max(0, min(model.scroll, len(lines) - (room - 1)))
     model.scroll = first
     shown = lines[first:] if room is None else lines[first : first + room - 1]
-    texts = table(_narrowed([HEAD, *map(_cells, shown)], width), None)
+    texts = table(_narrowed([HEAD, *map(_cells, shown)], width))
     styles = ["head", *("fresh" if line.is_fresh else "" for line in shown)]
     hidden = len(lines) - len(shown)
     more = f"{first} above, {hidden - first} below" if hidden else ""

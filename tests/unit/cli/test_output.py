@@ -3,8 +3,10 @@ import sys
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from nri_plugin.cli.output import UNLIMITED, columns, fold, output_encoding, render, wants_colour
+from nri_plugin.cli.output import UNLIMITED, columns, fold_words, output_encoding, render, table, wants_colour
 from nri_plugin.model.records import CgroupRef, Phase
 from nri_plugin.model.sets import CPUSet
 
@@ -45,10 +47,17 @@ def test_colours_are_for_terminals_that_show_them(
     assert wants_colour() is colour
 
 
-def test_names_are_broken_at_their_steps() -> None:
-    assert fold("monitoring/exporter/exporter", 22) == ["monitoring/exporter/", "exporter"]
-    assert fold("ml/a-very-long-name/c", 10) == ["ml/", "a-very-", "long-name/", "c"]
-    assert fold("models/small-0/metrics (sidecar)", 24) == ["models/small-0/metrics", "(sidecar)"]
+def test_a_row_is_one_line() -> None:
+    rows = [("NAME", "CPUS"), ("a", "0-3,8-11,16-19"), ("  bb", "7")]
+    assert table(rows) == ["NAME  CPUS", "a     0-3,8-11,16-19", "  bb  7"]
+
+
+@given(st.text("ab, ", max_size=80), st.integers(0, 60))
+def test_folding_loses_nothing(text: str, width: int) -> None:
+    for indent in ("", "    "):
+        lines = fold_words(text, width, indent)
+        assert "".join("".join(lines).split()) == "".join(text.split())
+        assert max(map(len, lines)) <= max(width, 8)
 
 
 def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -788,29 +788,6 @@ def test_verify_says_what_the_agent_does_at_its_next_start(
     assert CheckpointFile(str(directory)).load().origin is origin
 
 
-def test_wide_lists_are_folded_on_a_narrow_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    every_third = CPUSet.from_ids(range(2, 16, 3))
-    scattered = STATE.with_allocation("u1/db", Allocation(every_third)).without_allocation("u1/next")
-    save(tmp_path, scattered, a_node())
-    monkeypatch.setenv("COLUMNS", "72")
-    lines = run("show", tmp_path).output.splitlines()
-    assert max(map(len, lines)) <= 72
-    assert [line.split()[:4] for line in lines[2:4]] == [["db", "exclusive", "5", "2,5,8,"], ["11,14"]]
-
-
-def test_a_terminal_too_narrow_for_the_table_gets_it_in_words(
-    directory: Path, on_machine: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "44")
-    lines = run("show", directory, *on_machine).output.splitlines()
-    assert lines[:4] == [
-        "shop/db-0  Guaranteed",
-        "  db",
-        "    exclusive  count 2  cpus 2-3  cores 2",
-        "    numa 0  cache 0  mems 0  aligned NSUC",
-    ]
-
-
 def test_verify_finds_more_memory_allocated_than_the_node_has(tmp_path: Path) -> None:
     block = MemoryBlock(NodeMask.of(0), "memory", 1 << 50)
     held = replace(STATE.allocations["u1/db"], mems=NodeMask.of(0), memory=(block,))
