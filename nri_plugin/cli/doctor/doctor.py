@@ -9,7 +9,7 @@ import click
 
 from nri_plugin.cli.doctor import agent, kubelet, machine, runtime
 from nri_plugin.cli.doctor.evidence import Evidence, Paths
-from nri_plugin.cli.doctor.findings import Finding, Groups, as_json, as_text, exit_code
+from nri_plugin.cli.doctor.findings import Finding, as_json, as_text, exit_code
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.output import FOR_PROGRAMS, columns, echo, format_option, waiting, wants_colour
 from nri_plugin.config.checks import HOST_MOUNT, present
@@ -134,25 +134,20 @@ def command(
         raise click.UsageError(
             f"--root {root}: there is no such directory; give the one that holds the node's files"
         )
-    with waiting("looking at the node"):
-        groups = examine(root, config or "", runtime_config or "", state_dir or "")
-    if output_format in FOR_PROGRAMS:
-        echo(as_json(groups, strict=strict, form=output_format))
-    else:
-        echo("\n".join(as_text(groups, columns(), colour=wants_colour())), styled=True)
-    context.exit(exit_code(groups, strict=strict))
-
-
-def examine(root: str | None, config: str, runtime_config: str, state_dir: str) -> Groups:
-    """Judge the node."""
     place = root or next(present(HOST_MOUNT, "/sys/devices/system/cpu"), "/")
     view = NodeView(place, in_pod=is_in_pod())
     if runtime_config and view.text(runtime_config) is None:
         raise click.UsageError(
             f"--runtime-config {runtime_config}: the node has no such file; leave it out to look for it"
         )
-    seen = Evidence(view, Paths(config, runtime_config, state_dir))
-    return {group: judged(group, seen) for group in CHECKS}
+    with waiting("looking at the node"):
+        seen = Evidence(view, Paths(config or "", runtime_config or "", state_dir or ""))
+        groups = {group: judged(group, seen) for group in CHECKS}
+    if output_format in FOR_PROGRAMS:
+        echo(as_json(groups, strict=strict, form=output_format))
+    else:
+        echo("\n".join(as_text(groups, columns(), colour=wants_colour())), styled=True)
+    context.exit(exit_code(groups, strict=strict))
 
 
 def judged(group: str, seen: Evidence) -> tuple[Finding, ...]:

@@ -28,7 +28,7 @@ from nri_plugin.cli.doctor.settings import (
     version_of,
 )
 from nri_plugin.cli.doctor.support import Version
-from nri_plugin.cli.doctor.view import NOT_COPIED, Hidden, NodeView, Process
+from nri_plugin.cli.doctor.view import NOT_COPIED, Hidden, NodeView, Process, mounts_of_this_process
 from nri_plugin.config import loading as configuration
 from nri_plugin.config.checks import Capacity
 from nri_plugin.config.loading import Config
@@ -42,7 +42,7 @@ from nri_plugin.host.kernel_work import (
     read_interrupts,
     read_kernel_threads,
 )
-from nri_plugin.host.mounts import MOUNTINFO, find_cpuset_tree, is_in_memory
+from nri_plugin.host.mounts import find_cpuset_tree, is_in_memory
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Isolation
@@ -285,8 +285,8 @@ def _group(directory: str, path: str, version: int) -> CgroupDir:
     controllers = (_text(place, "cgroup.subtree_control") or "").split()
     return CgroupDir(
         path,
-        _cpus(_text(place, "cpuset.cpus")),
-        _cpus(_text(place, effective)),
+        parsed(_text(place, "cpuset.cpus")),
+        parsed(_text(place, effective)),
         version == 1 or "cpuset" in controllers,
         _text(place, "cpuset.cpus.partition") or "",
     )
@@ -294,16 +294,8 @@ def _group(directory: str, path: str, version: int) -> CgroupDir:
 
 def _options(directory: str) -> tuple[str, ...] | None:
     """Of the innermost mount that is the tree itself; those of a bind mount are the file system's."""
-    try:
-        lines = Path(MOUNTINFO).read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        before, _, after = line.partition(" - ")
-        fields, source = before.split(" "), after.split(" ")
-        if len(fields) > 5 and fields[4] == directory and len(source) >= 3 and source[0] == "cgroup2":
-            return tuple(source[2].split(","))
-    return None
+    here = [one for one in mounts_of_this_process() if one.point == directory and one.fstype == "cgroup2"]
+    return here[-1].super_options if here else None
 
 
 def _text(place: str, name: str) -> str | None:
@@ -313,7 +305,8 @@ def _text(place: str, name: str) -> str | None:
         return None
 
 
-def _cpus(text: str | None) -> CPUSet | None:
+def parsed(text: str | None) -> CPUSet | None:
+    """A list of CPUs; None where it is none."""
     try:
         return None if text is None else CPUSet.parse(text)
     except ValueError:

@@ -4,7 +4,7 @@ import os
 import re
 import shlex
 
-from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence, linux_of
+from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence, linux_of, parsed
 from nri_plugin.cli.doctor.findings import Finding, Verdict, advice, fine, not_visible, to_do
 from nri_plugin.cli.doctor.settings import (
     CONTAINERD,
@@ -350,7 +350,7 @@ def _mask(seen: Evidence, pool: CPUSet) -> tuple[str, CPUSet, FileLine]:
 def _allowed(view: NodeView, pid: int) -> CPUSet | None:
     text = view.text(f"/proc/{pid}/status")
     found = re.search(r"^Cpus_allowed_list:\s*(\S+)$", text, re.MULTILINE) if isinstance(text, str) else None
-    return _parsed(found[1]) if found else None
+    return parsed(found[1]) if found else None
 
 
 def _cpuset(view: NodeView, pid: int) -> CPUSet | None:
@@ -368,7 +368,7 @@ def _cpuset(view: NodeView, pid: int) -> CPUSet | None:
         while path.strip("/"):
             found = view.text(f"{top}{path}/{name}")
             if isinstance(found, str):
-                return _parsed(found.strip())
+                return parsed(found.strip())
             path = os.path.dirname(path)
     return None
 
@@ -387,7 +387,7 @@ def _setting(view: NodeView, unit: str) -> tuple[CPUSet, FileLine]:
         text = view.text(path)
         for number, line in enumerate(text.splitlines() if isinstance(text, str) else (), 1):
             if found := _AFFINITY.match(line):
-                cpus = _parsed(",".join(_RANGES.findall(found[1]))) or NO_CPUS
+                cpus = parsed(",".join(_RANGES.findall(found[1]))) or NO_CPUS
                 # Several lines add up, and an empty one begins again.
                 mask = mask | cpus if found[1].strip() else NO_CPUS
                 place = FileLine(path, number) if mask else NOWHERE
@@ -399,10 +399,3 @@ def _below(view: NodeView, folder: str) -> list[str]:
     return [
         f"{folder}/{name}" for name in (names if isinstance(names, tuple) else ()) if name.endswith(".conf")
     ]
-
-
-def _parsed(text: str) -> CPUSet | None:
-    try:
-        return CPUSet.parse(text)
-    except ValueError:
-        return None

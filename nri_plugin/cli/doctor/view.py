@@ -128,7 +128,7 @@ class NodeView:
     ) -> None:
         self.root = os.path.realpath(root)
         self.in_pod = in_pod
-        found = _mounts() if mounts is None else mounts
+        found = mounts_of_this_process() if mounts is None else mounts
         self._points = tuple(mount.point for mount in found)
         below = [point for point in self._points if self.root != "/" and _is_in(point, self.root)]
         self.is_whole = (
@@ -421,7 +421,8 @@ def _process(proc: str, pid: int) -> Process | None:
     return Process(pid, name, tuple(words[:-1])) if words[:-1] else None
 
 
-def _mounts() -> list[MountPoint]:
+def mounts_of_this_process() -> list[MountPoint]:
+    """Empty where they cannot be read."""
     try:
         return read_mounts()
     except HostError:
