@@ -28,7 +28,10 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import ClassVar
+from types import MappingProxyType
+from typing import ClassVar, TypeAlias
+
+from msgspec import structs
 
 from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
 from nri_plugin.agent.connection import RuntimeConnection
@@ -43,7 +46,6 @@ from nri_plugin.agent.outcome import (
     name_of,
 )
 from nri_plugin.agent.recorder import Recorder
-from nri_plugin.agent.refusal_memory import RefusalMemory
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts, may_be_read
 from nri_plugin.core.pod_news import PodFactsTold, PodNews
@@ -67,7 +69,7 @@ from nri_plugin.wire.nri.events import (
     Synchronize,
     empty_response,
 )
-from nri_plugin.wire.nri.messages import Container, Pod
+from nri_plugin.wire.nri.messages import Container, ContainerState, Pod
 
 Decide = Callable[[Node, State, NRIEvent | InformedCreate | UnsavedStart | OwnEvent | PodNews], Decision]
 Inform = Callable[[Node, Request], NRIEvent | InformedCreate]
@@ -81,6 +83,78 @@ second while requests come in a burst."""
 
 STARTS = (PostCreateContainer, StartContainer, PostStartContainer)
 """Events that may be the first of a container that was created while the agent was away."""
+
+
+# Refusals that are repeated
+#
+# Refusals that are answered from memory while nothing has changed that could change them.
+#
+# With `--on-refusal retry` the kubelet creates a refused container again and again. Placement and advice are then looked for
+# each time, while the runtime waits. Deciding is pure: the same node, the same state and the same request give the same
+# refusal. Only a container that is created again has another id.
+#
+# Invariant: a refusal is remembered for one state and one node, by identity. The agent replaces the state with every event
+# that changes something, and the node with every reload of the configuration and every change of the machine. So all is
+# forgotten then, and after a restart of the agent.
+
+MOST_REFUSALS = 256
+"""Containers whose refusal is remembered. On a full node, more than these seldom wait at once."""
+
+Creation: TypeAlias = CreateContainer | InformedCreate
+
+
+class RefusalMemory:
+    """The last refusals; the oldest is forgotten first."""
+
+    def __init__(self) -> None:
+        self._node: Node | None = None
+        self._state: State | None = None
+        self._refused: dict[tuple[str, str], tuple[InformedCreate, Decision]] = {}
+
+    def recall(self, node: Node, state: State, creation: Creation) -> Decision | None:
+        """The decision on the same request; None where there is none, or anything has changed since."""
+        if node is not self._node or state is not self._state:
+            return None
+        request = _without_ids(creation)
+        known, decision = self._refused.get(_key(request), (None, None))
+        return decision if known == request else None
+
+    def keep(self, node: Node, state: State, creation: Creation, decision: Decision) -> None:
+        """Remember the decision, if it is a refusal.
+
+        Providers of hints from other packages may answer otherwise the next time, so a node that has any is always asked.
+        """
+        if decision.refusal is None or node.hint_providers:
+            return
+        if node is not self._node or state is not self._state:
+            self._node, self._state, self._refused = node, state, {}
+        request = _without_ids(creation)
+        self._refused.pop(_key(request), None)
+        self._refused[_key(request)] = request, decision
+        if len(self._refused) > MOST_REFUSALS:
+            del self._refused[next(iter(self._refused))]
+
+
+def _key(request: InformedCreate) -> tuple[str, str]:
+    return request.event.pod.id, request.event.container.name
+
+
+def _without_ids(creation: Creation) -> InformedCreate:
+    """The request without the fields that are new with each try; no decision reads them, or the labels of a container."""
+    known = creation if isinstance(creation, InformedCreate) else InformedCreate(creation)
+    container = structs.replace(
+        known.event.container,
+        id="",
+        cgroups_path="",
+        pid=0,
+        state=ContainerState.UNKNOWN,
+        labels=_NONE,
+        annotations=_NONE,
+    )
+    return structs.replace(known, event=replace(known.event, container=container))
+
+
+_NONE: MappingProxyType[str, str] = MappingProxyType({})
 
 
 @dataclass(slots=True)

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent import incomplete_pods
-from nri_plugin.agent.incomplete_pods import IncompletePods, lacking
+from nri_plugin.agent import status_socket
 from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, decode, encode
+from nri_plugin.agent.status_socket import IncompletePods, lacking
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.model.records import PodRecord, Regime
@@ -145,8 +145,8 @@ def test_a_pod_that_is_gone_at_the_next_synchronize_is_forgotten(kubelet: Kubele
 
 
 def test_the_record_is_bounded(kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incomplete_pods, "MOST_PODS", 2)
-    monkeypatch.setattr(incomplete_pods, "MOST_CONTAINERS", 3)
+    monkeypatch.setattr(status_socket, "MOST_PODS", 2)
+    monkeypatch.setattr(status_socket, "MOST_CONTAINERS", 3)
     for name in ("p1", "p2", "p3"):
         of = kubelet.runs(pod(name, cpu=40))
         kubelet.creates(of, "web", 0)
@@ -238,7 +238,7 @@ def test_what_a_pod_lacks_is_what_policies_allocate(cpu: float) -> None:
 
 
 def test_pods_that_lack_something_are_bounded_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(incomplete_pods, "MOST_PODS", 1)
+    monkeypatch.setattr(status_socket, "MOST_PODS", 1)
     node = Found()
     node.start()
     node.facts_come()
