@@ -204,14 +204,12 @@ def cut(text: str, width: int, mark: str = "…") -> str:
     return text if len(text) <= width else text[: max(width - len(mark), 0)] + mark[:width]
 
 
-NARROWEST = 8
-"""A narrower terminal wraps the lines itself."""
 _PIECE = re.compile(r"[^ ,]*[ ,]+|[^ ,]+")
 
 
 def fold_words(text: str, width: int, indent: str = "") -> list[str]:
     """Lines of at most `width`, broken at blanks and behind commas; a longer word is broken anywhere."""
-    width = max(width, 2 * len(indent), NARROWEST)
+    width = max(width, 2 * len(indent), 1)
     lines, line = [], ""
     for piece in _PIECE.findall(text):
         if line.strip() and len((line + piece).rstrip()) > width:

@@ -14,7 +14,7 @@ from nri_plugin.agent.quiet_cpus import give_back
 from nri_plugin.agent.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.quiet_file import QuietFile
-from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, render, waiting
+from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, plain, render, waiting
 from nri_plugin.core.pool import slices_of
 from nri_plugin.host.cgroup import read_reach
 from nri_plugin.host.interrupts import KernelSettingFiles, boot_id
@@ -111,13 +111,11 @@ class GivenBack:
 
     def facts(self) -> dict[str, Any]:
         """For programs."""
-        rows = {name: getattr(self.found, name) for name in ("widened", "already", "gone", "limited")}
         return {
             "cpus": self.online,
-            **rows,
+            **plain(self.found),
             "interrupt_settings": self.settings,
             "not_started": self.not_started,
-            "failures": self.found.failures,
         }
 
     def lines(self) -> Iterator[str]:

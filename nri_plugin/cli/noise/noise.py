@@ -12,6 +12,7 @@ from nri_plugin.cli.noise.meter import NoiseMeter, NoiseReading, measured, noise
 from nri_plugin.cli.noise.text import MeasuredContainer, facts, overview, report
 from nri_plugin.cli.output import (
     FOR_PROGRAMS,
+    UNLIMITED,
     columns,
     cut,
     echo,
@@ -150,14 +151,14 @@ def _noises(rows: Sequence[StateRow], before: NoiseReading, after: NoiseReading)
 def _text(
     found: Sequence[MeasuredContainer], meter: NoiseMeter, word: str, output_format: str, width: int
 ) -> list[str]:
-    limit = None if output_format == "wide" else width
+    limit = UNLIMITED if output_format == "wide" else width
     if not found:
         return ["no container runs on exclusive CPUs"]
     if word:
         return report(found[0], meter.interrupts(), limit)
     if output_format == "wide":
         interrupts = meter.interrupts()
-        return [line for one in found for line in (*report(one, interrupts, None), "")][:-1]
+        return [line for one in found for line in (*report(one, interrupts, limit), "")][:-1]
     return overview(found, limit)
 
 

@@ -75,7 +75,7 @@ class MeasuredContainer:
     noise: CPUNoise
 
 
-def overview(found: Sequence[MeasuredContainer], width: int | None) -> list[str]:
+def overview(found: Sequence[MeasuredContainer], width: int) -> list[str]:
     """A row for each container, below its pod."""
     unseen = dict.fromkeys(what for one in found for what in one.noise.unseen)
     offline = [one for one in found if one.noise.uncounted]
@@ -86,10 +86,10 @@ def overview(found: Sequence[MeasuredContainer], width: int | None) -> list[str]
         *(f"{one.row.name}: {_offline(one.noise)}" for one in offline),
         *_unseen(tuple(unseen), width),
         "",
-        *_folded(
+        *fold_words(
             f"{to_run('noise')} CONTAINER names the sources, what causes each, and what would end it",
             width,
-            "",
+            INDENT,
         ),
     ]
 
@@ -115,10 +115,8 @@ def _overview_row(one: MeasuredContainer) -> tuple[str, ...]:
     )
 
 
-def report(
-    one: MeasuredContainer, interrupts: Mapping[int, ReachingInterrupt], width: int | None
-) -> list[str]:
-    """The sources of one container, by CPU as far as the width allows, then causes; None for no limit."""
+def report(one: MeasuredContainer, interrupts: Mapping[int, ReachingInterrupt], width: int) -> list[str]:
+    """The sources of one container, by CPU as far as the width allows, then causes."""
     noise = one.noise
     lines = [f"{one.row.name}  CPUs {noise.cpus}, {noise.seconds:.1f} s"]
     if noise.uncounted:
@@ -126,7 +124,7 @@ def report(
     cells, cpus = _grid(noise), loudest(noise)
     shown = len(cpus)
     grid = table(_with_cpus(cells, cpus))
-    while width is not None and shown and max(map(len, grid)) > width:
+    while shown and max(map(len, grid)) > width:
         shown -= 1
         grid = table(_with_cpus(cells, cpus[:shown]))
     lines += ["", *grid]
@@ -207,7 +205,7 @@ def rate(noise: CPUNoise, kind: NoiseKind, total: int) -> str:
     return f"{total / noise.seconds / counted:.1f}/s"
 
 
-def _causes(noise: CPUNoise, interrupts: Mapping[int, ReachingInterrupt], width: int | None) -> list[str]:
+def _causes(noise: CPUNoise, interrupts: Mapping[int, ReachingInterrupt], width: int) -> list[str]:
     """What caused each source that was seen, and what would end it."""
     lines = []
     for row in noise.rows:
@@ -215,8 +213,8 @@ def _causes(noise: CPUNoise, interrupts: Mapping[int, ReachingInterrupt], width:
             continue
         cause = cause_of(row, noise.cpus, interrupts)
         title = f"{LABELS[row.kind]}: {name_of(row)}" if row.kind in NAMED else LABELS[row.kind]
-        lines += _folded(f"{title}: {cause.says}", width, "")
-        lines += _folded(f"-> {cause.ends}{':' if cause.command else ''}", width, INDENT)
+        lines += fold_words(f"{title}: {cause.says}", width, INDENT)
+        lines += fold_words(f"{INDENT}-> {cause.ends}{':' if cause.command else ''}", width, INDENT + INDENT)
         lines += [f"{INDENT}   {cause.command}"] if cause.command else []
     if lines:
         return ["", *lines]
@@ -233,17 +231,13 @@ def _is_below_resolution(noise: CPUNoise, row: NoiseRow) -> bool:
     return row.kind is NoiseKind.STRANGERS and row.total <= resolution_us(noise.cpus)
 
 
-def _unseen(unseen: Sequence[Unseen], width: int | None) -> list[str]:
+def _unseen(unseen: Sequence[Unseen], width: int) -> list[str]:
     lines = []
     for what in unseen:
         reason = UNSEEN[what]
         see = f"; {reason.see}" if reason.see else ""
-        lines += _folded(f"not visible: {reason.says}{see}", width, "")
+        lines += fold_words(f"not visible: {reason.says}{see}", width, INDENT)
     return ["", *lines] if lines else []
-
-
-def _folded(text: str, width: int | None, indent: str) -> list[str]:
-    return [indent + text] if width is None else fold_words(indent + text, width, indent + INDENT)
 
 
 def facts(one: MeasuredContainer, interrupts: Mapping[int, ReachingInterrupt]) -> dict[str, Any]:

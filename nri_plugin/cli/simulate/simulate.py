@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -163,8 +163,8 @@ def as_dict(simulations: Sequence[Simulation], comparison: SimulationComparison 
     """The value that `-o json` prints."""
     return {
         "format": FORMAT,
-        "simulations": [one.as_dict() for one in simulations],
-        "comparison": None if comparison is None else asdict(comparison),
+        "simulations": simulations,
+        "comparison": comparison,
     }
 
 

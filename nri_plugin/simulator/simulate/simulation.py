@@ -1,4 +1,4 @@
-"""The result of a simulation: frozen values, whose `as_dict` is the JSON of `nri-pin simulate -o json`.
+"""The result of a simulation: frozen values, which `nri-pin simulate -o json` prints.
 
 `-o json` prints one object:
 
@@ -11,9 +11,8 @@ Values for pictures (`Machine`, `SimulatedCPU`) have ids as integers and groups 
 nodes of a container are kernel lists (`0-3,8`), as in the other commands.
 """
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
 from nri_plugin.policy.alignment import CPUAlignment
 
@@ -448,7 +447,3 @@ class Simulation:
     notes: tuple[str, ...] = ()
     orders: tuple[OrderRow, ...] = ()
     pods: tuple[SimulatedPod, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """Everything as plain values."""
-        return asdict(self)

@@ -57,7 +57,7 @@ def test_folding_loses_nothing(text: str, width: int) -> None:
     for indent in ("", "    "):
         lines = fold_words(text, width, indent)
         assert "".join("".join(lines).split()) == "".join(text.split())
-        assert max(map(len, lines)) <= max(width, 8)
+        assert max(map(len, lines)) <= max(width, 2 * len(indent), 1)
 
 
 def test_what_is_piped_has_no_width_but_the_one_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from nri_plugin.cli.output import render
 from nri_plugin.explain.explanation import ContainerOutcome, explain
 from nri_plugin.model import violations
 from nri_plugin.model.state import State
@@ -188,7 +189,7 @@ def test_offline_and_isolated_and_reserved_cpus_are_told_apart() -> None:
 
 def test_everything_is_plain_values() -> None:
     found = simulated("- {pod: a, cpu: 1, memory: 64Mi}\n- {pod: b, cpu: 99}\n")
-    again = json.loads(json.dumps(found.as_dict()))
+    again = json.loads(render(found, "json"))
     assert again["containers"][0]["aligned"]["numa_node"] is True
     assert again["refused"][0]["stage"] == "node"
 
