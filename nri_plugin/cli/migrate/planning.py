@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import yaml
+from msgspec import structs
 
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
@@ -142,33 +143,34 @@ class _Site:
     def _is_static(self) -> bool:
         return str(self.now.get(CPU_POLICY) or "none").lower() == "static"
 
-    def plan(self, direction: Literal["to-plugin", "to-kubelet"], text: str, **more: Any) -> Plan:
-        """The plan with all that does not depend on the direction."""
+    def plan(self, direction: Literal["to-plugin", "to-kubelet"], text: str) -> Plan:
+        """The plan with all that does not depend on the direction; it edits nothing yet."""
         services, way = self.host.services, self.way
         unit = self.plugin[2] if way == "runtime" and self.plugin else AGENT if way == "unit" else ""
-        state_files = tuple(
-            path
-            for name in map(os.path.basename, STATE_FILES)
-            if _allocates(self.host, path := os.path.join(self.kubelet.folder, name))
-        )
+        places = [os.path.join(self.kubelet.folder, os.path.basename(path)) for path in STATE_FILES]
         plugin = self.plugin[0] if way == "runtime" and self.plugin else ""
         plugin_text = self.host.view.text(plugin) if plugin else None
-        facts: dict[str, Any] = {
-            "kubelet_unit": self.choices.kubelet_unit,
-            "kubelet_dir": self.kubelet.folder,
-            "kubelet_was_up": self.host.kubelet_is_up(),
-            "agent_unit": unit,
-            "agent_was_enabled": bool(unit) and services.show(unit, "UnitFileState") == "enabled",
-            "agent_runs": False,
-            "state_dir": load_text(text, self.config_path).state_dir,
-            "plugin": FileEdit(plugin, plugin_text, None) if isinstance(plugin_text, str) else None,
-            "state_files": state_files,
-            "containers": self.choices.containers,
-            "without_memory": self.choices.without_memory,
-            "agent_edits": (),
-            "before": self.host.cpusets(),
-        }
-        return Plan(direction=direction, way=way, config=text, config_path=self.config_path, **(facts | more))
+        return Plan(
+            direction=direction,
+            way=way,
+            kubelet_unit=self.choices.kubelet_unit,
+            kubelet_dir=self.kubelet.folder,
+            kubelet_was_up=self.host.kubelet_is_up(),
+            agent_unit=unit,
+            agent_was_enabled=bool(unit) and services.show(unit, "UnitFileState") == "enabled",
+            agent_runs=False,
+            state_dir=load_text(text, self.config_path).state_dir,
+            config=text,
+            config_path=self.config_path,
+            plugin=FileEdit(plugin, plugin_text, None) if isinstance(plugin_text, str) else None,
+            state_files=tuple(path for path in places if _allocates(self.host, path)),
+            containers=self.choices.containers,
+            without_memory=self.choices.without_memory,
+            kubelet_edits=(),
+            agent_edits=(),
+            before=self.host.cpusets(),
+            exclusive="",
+        )
 
 
 def decide_to_plugin(host: Host, choices: Choices) -> Decided | None:
@@ -182,7 +184,7 @@ def decide_to_plugin(host: Host, choices: Choices) -> Decided | None:
     text = site.config_text or yaml.safe_dump(
         {"kind": KIND, "cpuManagerPolicy": "static", **agent_part(site.now)}, sort_keys=False
     )
-    bare = site.plan(TO_PLUGIN, text, kubelet_edits=(), exclusive="")
+    bare = site.plan(TO_PLUGIN, text)
     config = host.config(bare)
     node = _static_node(config)
     status = read_agent(config.state_dir)
@@ -195,13 +197,11 @@ def decide_to_plugin(host: Host, choices: Choices) -> Decided | None:
     if agent_runs and not changes and not bare.state_files:
         return None
     state = _taken_over(site, bare, config, node, agent_runs=agent_runs)
-    plan = site.plan(
-        TO_PLUGIN,
-        text,
+    is_new = site.config_text is None and site.way == "unit"
+    plan = structs.replace(
+        bare,
         kubelet_edits=edits_of(site.kubelet, changes),
-        agent_edits=()
-        if site.config_text is not None or site.way != "unit"
-        else (FileEdit(site.config_path, None, text),),
+        agent_edits=(FileEdit(site.config_path, None, text),) if is_new else (),
         agent_runs=agent_runs,
         exclusive=str(state.exclusive),
     )
@@ -251,7 +251,7 @@ def decide_to_kubelet(host: Host, choices: Choices) -> Decided | None:
             site.config_path,
             "there is no configuration of the agent, whose options the kubelet is to get; name it with --config",
         )
-    bare = site.plan(TO_KUBELET, site.config_text, kubelet_edits=(), exclusive="")
+    bare = site.plan(TO_KUBELET, site.config_text)
     config = host.config(bare)
     node = _static_node(config)
     agent = table_of(site.config_text, site.config_path)
@@ -270,12 +270,8 @@ def decide_to_kubelet(host: Host, choices: Choices) -> Decided | None:
         )
     state, _ = exportable(config, node)
     _check_next(site.kubelet, changes, node)
-    plan = site.plan(
-        TO_KUBELET,
-        site.config_text,
-        kubelet_edits=edits_of(site.kubelet, changes),
-        exclusive=str(state.exclusive),
-    )
+    edits = edits_of(site.kubelet, changes)
+    plan = structs.replace(bare, kubelet_edits=edits, exclusive=str(state.exclusive))
     gates = [NEEDS_GATES] if needs_pod_level(node, state) else []
     notes = (*kubelet_doubts(node, state), *gates, *_restart_doubts(site))
     return Decided(plan, state, pod_names(host), notes, *_kubectl(plan))
@@ -293,10 +289,8 @@ def _restart_doubts(site: _Site) -> list[str]:
     now, source = site.now, "the kubelet's configuration"
     policies = str(now.get(CPU_POLICY) or "none"), str(now.get(MEMORY_POLICY) or "None")
     try:
-        text, root = (
-            yaml.safe_dump({CPU_POLICY: "none", **agent_part(now)}, sort_keys=False),
-            site.host.view.root,
-        )
+        text = yaml.safe_dump({CPU_POLICY: "none", **agent_part(now)}, sort_keys=False)
+        root = site.host.view.root
         config = load_text(text, source, machine=Capacity.below(root))
         node = build_node(replace(config, sysfs_root=root), None)
         found = restart_refusals(node, site.host.place(site.kubelet.folder), *policies)
