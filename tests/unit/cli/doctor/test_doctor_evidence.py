@@ -263,7 +263,7 @@ def test_an_agent_that_runs_tells_who_asks_for_partitions(
     options = Options(isolation=isolation, annotation_namespaces=frozenset({"shop"}))
     given = (("nri-pin/isolation.container.app", annotation),) if annotation else ()
     state = replace(STATE, pods={"u1": replace(STATE.pods["u1"], annotations=given)})
-    seen = with_agent(root, replace(NODE, options=options), state)
+    seen = with_agent(root, Node(NODE.topology, options, NODE.reserved), state)
     assert seen.wants_partitions is asks
 
 
