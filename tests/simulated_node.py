@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nri_plugin.agent.cpusets import WaitingWrites
-from nri_plugin.agent.handler import ended_pods, untold_removal
+from nri_plugin.agent.handler import ended_pods, unreported_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
 from nri_plugin.core.engine import decide
@@ -96,7 +96,7 @@ class EngineAgent:
     def look(self) -> None:
         """What the agent does by the clock."""
         for pod in ended_pods(self.state, self._is_removed):
-            self.ask(untold_removal(pod))
+            self.ask(unreported_removal(pod))
 
     def sweep(self) -> int:
         """Look at all cgroups and put right what drifted; returns how many that were."""

@@ -210,7 +210,7 @@ class DriftWatch:
         self._watch, self._machine_moved, self._report = watch, machine_moved, report
         self._pacing = Pacing(draw)
         self._known: dict[Target, None] = {}  # all cgroups that are watched and swept
-        self._untold: dict[Target, None] = {}  # those of containers that the runtime did not report
+        self._unreported: dict[Target, None] = {}  # those of containers that the runtime did not report
         self._followed: tuple[Node, State] | None = None  # what they were derived from
         self._queue: dict[Target, str] = {}  # to be read by the next slices, with `noticed_by`
         self._waiting: dict[Target, str] = {}  # drifted, and not due for a repair yet
@@ -255,7 +255,7 @@ class DriftWatch:
             gone, fresh = new_targets(node, followed[1], state)
         else:
             now_there = targets(node, state)
-            gone = [one for one in self._known if one not in now_there and one not in self._untold]
+            gone = [one for one in self._known if one not in now_there and one not in self._unreported]
             fresh = [target for target in now_there if target not in self._known]
         for target in gone:
             self._let_go(target)
@@ -271,22 +271,22 @@ class DriftWatch:
         self._waiting.pop(target, None)
         self._doubted.pop(target, None)
 
-    def include(self, untold: Target) -> None:
+    def include(self, unreported: Target) -> None:
         """Keep a container off exclusive CPUs of others: the runtime did not report it."""
-        self._untold[untold] = self._known[untold] = None
-        self.look_at_untold()
+        self._unreported[unreported] = self._known[unreported] = None
+        self.look_at_unreported()
 
-    def exclude(self, untold: Target) -> None:
+    def exclude(self, unreported: Target) -> None:
         """Forget a container of `include`: it is gone, or was reported."""
-        self._untold.pop(untold, None)
-        self._let_go(untold)
+        self._unreported.pop(unreported, None)
+        self._let_go(unreported)
 
-    def look_at_untold(self) -> None:
+    def look_at_unreported(self) -> None:
         """Check the containers of `include` now: CPUs of the shared pool may have become exclusive."""
-        for target in self._untold:
+        for target in self._unreported:
             self._pacing.forget(target)  # no other writer has undone the former repair
             self._waiting.pop(target, None)
-        self._enqueue(self._untold, "sweep")
+        self._enqueue(self._unreported, "sweep")
 
     def watch_folder(self, folder: CgroupRef) -> None:
         """Report directories that are made in this cgroup and above to `made`."""

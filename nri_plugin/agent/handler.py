@@ -629,11 +629,11 @@ class Handler:
             "a pod has ended and the runtime did not report it, its cgroup is gone",
             pod=f"{pod.namespace}/{pod.name}",
         )
-        self.handle(Request(0, None, untold_removal(pod)))
+        self.handle(Request(0, None, unreported_removal(pod)))
 
     def drop_container(self, record: ContainerRecord) -> None:
         """Do what the event of its removal would have done; its allocation stays."""
-        pod = untold_removal(self.state.pods[record.pod_uid]).pod
+        pod = unreported_removal(self.state.pods[record.pod_uid]).pod
         text = "a container was removed and the runtime did not report it, its cgroup is gone"
         say(self._log, logging.WARNING, text, pod=f"{pod.namespace}/{pod.name}", container=record.id)
         event = RemoveContainer(pod, Container(record.id, pod_id=pod.id, name=record.name))
@@ -720,7 +720,7 @@ def ended_pods(state: State, is_removed: Callable[[CgroupRef], bool]) -> list[Po
     return [pod for pod in pods if pod.cgroup_parent and is_removed(CgroupRef(pod.cgroup_parent))]
 
 
-def untold_removal(pod: PodRecord) -> RemovePodSandbox:
+def unreported_removal(pod: PodRecord) -> RemovePodSandbox:
     """Return the event that the runtime should have sent."""
     return RemovePodSandbox(Pod(id=pod.sandbox_id, uid=pod.uid, name=pod.name, namespace=pod.namespace))
 

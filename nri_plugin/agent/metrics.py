@@ -42,7 +42,7 @@ from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
 from nri_plugin.agent.quiet_thread import QuietCPUsThread
 from nri_plugin.agent.runtime_link import RuntimeLink
-from nri_plugin.agent.untold import UntoldContainers
+from nri_plugin.agent.unreported import UnreportedContainers
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.engine import DECIDED
 from nri_plugin.core.hint_providers import tables_of
@@ -341,7 +341,7 @@ class Repairing:
     """The watches of an agent that repairs; `settings` is None where there is no cgroup tree."""
 
     drift: DriftWatch
-    untold: UntoldContainers
+    unreported: UnreportedContainers
     settings: KernelSettingsReconciler | None
 
 
@@ -352,9 +352,9 @@ OF_REPAIR: Table[Repairing] = {
     "nri_pin_drift_waiting": Row(
         "Cgroups that have drifted and wait for the end of their pause.", lambda of: of.drift.waiting
     ),
-    "nri_pin_untold_containers": Row(
+    "nri_pin_unreported_containers": Row(
         "Containers that run and that the runtime did not report; they are kept off exclusive CPUs.",
-        lambda of: len(of.untold.names),
+        lambda of: len(of.unreported.names),
         see="[drift](operate.md#drift)",
     ),
     "nri_pin_cgroup_watches": Row(
@@ -692,10 +692,13 @@ class Metrics:
         self._counts.inc(QUOTAS_WRITTEN_BACK, noticed_by)
 
     def follow(
-        self, drift: DriftWatch, untold: UntoldContainers, settings: KernelSettingsReconciler | None = None
+        self,
+        drift: DriftWatch,
+        unreported: UnreportedContainers,
+        settings: KernelSettingsReconciler | None = None,
     ) -> None:
         """Show the values of the drift watch, unknown containers and of the kernel settings at the moment of a scrape."""
-        self._repair.read = lambda: Repairing(drift, untold, settings)
+        self._repair.read = lambda: Repairing(drift, unreported, settings)
 
     def follow_quiet(self, quiet: QuietCPUsThread) -> None:
         """Show the last pass over the settings of quiet CPUs at the moment of a scrape, and its writes."""

@@ -32,7 +32,7 @@ from nri_plugin.agent.recorder import Recorder, build_recorder
 from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
-from nri_plugin.agent.untold import UntoldContainers
+from nri_plugin.agent.unreported import UnreportedContainers
 from nri_plugin.agent.watches import (
     EndedPodsWatch,
     HostMachine,
@@ -501,10 +501,10 @@ class Assembly:
         quiet.start()
         feed.quiet = lambda: quiet.report
         drift = watch_drift(config, log, handler, loop, feed, drifted, settings, quiet)
-        untold = UntoldContainers(
+        unreported = UnreportedContainers(
             handler, loop, log, drift, lambda: link.is_synchronized, feed.machine_changed
         )
-        feed.untold = lambda: untold.names
+        feed.unreported = lambda: unreported.names
         affinities = InheritedAffinities(
             handler, loop, log, metrics.count_affinity if metrics else lambda _result: None
         )
@@ -513,11 +513,11 @@ class Assembly:
         owners = OtherOwners(log, loop.clock, metrics.count_other_owner if metrics else None, failures)
         warn_of_kubelet(log, kubelet_policy())
         if metrics is not None:
-            metrics.follow(drift, untold, settings)
+            metrics.follow(drift, unreported, settings)
             metrics.follow_quiet(quiet)
         late = LateWriter(handler, loop)
         late.start()
-        others = (late, drift, owners, quiet, untold, affinities)
+        others = (late, drift, owners, quiet, unreported, affinities)
         return (*others, settings) if settings else others
 
 

@@ -5,7 +5,7 @@ The agent writes one JSON object on a line:
     {"version": 1, "agent": "0.1.0", "machine": {...}, "options": {...}, "reserved": "0-1",
      "pods": [...], "containers": [...], "allocations": [...], "refusals": [...],
      "drifts": [...], "lost": [...], "runtime": {...}, "observing": false, "failed_creations": 0,
-     "incomplete": [...], "quiet": {...}, "untold": [...]}
+     "incomplete": [...], "quiet": {...}, "unreported": [...]}
 
 A line holds everything, so a reader that missed some is right again with the next. CPUs and NUMA nodes are kernel lists.
 The rows of pods, containers and allocations are those of the checkpoint.
@@ -295,7 +295,7 @@ class StatusRow(Struct, frozen=True):
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
     quiet: QuietRow | None = None
-    untold: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,7 +313,7 @@ class AgentStatus:
         failed_creations: creations in a row that failed after the agent's answer.
         incomplete: pods that run in part.
         quiet: quiet CPUs; None where nobody asks for them.
-        untold: cgroups of containers that run and that the runtime did not report.
+        unreported: cgroups of containers that run and that the runtime did not report.
     """
 
     node: Node
@@ -326,7 +326,7 @@ class AgentStatus:
     failed_creations: int = 0
     incomplete: tuple[IncompletePodRow, ...] = ()
     quiet: QuietRow | None = None
-    untold: tuple[str, ...] = ()
+    unreported: tuple[str, ...] = ()
 
     @property
     def lost(self) -> tuple[LostRow, ...]:
@@ -354,7 +354,7 @@ def encode(status: AgentStatus) -> bytes:
         failed_creations=status.failed_creations,
         incomplete=status.incomplete,
         quiet=status.quiet,
-        untold=status.untold,
+        unreported=status.unreported,
     )
     return msgspec.json.encode(row) + b"\n"
 
@@ -383,7 +383,7 @@ def decode(line: bytes) -> AgentStatus:
         row.failed_creations,
         row.incomplete,
         row.quiet,
-        row.untold,
+        row.unreported,
     )
 
 

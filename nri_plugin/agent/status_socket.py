@@ -233,7 +233,7 @@ class StatusFeed:
         wake: called after each change.
         quiet: returns what the last pass over the settings of quiet CPUs found.
         failed_creations: returns how many creations in a row failed after the agent's answer.
-        untold: returns the cgroups of containers that the runtime did not report.
+        unreported: returns the cgroups of containers that the runtime did not report.
         incomplete: the record of pods that run in part.
     """
 
@@ -243,7 +243,7 @@ class StatusFeed:
         self.drifts: tuple[DriftRow, ...] = ()
         self.wake: Callable[[], None] = lambda: None
         self.failed_creations: Callable[[], int] = lambda: 0
-        self.untold: Callable[[], tuple[str, ...]] = tuple
+        self.unreported: Callable[[], tuple[str, ...]] = tuple
         self.quiet: Callable[[], QuietReport] = lambda: NO_REPORT
         self._count = 0
 
@@ -481,8 +481,18 @@ class StatusSocket:
         node, state = self._view()
         runtime = self._runtime()
         failed = self._feed.failed_creations()
-        quiet, untold = self._feed.quiet(), self._feed.untold()
-        now = (node, state, refusals, drifts, runtime, failed, self._feed.incomplete.records, quiet, untold)
+        quiet, unreported = self._feed.quiet(), self._feed.unreported()
+        now = (
+            node,
+            state,
+            refusals,
+            drifts,
+            runtime,
+            failed,
+            self._feed.incomplete.records,
+            quiet,
+            unreported,
+        )
         if self._told is not None and all(a is b for a, b in zip(now, self._told, strict=True)):
             return
         self._line = encode(
@@ -496,7 +506,7 @@ class StatusSocket:
                 failed_creations=failed,
                 incomplete=self._feed.incomplete.rows(state),
                 quiet=quiet_row(quiet),
-                untold=untold,
+                unreported=unreported,
             )
         )
         self._told, self._made_at = now, time.monotonic()

@@ -11,7 +11,7 @@ from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.handler import Handler
 from nri_plugin.agent.recorder import DirectSink, Recorder
 from nri_plugin.agent.start import load_state
-from nri_plugin.agent.untold import target_of
+from nri_plugin.agent.unreported import target_of
 from nri_plugin.agent.watches import ENDED_PAUSE_S, LostRemovals
 from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
@@ -282,10 +282,10 @@ class Agent:
                 self._lost_removals(self._looked * ENDED_PAUSE_S)
             self._settle()
             known = targets(self.handler.node, self.handler.state)
-            found = map(self.handler.cpusets.observe, (*known, *self._untold()))
+            found = map(self.handler.cpusets.observe, (*known, *self._unreported()))
             self.handler.put_right(CpusetsObserved(tuple(filter(None, found))))
 
-    def _untold(self) -> Iterator[Target]:
+    def _unreported(self) -> Iterator[Target]:
         """The containers in the tree that nobody told of."""
         for path in self.cgroups.tree:
             one = container_at(path)

@@ -236,14 +236,14 @@ def fights(seen: Evidence) -> Finding | None:
     )
 
 
-def untold_containers(seen: Evidence) -> Finding | None:
+def unreported_containers(seen: Evidence) -> Finding | None:
     """Whether the runtime reported every container that runs."""
-    untold: Sequence[str] = seen.status.untold if seen.status else ()
-    if not untold:
+    unreported: Sequence[str] = seen.status.unreported if seen.status else ()
+    if not unreported:
         return None
-    more = f" and {len(untold) - MOST_NAMED} more" if len(untold) > MOST_NAMED else ""
+    more = f" and {len(unreported) - MOST_NAMED} more" if len(unreported) > MOST_NAMED else ""
     return to_do(
-        f"the runtime did not report {', '.join(untold[:MOST_NAMED])}{more}; the agent keeps them off exclusive CPUs and "
+        f"the runtime did not report {', '.join(unreported[:MOST_NAMED])}{more}; the agent keeps them off exclusive CPUs and "
         "gives them none",
         "restart these containers, so that the runtime reports them; a cgroup that another program made stays so",
         "nri-pin state verify",

@@ -74,7 +74,7 @@ CHECKS: Mapping[str, Mapping[str, Check]] = {
         "rivals": agent.rivals,
         "failed-creations": agent.failed_creations,
         "fights": agent.fights,
-        "untold-containers": agent.untold_containers,
+        "unreported-containers": agent.unreported_containers,
         "quiet-cpus": agent.quiet_cpus,
     },
 }

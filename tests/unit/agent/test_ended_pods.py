@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import ended_pods, untold_removal
+from nri_plugin.agent.handler import ended_pods, unreported_removal
 from nri_plugin.agent.outcome import RequestOutcome
 from nri_plugin.agent.watches import (
     ENDED_PAUSE_S,
@@ -75,9 +75,9 @@ def test_pods_without_promises_are_not_looked_at() -> None:
     assert seen == []
 
 
-def test_the_untold_removal_names_the_pod_and_its_sandbox() -> None:
+def test_the_unreported_removal_names_the_pod_and_its_sandbox() -> None:
     (pod_record,) = after_runtime_restart().handler.state.pods.values()
-    told = untold_removal(pod_record).pod
+    told = unreported_removal(pod_record).pod
     assert (told.id, told.uid, told.namespace, told.name) == ("sb-a", "a", "default", "a")
 
 

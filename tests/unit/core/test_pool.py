@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import untold_removal
+from nri_plugin.agent.handler import unreported_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide
@@ -123,7 +123,7 @@ _ENDS = {
         nri.StopPodSandbox(pod("x")),
         nri.RemovePodSandbox(pod("x")),
     ),
-    "its cgroup is gone": (untold_removal(_pinned().pods["x"]),),
+    "its cgroup is gone": (unreported_removal(_pinned().pods["x"]),),
     "ended, says the exporter, and removed": (PodHasEnded(pod("x")), nri.RemovePodSandbox(pod("x"))),
     "not in the runtime's list": (nri.Synchronize((), ()),),
 }

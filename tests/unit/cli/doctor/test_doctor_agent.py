@@ -78,8 +78,8 @@ def test_creations_that_fail_one_after_the_other_name_who_may_be_it() -> None:
 
 
 def test_containers_that_the_runtime_did_not_report_are_named() -> None:
-    assert "untold-containers" not in found()
-    answer = found(answer=status(untold=("kubepods/podu/a", "kubepods/podu/b")))["untold-containers"]
+    assert "unreported-containers" not in found()
+    answer = found(answer=status(unreported=("kubepods/podu/a", "kubepods/podu/b")))["unreported-containers"]
     assert answer.verdict is Verdict.TO_DO
     assert "kubepods/podu/a, kubepods/podu/b" in answer.says
 

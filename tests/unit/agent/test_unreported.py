@@ -8,7 +8,7 @@ import pytest
 
 from nri_plugin.agent.cpusets import CpusetWriter
 from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
-from nri_plugin.agent.untold import SANDBOX_S, SWEEP_PAUSE_S, UntoldContainers
+from nri_plugin.agent.unreported import SANDBOX_S, SWEEP_PAUSE_S, UnreportedContainers
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import find_cpuset_tree
@@ -43,10 +43,10 @@ class Scene:
             report=self.reports.append,
             draw=lambda: 0.5,
         )
-        self.untold = UntoldContainers(
+        self.unreported = UnreportedContainers(
             self.handler, self.loop, self.bench.log, self.drift, lambda: True, lambda: None
         )
-        self.handler._observe = lambda outcome: (self.drift(outcome), self.untold(outcome))
+        self.handler._observe = lambda outcome: (self.drift(outcome), self.unreported(outcome))
         self.drift.start()
         for name in ("burstable", "podown"):
             self.make(f"kubepods/{name}", processes="")
@@ -107,7 +107,7 @@ def test_a_container_made_before_its_registration_was_over_is_found_with_synchro
         scene.make(f"{LATE}/{name}")
     scene.connect()
     assert scene.cpus(f"{LATE}/app") == "0-1,4-15"
-    assert scene.untold.names == (f"{LATE}/app", f"{LATE}/sandbox")
+    assert scene.unreported.names == (f"{LATE}/app", f"{LATE}/sandbox")
     assert {report.cause for report in scene.reports} == {"never-told"}
     assert len(scene.bench.lines.texts("WARNING")) == 4
 
@@ -171,7 +171,7 @@ def test_a_sandbox_and_a_container_that_are_reported_in_order_are_left_alone(
     scene.make(f"{LATE}/late-c-0")
     scene.pass_time(SANDBOX_S + 0.1)
     assert not scene.reports
-    assert scene.untold.names == ()
+    assert scene.unreported.names == ()
     assert scene.cpus(f"{LATE}/{late.id}") == "0-15"
 
 
@@ -182,7 +182,7 @@ def test_containers_of_another_kubelet_on_the_machine_are_left_alone(make: Calla
     scene.connect()
     scene.pass_time(SWEEP_PAUSE_S)
     assert scene.cpus(f"other/{LATE}/app") == "0-15"
-    assert scene.untold.names == ()
+    assert scene.unreported.names == ()
 
 
 def test_a_sandbox_that_is_never_reported_is_found_after_a_moment(make: Callable[..., Scene]) -> None:
@@ -190,7 +190,7 @@ def test_a_sandbox_that_is_never_reported_is_found_after_a_moment(make: Callable
     scene.connect()
     scene.make(f"{LATE}/sandbox")
     scene.settle()
-    assert scene.untold.names == ()
+    assert scene.unreported.names == ()
     scene.pass_time(SANDBOX_S + 0.1)
     assert scene.cpus(f"{LATE}/sandbox") == "0-1,4-15"
 
@@ -212,7 +212,7 @@ def test_a_cgroup_that_is_no_container_of_the_runtime_is_left_alone(
     scene.make(path, processes=processes)
     scene.pass_time(SWEEP_PAUSE_S)
     assert scene.cpus(path) == "0-15"
-    assert scene.untold.names == ()
+    assert scene.unreported.names == ()
 
 
 @pytest.mark.parametrize("how", ["reported", "ended"])
@@ -223,13 +223,13 @@ def test_a_container_that_is_reported_or_ends_is_unknown_no_longer(
     scene.connect()
     scene.make("kubepods/podown/own-d-0")
     scene.settle()
-    assert scene.untold.names == ("kubepods/podown/own-d-0",)
+    assert scene.unreported.names == ("kubepods/podown/own-d-0",)
     if how == "reported":
         scene.ask(nri.StartContainer(OWN, container(OWN, "d", cpu=1)))
     else:
         (scene.root / "kubepods/podown/own-d-0/cgroup.procs").write_text("")
         scene.pass_time(SWEEP_PAUSE_S)
-    assert scene.untold.names == ()
+    assert scene.unreported.names == ()
 
 
 def test_the_next_instance_on_the_cpus_of_its_pod_keeps_them(make: Callable[..., Scene]) -> None:
@@ -237,5 +237,5 @@ def test_the_next_instance_on_the_cpus_of_its_pod_keeps_them(make: Callable[...,
     scene.connect()
     scene.make("kubepods/podown/again", "2-3")
     scene.settle()
-    assert scene.untold.names == ("kubepods/podown/again",)
+    assert scene.unreported.names == ("kubepods/podown/again",)
     assert scene.cpus("kubepods/podown/again") == "2-3"

@@ -43,7 +43,7 @@ FRESH_S = 62.0
 """Seconds for which a cgroup is new. One without a process until then is left to the sweep."""
 
 
-class UntoldContainers:
+class UnreportedContainers:
     """Watches for them, and has them kept off exclusive CPUs.
 
     Args:
@@ -84,11 +84,11 @@ class UntoldContainers:
         if self._found and after is not outcome.before:
             self._drop([path for path, one in self._found.items() if is_told(after, one)])
             if after.allocations is not outcome.before.allocations:
-                self._drift.look_at_untold()
+                self._drift.look_at_unreported()
         # Before the first one, containers that were created without an agent are not known either. The first pod tells where
         # the kubelet's cgroups are.
         if isinstance(outcome.event, Synchronize) or (after.pods and not outcome.before.pods):
-            self._loop.set_timer("untold", self._loop.clock(), self._sweep)
+            self._loop.set_timer("unreported", self._loop.clock(), self._sweep)
 
     def _sweep(self) -> None:
         self._walk, self._walked = self._handler.cpusets.folders(self._handler.state), set()
@@ -101,20 +101,20 @@ class UntoldContainers:
             self._look_in(folder)
         self._walked.update(portion)
         if portion:
-            self._loop.set_timer("untold", self._loop.clock(), self._step)
+            self._loop.set_timer("unreported", self._loop.clock(), self._step)
         else:
             for gone in self._folders - self._walked:
                 self._folders.discard(gone)
                 self._drift.forget_folder(CgroupRef(gone))
             has_processes = self._handler.cpusets.has_processes
             self._drop([path for path, one in self._found.items() if not has_processes(one)])
-            self._loop.set_timer("untold", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
+            self._loop.set_timer("unreported", self._loop.clock() + SWEEP_PAUSE_S, self._sweep)
         self._check()
 
     def _made(self, directories: set[str] | None) -> None:
         """Look at cgroups that were made; with None at all, because notices were lost."""
         if directories is None:
-            self._loop.set_timer("untold", self._loop.clock(), self._sweep)
+            self._loop.set_timer("unreported", self._loop.clock(), self._sweep)
             return
         for path in map(self._handler.cpusets.path_of, directories):
             # Below a container, others make cgroups that look the same.
@@ -144,14 +144,14 @@ class UntoldContainers:
         for path, (one, since) in list(self._new.items()):
             if is_told(state, one) or now - since > FRESH_S:
                 del self._new[path]
-            elif pins(self._handler.node, state) and self._is_untold(one, now - since):
+            elif pins(self._handler.node, state) and self._is_unreported(one, now - since):
                 del self._new[path]
                 self._include(one)
         if self._new:
-            self._loop.set_timer("untold again", now + self._again_s, self._check)
+            self._loop.set_timer("unreported again", now + self._again_s, self._check)
             self._again_s = min(2 * self._again_s, LONGEST_AGAIN_S)
 
-    def _is_untold(self, one: ContainerCgroup, age_s: float) -> bool:
+    def _is_unreported(self, one: ContainerCgroup, age_s: float) -> bool:
         cpusets = self._handler.cpusets
         if not cpusets.has_processes(one):
             return False
