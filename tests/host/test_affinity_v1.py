@@ -77,9 +77,8 @@ class Scene:
         self.state_dir, self.bench, self.counted = state_dir, Bench(node, state), list[str]()
         self.bench.handler.cpusets = CpusetWriter.on(find_cpuset_tree(ROOT))
         self.loop = Loop(self.bench.clock)
-        self.bench.handler._observe = InheritedAffinities(
-            self.bench.handler, self.loop, self.bench.log, self.counted.append
-        )
+        handler = self.bench.handler
+        handler.observers = (InheritedAffinities(handler, self.loop, self.bench.log, self.counted.append),)
 
     def start(self) -> None:
         """The runtime reports that the container runs."""

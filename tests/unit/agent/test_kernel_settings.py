@@ -104,7 +104,7 @@ class Scene:
             PartitionWriter(self.bench.cgroups, self.domains),  # type: ignore[arg-type]
             QuotaReconciler(self.quotas, None, self.loop, self.bench.log, self.noticed.append),
         )
-        self.bench.handler._observe = reconciler
+        self.bench.handler.observers = (reconciler,)
         reconciler.start()
         self.pod = replace(pod("p", cpu=2), cgroups_path=SANDBOX)
         limits = replace(self.pod.resources, cpu_quota_us=200_000, cpu_period_us=100_000)

@@ -268,7 +268,7 @@ class Node:
             PartitionWriter(self.bench.cgroups, _NoDomains()),  # type: ignore[arg-type]
             quotas,
         )
-        self.bench.handler._observe = reconciler
+        self.bench.handler.observers = (reconciler,)
         reconciler.start()
         limit = {"cpu_quota_us": 200_000, "cpu_period_us": 100_000}
         self.pod = _limited(pod("p", cpu=2), limit)

@@ -46,7 +46,7 @@ class Scene:
         self.unreported = UnreportedContainers(
             self.handler, self.loop, self.bench.log, self.drift, lambda: True, lambda: None
         )
-        self.handler._observe = lambda outcome: (self.drift(outcome), self.unreported(outcome))
+        self.handler.observers = (self.drift, self.unreported)
         self.drift.start()
         for name in ("burstable", "podown"):
             self.make(f"kubepods/{name}", processes="")
