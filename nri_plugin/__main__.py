@@ -23,7 +23,7 @@ STANDARD_OUTPUT = 1
 
 DEBUG_VARIABLE = "NRI_PIN_DEBUG"
 LIFE = "NRI_PIN_LIFE"
-"""As in `nri_plugin.agent.supervisor`, which commands do not load: an agent with this variable has a supervisor."""
+"""As in `nri_plugin.agent.serving.supervisor`, which commands do not load: an agent with this variable has a supervisor."""
 
 
 def agent_arguments(args: Sequence[str], environment: Mapping[str, str]) -> list[str] | None:
@@ -41,7 +41,7 @@ def start(args: Sequence[str], environment: Mapping[str, str]) -> int:
     for_agent = agent_arguments(args, environment)
     if for_agent is not None:
         if not args and not environment.get(LIFE):
-            from nri_plugin.agent import supervisor
+            from nri_plugin.agent.serving import supervisor
 
             os.environ[LIFE] = supervisor.begin(environment)
         from nri_plugin.agent import agent

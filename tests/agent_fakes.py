@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import Observer, RequestReply
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import Observer, RequestReply
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome
 from nri_plugin.model.errors import CheckpointError, HostError

@@ -40,7 +40,7 @@ PATIENT_AGENT = (
     f"""\
 import sys
 from nri_plugin.__main__ import main
-from nri_plugin.agent import pod_facts
+from nri_plugin.agent.serving import pod_facts
 pod_facts.EXPORTER_LIMIT_S, pod_facts.SHARE_OF_TIME = {PATIENCE_S}, 1.0
 sys.exit(main(sys.argv[1:]))
 """,
@@ -197,7 +197,7 @@ def launcher(yield_s: float) -> str:
     return f"""\
 import sys
 sys.path.insert(0, {str(REPOSITORY)!r})
-from nri_plugin.agent import serving_lease
+from nri_plugin.agent.serving import serving_lease
 serving_lease.YIELD_S = {yield_s}
 from nri_plugin.__main__ import main
 sys.exit(main())

@@ -17,8 +17,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.recorder import DirectSink, Recorder
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.recorder import DirectSink, Recorder
 from nri_plugin.agent.start import build_handler
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer

@@ -66,7 +66,7 @@ ABOVE = {
 
 DAEMONS = (
     f"{PACKAGE}.agent.agent",
-    f"{PACKAGE}.agent.supervisor",
+    f"{PACKAGE}.agent.serving.supervisor",
     f"{PACKAGE}.exporter.process",
     f"{PACKAGE}.extender.process",
 )

@@ -1,7 +1,7 @@
 """A node as the checks of `nri-pin doctor` see it, without reading one: what a test does not name is as it should be."""
 
 from nri_plugin import __version__
-from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
+from nri_plugin.agent.observing.status_client import AgentStatus, RuntimeRow
 from nri_plugin.cli.doctor.doctor import judged
 from nri_plugin.cli.doctor.evidence import CgroupDir, Evidence, FoundConfig, Kernel, Tree
 from nri_plugin.cli.doctor.findings import Finding

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from nri_plugin.agent.drift_watch import DriftReport
+from nri_plugin.agent.repair.drift_watch import DriftReport
 from nri_plugin.core.drift import Cause
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet

@@ -22,7 +22,7 @@ import click
 
 from nri_plugin import __main__ as entry
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import OF_NOISE, ROWS, TIMINGS
+from nri_plugin.agent.observing.metrics import OF_NOISE, ROWS, TIMINGS
 from nri_plugin.cli import main as cli
 from nri_plugin.cli.doctor.support import support_table
 from nri_plugin.cli.kubectl import plugin

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from nri_plugin.agent.cpusets import WaitingWrites
-from nri_plugin.agent.handler import ended_pods, unreported_removal
+from nri_plugin.agent.serving.handler import ended_pods, unreported_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import CpusetsObserved, MachineChanged, Observed, OwnEvent, Target, targets
 from nri_plugin.core.engine import decide

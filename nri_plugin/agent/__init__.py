@@ -1,1 +1,1 @@
-"""`nri-pin run`: answer the runtime, write cgroups, save the checkpoint. Begin to read in `handler.py`."""
+"""`nri-pin run`: answer the runtime, write cgroups, save the checkpoint. Begin to read in `serving/handler.py`."""

@@ -3,7 +3,7 @@
 * `run_external`: `nri-pin run`. The agent connects to the runtime's socket, and again whenever the connection ends.
 * `serve_given_connection`: the runtime starts the agent with an open socket, three environment variables and no
   arguments, and does not read its standard error. It does so once, and again only after a restart of the runtime.
-* `run_as_successor`: an agent that the runtime started has ended. Its supervisor (`nri_plugin.agent.supervisor`) starts
+* `run_as_successor`: an agent that the runtime started has ended. Its supervisor (`nri_plugin.agent.serving.supervisor`) starts
   an ordinary agent with the same name, index and configuration.
 
 All three build an `Assembly` and end in `run`.
@@ -20,10 +20,11 @@ from operator import or_
 from pathlib import Path
 
 from nri_plugin.agent.arguments import Arguments, parse
-from nri_plugin.agent.connection import SocketWatch, adopt, connect
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, UNNOTICED, RuntimeLink
-from nri_plugin.agent.serving_lease import EXIT_YIELDED, ServingLease
+from nri_plugin.agent.serving.connection import SocketWatch, adopt, connect
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, UNNOTICED, RuntimeLink
+from nri_plugin.agent.serving.serving_lease import EXIT_YIELDED, ServingLease
+from nri_plugin.agent.serving.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.agent.start import (
     Assembly,
     build_node,
@@ -31,7 +32,6 @@ from nri_plugin.agent.start import (
     made_or_none,
     reload,
 )
-from nri_plugin.agent.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.checkpoint.file import DEFAULT_DIR
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.core.engine import DECIDED

@@ -15,25 +15,23 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
-from nri_plugin.agent.affinity import InheritedAffinities
-from nri_plugin.agent.checkpoint_saver import LOOK_PAUSE_S, CheckpointSaver, open_store
 from nri_plugin.agent.cpusets import PartitionWriter, lift_floor, no_partitions
-from nri_plugin.agent.drift_watch import DriftReport, DriftWatch, Reporter
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import UNWATCHED, Counted, KernelSettingsReconciler, QuotaReconciler
-from nri_plugin.agent.observing import ObservedWatch, ObservingHandler
-from nri_plugin.agent.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
-from nri_plugin.agent.outcome import Observer
-from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
-from nri_plugin.agent.pod_news import PodNewsWatch, reject_pod
-from nri_plugin.agent.quiet_cpus import QuietCPUs
-from nri_plugin.agent.quiet_thread import QuietCPUsThread
-from nri_plugin.agent.recorder import Recorder, build_recorder
-from nri_plugin.agent.runtime_link import RuntimeLink, probe_pages
-from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
-from nri_plugin.agent.unreported import UnreportedContainers
-from nri_plugin.agent.watches import (
+from nri_plugin.agent.observing.pod_news import PodNewsWatch, reject_pod
+from nri_plugin.agent.observing.status_socket import FILE_NAME as STATUS_SOCKET
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.repair.affinity import InheritedAffinities
+from nri_plugin.agent.repair.drift_watch import DriftReport, DriftWatch, Reporter
+from nri_plugin.agent.repair.interrupts import QuietCPUs
+from nri_plugin.agent.repair.interrupts_thread import QuietCPUsThread
+from nri_plugin.agent.repair.kernel_settings import (
+    UNWATCHED,
+    Counted,
+    KernelSettingsReconciler,
+    QuotaReconciler,
+)
+from nri_plugin.agent.repair.other_owners import FailedCreations, OtherOwners, kubelet_policy, warn_of_kubelet
+from nri_plugin.agent.repair.unreported import UnreportedContainers
+from nri_plugin.agent.repair.watches import (
     EndedPodsWatch,
     HostMachine,
     LateWriter,
@@ -41,6 +39,13 @@ from nri_plugin.agent.watches import (
     MachineWatch,
     warn_of_overcommitted,
 )
+from nri_plugin.agent.serving.checkpoint_saver import LOOK_PAUSE_S, CheckpointSaver, open_store
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.observe_only import ObservedWatch, ObservingHandler
+from nri_plugin.agent.serving.outcome import Observer
+from nri_plugin.agent.serving.pod_facts import PodFactsLookup, PodResourcesClient
+from nri_plugin.agent.serving.recorder import Recorder, build_recorder
+from nri_plugin.agent.serving.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.checkpoint.directory import removed_mount, unsafe, unwritable
 from nri_plugin.checkpoint.file import (
     FILE_NAME,
@@ -75,7 +80,7 @@ from nri_plugin.process.logs import say, say_trace
 from nri_plugin.process.loop import Loop, StartThread
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.metrics import Metrics
+    from nri_plugin.agent.observing.metrics import Metrics
 
 Made = TypeVar("Made")
 
@@ -395,7 +400,7 @@ class Assembly:
         self._metrics: Metrics | None = None
         if config.metrics_bind_address is not None:
             # The metrics library is large, so it is loaded only where metrics are served.
-            from nri_plugin.agent import metrics
+            from nri_plugin.agent.observing import metrics
 
             self._metrics = metrics.Metrics(pod_level=config.options.pod_level_managers)
 

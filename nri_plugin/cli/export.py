@@ -18,7 +18,7 @@ from nri_plugin.cli.output import echo, render
 from nri_plugin.model.errors import HostError
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import AgentStatus
+    from nri_plugin.agent.observing.status_client import AgentStatus
 
 
 STATE_DIR = "/run/nri-pin"
@@ -107,7 +107,7 @@ def command(**given: Any) -> int:
 
 
 def _publish(given: dict[str, Any]) -> int:
-    from nri_plugin.agent.status_client import read_status
+    from nri_plugin.agent.observing.status_client import read_status
     from nri_plugin.exporter.exporter import Exporter, ExportOptions
     from nri_plugin.exporter.process import serve
     from nri_plugin.kube.api_client import KubeClient
@@ -142,7 +142,7 @@ def socket_of_a_kubelet(socket: str) -> str:
 
 def _status_or_machine(socket: str) -> "AgentStatus":
     """Return the status of the agent; without an agent, this machine without allocations."""
-    from nri_plugin.agent.status_client import AgentStatus, read_status
+    from nri_plugin.agent.observing.status_client import AgentStatus, read_status
     from nri_plugin.host.cgroup import discover_reachable
     from nri_plugin.model.options import Node, Options
     from nri_plugin.model.sets import CPUSet

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 import nri_plugin
-from nri_plugin.agent.supervisor import PLUGIN
+from nri_plugin.agent.serving.supervisor import PLUGIN
 from nri_plugin.cli import installed_files, systemd
 from nri_plugin.cli.doctor.view import NodeView, is_in_pod
 from nri_plugin.cli.installed_files import (

@@ -10,8 +10,8 @@ from typing import Any
 import click
 
 from nri_plugin.agent.cpusets import Released, release
-from nri_plugin.agent.quiet_cpus import give_back
-from nri_plugin.agent.serving_lease import lock_state_dir
+from nri_plugin.agent.repair.interrupts import give_back
+from nri_plugin.agent.serving.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.cli.output import FOR_PROGRAMS, echo, format_option, plain, render, waiting

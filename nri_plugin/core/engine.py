@@ -406,7 +406,7 @@ def _remove(node: Node, state: State, event: nri.RemoveContainer) -> Decision:
     """Drop the record of an ended container. Its allocation stays, even when it was the pod's last record.
 
     A pod between two instances of its only container has no container in the runtime. Where the end of the pod may not be
-    reported, its cgroup shows it (`nri_plugin.agent.handler`). Only where cgroups cannot be seen does the last record
+    reported, its cgroup shows it (`nri_plugin.agent.serving.handler`). Only where cgroups cannot be seen does the last record
     end the pod.
 
     Source: kubelet v1.36.2 pkg/kubelet/cm/cpumanager/cpu_manager.go and memorymanager/memory_manager.go

@@ -1,7 +1,7 @@
 """Quiet CPUs: which CPUs interrupts and other kernel work leave, and where each setting of the kernel goes then.
 
 `wanted` derives from the state what containers ask for. `settle` decides for one setting: what it was before, what it
-should be now, and whether it has to be written. Both are pure; `nri_plugin.agent.quiet_cpus` reads and writes.
+should be now, and whether it has to be written. Both are pure; `nri_plugin.agent.repair.interrupts` reads and writes.
 
 The rules, for an interrupt, for the mask of later interrupts and for the masks of workqueues alike:
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
+from nri_plugin.agent.observing.status_client import AgentStatus, DriftRow, RefusalRow
 from nri_plugin.exporter.refused_pods import (
     FAILED,
     OTHER_REASON,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nri_plugin.agent.status_client import AgentStatus, follow, reject_pod
+from nri_plugin.agent.observing.status_client import AgentStatus, follow, reject_pod
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.exporter.publication import (
     FORBIDDEN,

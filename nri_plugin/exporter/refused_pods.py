@@ -32,7 +32,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nri_plugin.agent.status_client import AgentStatus, RefusalRow
+from nri_plugin.agent.observing.status_client import AgentStatus, RefusalRow
 from nri_plugin.kube.api_client import PODS, KubeClient, Object
 from nri_plugin.kube.pod_demand import MALFORMED
 from nri_plugin.kube.pod_facts import MIRROR, PodsHere

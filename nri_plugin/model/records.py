@@ -284,7 +284,7 @@ class PodRecord(Struct, frozen=True):
         limit_milli: the CPU limit of all its containers together, 0 for none.
         annotations: those that may ask for something here, (key, value); see `nri_plugin.core.requests`.
         run_seen: RunPodSandbox was seen, so its end will be reported too. Pods known only from Synchronize may end
-            without an event; see `nri_plugin.agent.handler`.
+            without an event; see `nri_plugin.agent.serving.handler`.
         facts: from the pod's object, kept where a later decision may need them; None otherwise.
         regime: the rules by which its containers are admitted; None until the first one is created.
         vm_handler: the handler of its runtime class, where that runs containers in a virtual machine; else empty.

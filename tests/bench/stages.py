@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from functools import wraps
 from typing import Any
 
-from nri_plugin.agent import handler
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
-from nri_plugin.agent.connection import RuntimeConnection, Transport
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.pod_facts import PodFactsLookup
-from nri_plugin.agent.recorder import Recorder
+from nri_plugin.agent.serving import handler
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.connection import RuntimeConnection, Transport
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.pod_facts import PodFactsLookup
+from nri_plugin.agent.serving.recorder import Recorder
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.session import PluginSession
 from tests.bench.agent import MEDIUM, in_memory, site_in

@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, DirectStore, open_store
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.recorder import DirectSink, Recorder
+from nri_plugin.agent.repair.unreported import target_of
+from nri_plugin.agent.repair.watches import ENDED_PAUSE_S, LostRemovals
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver, DirectStore, open_store
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.recorder import DirectSink, Recorder
 from nri_plugin.agent.start import load_state
-from nri_plugin.agent.unreported import target_of
-from nri_plugin.agent.watches import ENDED_PAUSE_S, LostRemovals
 from nri_plugin.checkpoint import directory
 from nri_plugin.checkpoint import file as checkpoint
 from nri_plugin.checkpoint.format import decode

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, SWEEP_S, QuietCPUs
+from nri_plugin.agent.repair.interrupts import LONGEST_PAUSE_S, SWEEP_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import Originals
 from nri_plugin.core.quiet import QuietWanted, wanted
 from nri_plugin.host.interrupts import RefusedError

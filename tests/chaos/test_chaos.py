@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.watches import LostRemovals
+from nri_plugin.agent.repair.watches import LostRemovals
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.core import drift, engine, pool, synchronize
 from nri_plugin.recording.reader import changes, read

@@ -21,7 +21,7 @@ import pytest
 import yaml
 from prometheus_client import generate_latest
 
-from nri_plugin.agent.metrics import Metrics
+from nri_plugin.agent.observing.metrics import Metrics
 from tests.agent_fakes import Bench
 from tests.builders import node
 

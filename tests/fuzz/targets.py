@@ -12,7 +12,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 
-from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.checkpoint.format import FORMAT, VERSION, Encoder, decode, last_checksum
 from nri_plugin.checkpoint.kubelet_files import load_refusal
 from nri_plugin.checkpoint.kubelet_import import File, allocations_in, shared_within_pods

@@ -6,7 +6,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.state import State

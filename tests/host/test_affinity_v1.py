@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from nri_plugin.agent.affinity import SWEEP_PAUSE_S, InheritedAffinities
 from nri_plugin.agent.cpusets import CpusetWriter
+from nri_plugin.agent.repair.affinity import SWEEP_PAUSE_S, InheritedAffinities
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.state import command
 from nri_plugin.host.mounts import find_cpuset_tree

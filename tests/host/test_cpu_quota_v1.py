@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.agent.start import reconcile_kernel_settings
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup_watch import CgroupWatch

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
-from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.repair.drift_watch import DriftReport, DriftWatch
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.core.drift import Cause, Target
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup_watch import CgroupWatch

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
 from nri_plugin.exporter.startup_taint import TAINT
 from nri_plugin.extender.process import ClusterFeed, ExtenderOptions, ExtenderProcess

@@ -15,7 +15,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nri_plugin.agent.quiet_cpus import LONGEST_PAUSE_S, QuietCPUs
+from nri_plugin.agent.repair.interrupts import LONGEST_PAUSE_S, QuietCPUs
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.quiet import QuietWanted
 from nri_plugin.model.sets import CPUSet

@@ -6,8 +6,8 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nri_plugin.agent.observing import CpusetReader, ObservingHandler
-from nri_plugin.agent.recorder import DirectSink, Recorder
+from nri_plugin.agent.serving.observe_only import CpusetReader, ObservingHandler
+from nri_plugin.agent.serving.recorder import DirectSink, Recorder
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Effect
 from nri_plugin.model.state import State

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
+from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.core.drift import Drift, drifts, targets
 from nri_plugin.core.engine import decide
 from nri_plugin.host.cgroup import WriteOutcome, cgroup_path

@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner
 
 from nri_plugin.agent.agent import SUBSCRIPTION
-from nri_plugin.agent.handler import DEFAULT_SAVE_S, Handler
-from nri_plugin.agent.observing import CpusetReader, ObservingHandler
-from nri_plugin.agent.status_client import read_status
+from nri_plugin.agent.observing.status_client import read_status
+from nri_plugin.agent.serving.handler import DEFAULT_SAVE_S, Handler
+from nri_plugin.agent.serving.observe_only import CpusetReader, ObservingHandler
 from nri_plugin.cli.state.state import command as state
 from nri_plugin.core.engine import decide
 from nri_plugin.recording.reader import read

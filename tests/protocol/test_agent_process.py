@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import read_lines
+from nri_plugin.agent.observing.status_client import read_lines
 from nri_plugin.checkpoint.format import decode
 from nri_plugin.checkpoint.kubelet_files import checksum, cpu_v2
 from nri_plugin.wire.nri import events as nri

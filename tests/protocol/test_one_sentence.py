@@ -6,7 +6,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from nri_plugin.agent.status_client import AgentStatus, read_status
+from nri_plugin.agent.observing.status_client import AgentStatus, read_status
 from nri_plugin.cli.explain.explain import command
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.kube.api_client import KubeClient

@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from nri_plugin.agent.agent import SUBSCRIPTION
-from nri_plugin.agent.metrics import EVENTS
+from nri_plugin.agent.observing.metrics import EVENTS
 from nri_plugin.core.drift import OwnEvent
 from nri_plugin.core.engine import DECIDED
 from nri_plugin.core.pod_news import PodNews

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from nri_plugin import __version__
-from nri_plugin.agent.other_owners import IN_A_ROW
-from nri_plugin.agent.status_client import ReachRow
+from nri_plugin.agent.observing.status_client import ReachRow
+from nri_plugin.agent.repair.other_owners import IN_A_ROW
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.doctor.evidence import OUR_PROGRAM, Evidence
 from nri_plugin.cli.doctor.findings import Finding, advice, fine, not_visible, to_do

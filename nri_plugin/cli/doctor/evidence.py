@@ -13,8 +13,8 @@ from operator import and_, or_
 from pathlib import Path
 from typing import NamedTuple
 
-from nri_plugin.agent.status_client import AgentStatus, RuntimeRow, read_status
-from nri_plugin.agent.status_socket import FILE_NAME as STATUS_SOCKET
+from nri_plugin.agent.observing.status_client import AgentStatus, RuntimeRow, read_status
+from nri_plugin.agent.observing.status_socket import FILE_NAME as STATUS_SOCKET
 from nri_plugin.checkpoint.file import DEFAULT_DIR, FILE_NAME, OBSERVED_FILE_NAME, read_checkpoint
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.cli.doctor import settings

@@ -41,7 +41,7 @@ from nri_plugin.model.state import State
 from nri_plugin.recording.file import DIRECTORY
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import IncompletePodRow
+    from nri_plugin.agent.observing.status_client import IncompletePodRow
 
 MOST_NAMED = 8
 REFUSED = "refused: "

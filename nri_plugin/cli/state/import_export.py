@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from nri_plugin.agent.serving_lease import lock_state_dir
+from nri_plugin.agent.serving.serving_lease import lock_state_dir
 from nri_plugin.agent.start import build_node
 from nri_plugin.checkpoint.directory import require_own_place
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile, read_checkpoint, write_whole

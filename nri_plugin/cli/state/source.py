@@ -27,7 +27,7 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.recording.file import DIRECTORY
 
 if TYPE_CHECKING:
-    from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, QuietRow, RuntimeRow
+    from nri_plugin.agent.observing.status_client import AgentStatus, IncompletePodRow, QuietRow, RuntimeRow
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -340,7 +340,7 @@ def read_agent(state_dir: str) -> "AgentStatus | None":
     path = os.path.join(state_dir, SOCKET)
     if not os.path.exists(path):
         return None
-    from nri_plugin.agent.status_client import read_status
+    from nri_plugin.agent.observing.status_client import read_status
 
     try:
         return read_status(path, ANSWER_S)

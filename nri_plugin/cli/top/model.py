@@ -11,7 +11,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusalRow, RuntimeRow, decode
+from nri_plugin.agent.observing.status_client import (
+    DriftRow,
+    IncompletePodRow,
+    RefusalRow,
+    RuntimeRow,
+    decode,
+)
 from nri_plugin.checkpoint.file import FILE_NAME, read_checkpoint
 from nri_plugin.cli.state.changes import change_facts, change_line, changes
 from nri_plugin.cli.state.rows import StateRow, rows_of

@@ -28,7 +28,7 @@ from logging import getLogger
 
 from msgspec.structs import replace
 
-from nri_plugin.agent.pod_facts import PodFactsLookup, PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.core.decision import Decision, ExporterAnswer
 from nri_plugin.core.engine import decide
 from nri_plugin.core.pods import admits_whole

@@ -58,7 +58,7 @@ _PATIENT = replace(BEHAVIOURS["containerd-2.1"].profile, request_timeout=120.0, 
 _AGENT = f"""
 import os, signal, sys
 from pathlib import Path
-from nri_plugin.agent import connection
+from nri_plugin.agent.serving import connection
 from nri_plugin.checkpoint import file
 from nri_plugin.host import cgroup_write
 from nri_plugin.wire.nri.session import PluginSession

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.agent.metrics import OF_PLACED, Metrics, Placed, Shown, exposition
+from nri_plugin.agent.observing.metrics import OF_PLACED, Metrics, Placed, Shown, exposition
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import (

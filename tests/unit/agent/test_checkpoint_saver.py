@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import (
+from nri_plugin.agent.serving.checkpoint_saver import (
     IN_TROUBLE_S,
     LOOK_PAUSE_S,
     CheckpointSaver,
@@ -15,7 +15,7 @@ from nri_plugin.agent.checkpoint_saver import (
     CheckpointWriter,
     DirectStore,
 )
-from nri_plugin.agent.handler import makes_allocations
+from nri_plugin.agent.serving.handler import makes_allocations
 from nri_plugin.agent.start import warn_of_state_directory
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.records import Allocation
@@ -230,7 +230,9 @@ def test_only_a_mount_whose_directory_was_removed_asks_for_a_restart(
     saver = CheckpointSaver(checkpoint, State(), log, directory=str(tmp_path))
     saver.save(state_of(1), 1.0)
     assert saver.stuck() == ""
-    monkeypatch.setattr("nri_plugin.agent.checkpoint_saver.removed_mount", lambda _path: "was removed")
+    monkeypatch.setattr(
+        "nri_plugin.agent.serving.checkpoint_saver.removed_mount", lambda _path: "was removed"
+    )
     error = saver.save(state_of(1), 1.0)
     assert str(error) == saver.stuck() == f"{tmp_path}: was removed"
     checkpoint.failures = 0

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointWriter
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointWriter
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent import connection
 from nri_plugin.agent.agent import PluginIdentity
-from nri_plugin.agent.connection import (
+from nri_plugin.agent.serving import connection
+from nri_plugin.agent.serving.connection import (
     ReconnectBackoff,
     RuntimeAbsentError,
     SocketWatch,
@@ -16,7 +16,7 @@ from nri_plugin.agent.connection import (
     adopt,
     connect,
 )
-from nri_plugin.agent.runtime_link import MADE_PAUSE_S, RuntimeLink
+from nri_plugin.agent.serving.runtime_link import MADE_PAUSE_S, RuntimeLink
 from nri_plugin.model.errors import HostError, RemoteProtocolError
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Clock

@@ -1,6 +1,6 @@
 """Pauses between two repairs of one cgroup."""
 
-from nri_plugin.agent.drift_watch import CALM_S, FIGHT_ROUNDS, LONGEST_PAUSE_S, Pacing
+from nri_plugin.agent.repair.drift_watch import CALM_S, FIGHT_ROUNDS, LONGEST_PAUSE_S, Pacing
 
 
 def fought(rounds: int, draw: float = 0.5) -> tuple[Pacing, list[float], float]:

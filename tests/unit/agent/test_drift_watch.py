@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.drift_watch import (
+from nri_plugin.agent.repair.drift_watch import (
     CONFIRM_S,
     FIRST_SWEEP_S,
     FOLLOW_S,
@@ -16,7 +16,7 @@ from nri_plugin.agent.drift_watch import (
     DriftReport,
     DriftWatch,
 )
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import Cause, Target
 from nri_plugin.model.errors import HostError, InvariantError

@@ -5,9 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import ended_pods, unreported_removal
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.watches import (
+from nri_plugin.agent.repair.watches import (
     ENDED_PAUSE_S,
     MOST_DROPPED,
     MOST_LOOKED_AT,
@@ -15,6 +13,8 @@ from nri_plugin.agent.watches import (
     EndedPodsWatch,
     LostRemovals,
 )
+from nri_plugin.agent.serving.handler import ended_pods, unreported_removal
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.engine import decide
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.state import State

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PORTION
-from nri_plugin.agent.handler import LONGEST_WAIT_S, MOST_UNACCOUNTED
-from nri_plugin.agent.outcome import RequestOutcome, condensed
+from nri_plugin.agent.serving.handler import LONGEST_WAIT_S, MOST_UNACCOUNTED
+from nri_plugin.agent.serving.outcome import RequestOutcome, condensed
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import Effect, Node, TopologyManagerPolicy

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent import status_socket
-from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, decode, encode
-from nri_plugin.agent.status_socket import IncompletePods, lacking
+from nri_plugin.agent.observing import status_socket
+from nri_plugin.agent.observing.status_client import AgentStatus, IncompletePodRow, decode, encode
+from nri_plugin.agent.observing.status_socket import IncompletePods, lacking
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy
 from nri_plugin.model.records import PodRecord, Regime

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PartitionWriter
-from nri_plugin.agent.kernel_settings import (
+from nri_plugin.agent.repair.kernel_settings import (
     FOLLOW_S,
     PARTITION_STAYS,
     QUOTA_STAYS,

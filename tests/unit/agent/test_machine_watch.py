@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.watches import LOOK_PAUSE_S, MachineWatch
+from nri_plugin.agent.repair.watches import LOOK_PAUSE_S, MachineWatch
 from nri_plugin.model.errors import HostError
 from nri_plugin.model.options import MemoryManagerPolicy, Node, Options
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, MemoryBlock, Phase, PodRecord

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.agent import SUBSCRIPTION
-from nri_plugin.agent.metrics import EVENTS, Metrics, exposition
-from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
+from nri_plugin.agent.observing.metrics import EVENTS, Metrics, exposition
+from nri_plugin.agent.serving.pod_facts import RESULTS as ANSWERS
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import MemoryManagerPolicy, Node, TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.wire.nri import events as nri

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nri_plugin.agent import runtime_link
-from nri_plugin.agent.metrics import Metrics
-from nri_plugin.agent.runtime_link import comes_round, probe_pages
+from nri_plugin.agent.observing.metrics import Metrics
+from nri_plugin.agent.serving import runtime_link
+from nri_plugin.agent.serving.runtime_link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.state import State
@@ -118,7 +118,9 @@ def test_probes_tell_of_a_checkpoint_that_cannot_be_saved(monkeypatch: pytest.Mo
         503,
         b"the checkpoint cannot be saved: /run/x: is mounted read-only\n",
     )
-    monkeypatch.setattr("nri_plugin.agent.checkpoint_saver.removed_mount", lambda _path: "was removed")
+    monkeypatch.setattr(
+        "nri_plugin.agent.serving.checkpoint_saver.removed_mount", lambda _path: "was removed"
+    )
     page = pages["/healthz"]()
     assert (page.status, page.body) == (503, b"/run/x: is mounted read-only\n")
 

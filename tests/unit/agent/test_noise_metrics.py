@@ -7,8 +7,8 @@ import pytest
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry
 
-from nri_plugin.agent.metrics import OF_NOISE, Metrics, Shown, exposition
-from nri_plugin.agent.noise_metrics import NoiseReadings
+from nri_plugin.agent.observing.metrics import OF_NOISE, Metrics, Shown, exposition
+from nri_plugin.agent.observing.noise_metrics import NoiseReadings
 from nri_plugin.config.loading import load_text
 from nri_plugin.host.cgroup import Cgroups
 from nri_plugin.host.kernel_counters import TICK_US, ContainerFiles, CounterFiles

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.other_owners import (
+from nri_plugin.agent.repair.other_owners import (
     MOST_WAITING,
     WHO,
     FailedCreations,
@@ -16,7 +16,7 @@ from nri_plugin.agent.other_owners import (
     kubelet_policy,
     warn_of_kubelet,
 )
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
 from nri_plugin.model.state import State

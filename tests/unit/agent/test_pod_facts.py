@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent import pod_facts
-from nri_plugin.agent.metrics import Metrics
-from nri_plugin.agent.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
+from nri_plugin.agent.observing.metrics import Metrics
+from nri_plugin.agent.serving import pod_facts
+from nri_plugin.agent.serving.pod_facts import EXPORTER_LIMIT_S, LATE_PAUSE_S, NoAnswerError, PodFactsLookup
 from nri_plugin.agent.start import build_handler, build_lookup
 from nri_plugin.config.loading import load_text
 from nri_plugin.core.decision import ExporterAnswer, InformedCreate

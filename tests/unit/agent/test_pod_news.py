@@ -5,9 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.pod_facts import NoAnswerError
-from nri_plugin.agent.pod_news import (
+from nri_plugin.agent.observing.pod_news import (
     LEFT_FOR_S,
     LONGEST_PAUSE_S,
     MOST_PODS,
@@ -15,6 +13,8 @@ from nri_plugin.agent.pod_news import (
     SOON_S,
     PodNewsWatch,
 )
+from nri_plugin.agent.serving.outcome import RequestOutcome
+from nri_plugin.agent.serving.pod_facts import NoAnswerError
 from nri_plugin.core.decision import Decision, ExporterAnswer, InformedCreate
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded
 from nri_plugin.model.options import CPUManagerPolicy, Node, TopologyManagerPolicy

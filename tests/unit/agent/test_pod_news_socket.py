@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent import pod_news
-from nri_plugin.agent.pod_facts import PodResourcesClient
-from nri_plugin.agent.pod_news import LEFT_FOR_S, PAUSE_S, PodNewsWatch
+from nri_plugin.agent.observing import pod_news
+from nri_plugin.agent.observing.pod_news import LEFT_FOR_S, PAUSE_S, PodNewsWatch
+from nri_plugin.agent.serving.pod_facts import PodResourcesClient
 from nri_plugin.exporter.facts_socket import AnswerSource, FactsSocket
 from nri_plugin.kube.pod_facts import PodsHere
 from nri_plugin.model.options import Node

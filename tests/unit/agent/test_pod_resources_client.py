@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
 from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass
 from nri_plugin.model.sets import NO_NODES, NodeMask

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent.cpusets import PartitionWriter
-from nri_plugin.agent.kernel_settings import (
+from nri_plugin.agent.repair.kernel_settings import (
     DEAF_S,
     FOLLOW_S,
     SLICE,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent import recorder as module
-from nri_plugin.agent.recorder import DirectSink, QueuedSink, Recorder, open_sink
+from nri_plugin.agent.serving import recorder as module
+from nri_plugin.agent.serving.recorder import DirectSink, QueuedSink, Recorder, open_sink
 from nri_plugin.core.decision import Decision
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide

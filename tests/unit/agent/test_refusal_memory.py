@@ -6,9 +6,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import MOST_REFUSALS
-from nri_plugin.agent.metrics import Metrics
-from nri_plugin.agent.outcome import RequestReply
+from nri_plugin.agent.observing.metrics import Metrics
+from nri_plugin.agent.serving.handler import MOST_REFUSALS
+from nri_plugin.agent.serving.outcome import RequestReply
 from nri_plugin.core.decision import Decision, InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.model.options import Node, TopologyManagerPolicy

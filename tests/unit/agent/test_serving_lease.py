@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.serving_lease import (
+from nri_plugin.agent.serving.serving_lease import (
     EXIT_YIELDED,
     LOOK_PAUSE_S,
     LOST_S,
@@ -246,8 +246,8 @@ def test_a_directory_that_everybody_may_lock_is_warned_of(bench: Bench):
 
 @pytest.fixture
 def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nri_plugin.agent.serving_lease.YIELD_S", 0.0)
-    monkeypatch.setattr("nri_plugin.agent.serving_lease.END_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving.serving_lease.YIELD_S", 0.0)
+    monkeypatch.setattr("nri_plugin.agent.serving.serving_lease.END_S", 0.0)
 
 
 def test_a_lock_that_cannot_be_looked_at_is_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch):

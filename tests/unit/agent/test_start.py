@@ -5,8 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.checkpoint_saver import CheckpointSaver, CheckpointWriter, DirectStore, open_store
-from nri_plugin.agent.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
+from nri_plugin.agent.serving.checkpoint_saver import (
+    CheckpointSaver,
+    CheckpointWriter,
+    DirectStore,
+    open_store,
+)
+from nri_plugin.agent.serving.serving_lease import lock_state_dir, lock_where_possible, unusable_state_dir
 from nri_plugin.agent.start import (
     build_handler,
     build_node,

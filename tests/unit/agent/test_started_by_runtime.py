@@ -5,7 +5,7 @@ import pytest
 
 from nri_plugin.agent.agent import PluginIdentity, given_drop_in, given_identity, given_life, load_drop_in
 from nri_plugin.agent.arguments import Arguments
-from nri_plugin.agent.supervisor import CONFIG, LIFE
+from nri_plugin.agent.serving.supervisor import CONFIG, LIFE
 from nri_plugin.model.errors import ConfigError
 from tests.agent_fakes import recording_log
 

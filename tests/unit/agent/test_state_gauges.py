@@ -3,7 +3,7 @@ from types import SimpleNamespace
 from prometheus_client import CollectorRegistry
 
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import OF_PLACED, OF_SERVING, Placed, Serving, Shown
+from nri_plugin.agent.observing.metrics import OF_PLACED, OF_SERVING, Placed, Serving, Shown
 from nri_plugin.model.options import CPUManagerPolicy, Node
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase
 from nri_plugin.model.state import State

@@ -4,7 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus, DriftRow, LostRow, RefusalRow, decode, encode
+from nri_plugin.agent.observing.status_client import (
+    AgentStatus,
+    DriftRow,
+    LostRow,
+    RefusalRow,
+    decode,
+    encode,
+)
 from nri_plugin.model.options import Node, Options, ReservedMemory, TopologyManagerPolicy
 from nri_plugin.model.records import (
     Allocation,

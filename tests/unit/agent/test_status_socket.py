@@ -12,16 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin import __version__
-from nri_plugin.agent import status_socket
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.status_client import AgentStatus, RejectRow, RuntimeRow, decode, reject_pod
-from nri_plugin.agent.status_socket import (
+from nri_plugin.agent.observing import status_socket
+from nri_plugin.agent.observing.status_client import AgentStatus, RejectRow, RuntimeRow, decode, reject_pod
+from nri_plugin.agent.observing.status_socket import (
     LATEST_DRIFTS,
     LATEST_REFUSALS,
     MOST_READERS,
     StatusFeed,
     StatusSocket,
 )
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.decision import Decision
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, PodRefusal

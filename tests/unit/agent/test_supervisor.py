@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin import __main__
-from nri_plugin.agent import supervisor
-from nri_plugin.agent.supervisor import Life
+from nri_plugin.agent.serving import supervisor
+from nri_plugin.agent.serving.supervisor import Life
 
 Started = tuple[int, "subprocess.Popen[bytes]"]
 

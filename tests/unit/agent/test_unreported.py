@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
-from nri_plugin.agent.unreported import SANDBOX_S, SWEEP_PAUSE_S, UnreportedContainers
+from nri_plugin.agent.repair.drift_watch import DriftReport, DriftWatch
+from nri_plugin.agent.repair.unreported import SANDBOX_S, SWEEP_PAUSE_S, UnreportedContainers
 from nri_plugin.host.cgroup_watch import CgroupWatch
 from nri_plugin.host.cgroup_write import WritableCgroups
 from nri_plugin.host.mounts import find_cpuset_tree

@@ -9,17 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.agent import start
-from nri_plugin.agent.drift_watch import FIRST_SWEEP_S, DriftReport
-from nri_plugin.agent.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
-from nri_plugin.agent.start import reconcile_kernel_settings, watch_drift
-from nri_plugin.agent.status_socket import StatusFeed
-from nri_plugin.agent.watches import (
+from nri_plugin.agent.observing.status_socket import StatusFeed
+from nri_plugin.agent.repair.drift_watch import FIRST_SWEEP_S, DriftReport
+from nri_plugin.agent.repair.kernel_settings import DEAF_S, SWEEP_PAUSE_S, UNWATCHED
+from nri_plugin.agent.repair.watches import (
     BURST_S,
     LOOK_PAUSE_S,
     PORTIONS,
     QUIET_S,
     LateWriter,
 )
+from nri_plugin.agent.start import reconcile_kernel_settings, watch_drift
 from nri_plugin.host.partitions import ON_V1
 from nri_plugin.host.sysfs import discover
 from nri_plugin.model.errors import HostError

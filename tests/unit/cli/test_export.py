@@ -8,7 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.export import command, socket_of_a_kubelet
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS
 from nri_plugin.model.options import Node, Options

@@ -195,7 +195,7 @@ def test_every_help_has_an_example_and_says_what_a_value_is(words: list[str], ca
         (["--help"], {"yaml", "msgspec", "nri_plugin.host", "nri_plugin.agent"}),
         (
             ["state", "show", "--state-dir", "/nonexistent"],
-            {"yaml", "nri_plugin.agent.handler", "nri_plugin.simulator"},
+            {"yaml", "nri_plugin.agent.serving.handler", "nri_plugin.simulator"},
         ),
     ],
     ids=["help", "state show"],

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from nri_plugin.agent.serving_lease import lock_state_dir
+from nri_plugin.agent.serving.serving_lease import lock_state_dir
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.release import command
 from nri_plugin.model.options import Node, Options

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.handler import unreported_removal
+from nri_plugin.agent.serving.handler import unreported_removal
 from nri_plugin.core.decision import CpusetWrite, Decision
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.engine import decide

@@ -12,7 +12,7 @@ import yaml
 from prometheus_client import generate_latest
 
 from nri_plugin import __version__
-from nri_plugin.agent.metrics import Metrics
+from nri_plugin.agent.observing.metrics import Metrics
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
 from tests import guides

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus, read_status
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_client import AgentStatus, read_status
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.exporter.exporter import Exporter, ExportOptions, _OwnObject
 from nri_plugin.exporter.publication import DeviceCount, Devices
 from nri_plugin.kube.api_client import NODE_RESOURCE_TOPOLOGIES as NRTS

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import AgentStatus, DriftRow, RefusalRow
+from nri_plugin.agent.observing.status_client import AgentStatus, DriftRow, RefusalRow
 from nri_plugin.exporter.events import LONGEST_NOTE, Announcer
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus
+from nri_plugin.agent.observing.status_client import AgentStatus
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
 from nri_plugin.exporter.monitoring import STUCK_S, metrics_page, probe_pages, unready
 from nri_plugin.exporter.process import serve_http

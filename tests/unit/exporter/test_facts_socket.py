@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from nri_plugin.agent.pod_facts import NoAnswerError, PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import NoAnswerError, PodResourcesClient
 from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES, ExporterAnswer
 from nri_plugin.exporter.facts_socket import KUBELET_S, MOST_CLIENTS, AnswerSource, FactsRequest, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient

@@ -1,6 +1,11 @@
 """A pod that runs in part gets one event, which names what its containers hold."""
 
-from nri_plugin.agent.status_client import AgentStatus, IncompletePodRow, RefusedContainerRow, SiblingRow
+from nri_plugin.agent.observing.status_client import (
+    AgentStatus,
+    IncompletePodRow,
+    RefusedContainerRow,
+    SiblingRow,
+)
 from nri_plugin.exporter.events import Announcer
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet

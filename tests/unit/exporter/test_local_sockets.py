@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.pod_facts import PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import PodResourcesClient
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.exporter.process import LocalSockets

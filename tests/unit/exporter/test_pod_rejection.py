@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus, RefusalRow
+from nri_plugin.agent.observing.status_client import AgentStatus, RefusalRow
 from nri_plugin.exporter import refused_pods
 from nri_plugin.exporter.refused_pods import (
     FAILED,

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import AgentStatus, RefusalRow
+from nri_plugin.agent.observing.status_client import AgentStatus, RefusalRow
 from nri_plugin.exporter.refused_pods import FAILED, LEFT, LONGEST_AGAIN_S, WAITS, RefusedPods
 from nri_plugin.kube.api_client import PODS, KubeClient
 from nri_plugin.kube.pod_facts import PodsHere

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.exporter.exporter import Exporter, ExportOptions
 from nri_plugin.exporter.startup_taint import AWAY_S, TAINT, StartupTaint
 from nri_plugin.kube.api_client import NODES, KubeClient

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.pod_facts import read_facts
+from nri_plugin.agent.serving.pod_facts import read_facts
 from nri_plugin.kube.pod_facts import ENDED_KEPT, PodsHere, facts_of
 from nri_plugin.model.errors import KubeAPIError, KubeObjectError
 from nri_plugin.model.records import Amounts, ContainerFacts, Kind, PodFacts, QOSClass

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nri_plugin import __version__
-from nri_plugin.agent.status_client import DriftRow, QuietRow, ReachRow
+from nri_plugin.agent.observing.status_client import DriftRow, QuietRow, ReachRow
 from nri_plugin.checkpoint.format import Checkpoint
 from nri_plugin.checkpoint.rows import NodeFacts
 from nri_plugin.cli.doctor.evidence import FoundConfig

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus
+from nri_plugin.agent.observing.status_client import AgentStatus
 from nri_plugin.cli.doctor.evidence import CgroupDir, Tree
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.settings import KubeletSettings, NRISettings, Setting

@@ -4,8 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin import __version__
-from nri_plugin.agent.status_client import RuntimeRow
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_client import RuntimeRow
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import OBSERVED_FILE_NAME, CheckpointFile
 from nri_plugin.cli.doctor.agent import checkpoint
 from nri_plugin.cli.doctor.evidence import Evidence, Paths, read_topology

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nri_plugin.agent.status_client import AgentStatus, RuntimeRow
+from nri_plugin.agent.observing.status_client import AgentStatus, RuntimeRow
 from nri_plugin.cli.doctor.evidence import FoundConfig
 from nri_plugin.cli.doctor.findings import Finding, Verdict
 from nri_plugin.cli.doctor.runtime import TOLERATE

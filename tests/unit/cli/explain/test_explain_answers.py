@@ -7,7 +7,7 @@ import pytest
 import yaml
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import FILE_NAME, CheckpointFile
 from nri_plugin.cli.explain.explain import DecisionExplained, NotOneError, PodListed, of_container, of_what_if
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain.explain import DecisionExplained, PodListed, of_container
 from nri_plugin.cli.explain.text import as_dict, explanation_text, whys
 from nri_plugin.cli.output import plain

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.cli.explain import source
 from nri_plugin.cli.explain.source import checkpoint_path, created_by_today, ground, known_containers
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET

@@ -16,7 +16,12 @@ import pytest
 import yaml
 
 from nri_plugin import __main__ as entry
-from nri_plugin.agent.status_client import DriftRow, IncompletePodRow, RefusedContainerRow, RuntimeRow
+from nri_plugin.agent.observing.status_client import (
+    DriftRow,
+    IncompletePodRow,
+    RefusedContainerRow,
+    RuntimeRow,
+)
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.kubectl import plugin
 from nri_plugin.cli.output import render

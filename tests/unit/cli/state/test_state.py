@@ -9,7 +9,7 @@ import yaml
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile, Origin
 from nri_plugin.cli.state.source import NO_RUNTIME, SOCKET
 from nri_plugin.cli.state.state import command

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
-from nri_plugin.agent.status_socket import StatusFeed, StatusSocket
+from nri_plugin.agent.observing.status_client import IncompletePodRow, RefusedContainerRow, SiblingRow
+from nri_plugin.agent.observing.status_socket import StatusFeed, StatusSocket
 from nri_plugin.checkpoint.file import CheckpointFile
 from nri_plugin.cli.state.rows import kept_by_ended, waiting
 from nri_plugin.cli.state.source import SOCKET

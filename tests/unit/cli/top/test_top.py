@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from nri_plugin.agent.status_client import (
+from nri_plugin.agent.observing.status_client import (
     DriftRow,
     IncompletePodRow,
     RefusalRow,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nri_plugin.agent.pod_facts import PodResourcesClient
+from nri_plugin.agent.serving.pod_facts import PodResourcesClient
 from nri_plugin.exporter.facts_socket import answer as real_answer
 from nri_plugin.exporter.facts_socket import totals_of
 from nri_plugin.kube._pb import podresources_pb2 as pb

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nri_plugin.agent.pod_facts import read_facts
+from nri_plugin.agent.serving.pod_facts import read_facts
 from nri_plugin.model.records import Amounts
 from nri_plugin.simulator.simulate.pods import ContainerSpec, PodSpec, Telling, ToldFacts, pod_facts
 from tests.lab.runtime.exporter_stand_in import facts_words

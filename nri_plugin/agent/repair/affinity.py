@@ -9,8 +9,8 @@ Where the agent sees no processes of the node, as in a pod, nothing is found her
 import logging
 from collections.abc import Callable, Iterable
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.pool import pins
 from nri_plugin.host.task_affinity import InheritedAffinity, reset
 from nri_plugin.model.errors import HostError

@@ -11,10 +11,9 @@ from typing import cast
 import pytest
 from msgspec.structs import replace
 
-from nri_plugin.agent import quiet_thread
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import (
+from nri_plugin.agent.observing.status_socket import quiet_row
+from nri_plugin.agent.repair import interrupts_thread
+from nri_plugin.agent.repair.interrupts import (
     LONGEST_PAUSE_S,
     PATIENT,
     SWEEP_S,
@@ -22,8 +21,9 @@ from nri_plugin.agent.quiet_cpus import (
     QuietReport,
     give_back,
 )
-from nri_plugin.agent.quiet_thread import QuietCPUsThread
-from nri_plugin.agent.status_socket import quiet_row
+from nri_plugin.agent.repair.interrupts_thread import QuietCPUsThread
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.engine import decide
 from nri_plugin.core.quiet import Claim, QuietWanted
@@ -739,7 +739,7 @@ def test_the_thread_follows_events_and_foreign_writes_and_starts_for_the_first_a
 def test_a_write_that_waits_in_the_kernel_delays_neither_answers_nor_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(quiet_thread, "ENDS_S", 0.01)
+    monkeypatch.setattr(interrupts_thread, "ENDS_S", 0.01)
     tree, loop = Tree(tmp_path / "machine"), FakeLoop(Clock())
     waits, goes_on = threading.Event(), threading.Event()
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.model.errors import NriPinError
 from nri_plugin.process.logs import LogRateLimit, say
 from nri_plugin.wire.nri.events import (

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from nri_plugin.agent.observing import (
+from nri_plugin.agent.serving.observe_only import (
     ELSEWHERE,
     EXCLUSIVE,
     LOOK_PAUSE_S,

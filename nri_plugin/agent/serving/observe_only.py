@@ -11,8 +11,8 @@ from itertools import product
 from typing import ClassVar
 
 from nri_plugin.agent.cpusets import CheckedWrites, CpusetWriter
-from nri_plugin.agent.handler import Handler, RequestFlow
-from nri_plugin.agent.outcome import RequestReply
+from nri_plugin.agent.serving.handler import Handler, RequestFlow
+from nri_plugin.agent.serving.outcome import RequestReply
 from nri_plugin.core.decision import CpusetWrite, Decision, InformedCreate
 from nri_plugin.core.drift import targets
 from nri_plugin.core.engine import unrefused

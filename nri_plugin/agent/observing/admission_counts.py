@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import product
 
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.requests import pod_uid
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyManagerScope
 from nri_plugin.model.records import Allocation, Kind, allocation_key

@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable
 from contextlib import suppress
 
-from nri_plugin.agent.outcome import RequestReply, name_of
+from nri_plugin.agent.serving.outcome import RequestReply, name_of
 from nri_plugin.core.decision import EffectiveCheck
 from nri_plugin.host.cgroup_watch import IN_CREATE, IN_DELETE_SELF, IN_MOVE_SELF, IN_MOVED_TO, Inotify
 from nri_plugin.model.errors import HostError, LocalProtocolError, RemoteProtocolError

@@ -33,10 +33,10 @@ from typing import ClassVar, TypeAlias
 
 from msgspec import structs
 
-from nri_plugin.agent.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
-from nri_plugin.agent.connection import RuntimeConnection
 from nri_plugin.agent.cpusets import PORTION, CheckedWrites, CpusetWriter, WaitingWrites, WriteError, check
-from nri_plugin.agent.outcome import (
+from nri_plugin.agent.serving.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
+from nri_plugin.agent.serving.connection import RuntimeConnection
+from nri_plugin.agent.serving.outcome import (
     REFUSABLE,
     LineLevels,
     Observer,
@@ -45,7 +45,7 @@ from nri_plugin.agent.outcome import (
     decision_fields,
     name_of,
 )
-from nri_plugin.agent.recorder import Recorder
+from nri_plugin.agent.serving.recorder import Recorder
 from nri_plugin.core.decision import Decision, EffectiveCheck, InformedCreate, UnsavedStart
 from nri_plugin.core.drift import CpusetsObserved, OwnEvent, Target, drifts, may_be_read
 from nri_plugin.core.pod_news import PodFactsTold, PodNews

@@ -14,9 +14,9 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from nri_plugin.agent.drift_watch import DriftWatch
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.repair.drift_watch import DriftWatch
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.drift import Target
 from nri_plugin.core.pool import pins
 from nri_plugin.core.reuse import live_keys

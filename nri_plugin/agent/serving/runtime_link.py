@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from nri_plugin.agent.connection import (
+from nri_plugin.agent.serving.connection import (
     LONGEST_PAUSE_S,
     ReconnectBackoff,
     RuntimeConnection,
     SocketWatch,
     Transport,
 )
-from nri_plugin.agent.handler import Handler
+from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.model.errors import (
     HostError,
     NriPinError,

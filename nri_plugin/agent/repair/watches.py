@@ -11,8 +11,8 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.config.loading import Config
 from nri_plugin.core.drift import MachineChanged
 from nri_plugin.core.outdated import Overcommitted, allocatable_memory, overcommitted

@@ -12,9 +12,9 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import SWEEP_S, QuietCPUs, QuietReport
+from nri_plugin.agent.repair.interrupts import SWEEP_S, QuietCPUs, QuietReport
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.checkpoint.quiet_file import QuietFile
 from nri_plugin.core.quiet import QuietWanted, may_ask_otherwise, wanted
 from nri_plugin.core.requests import pod_uid

@@ -17,8 +17,8 @@ from itertools import islice
 from typing import Literal
 
 from nri_plugin.agent.cpusets import PartitionWriter
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.kernel_settings import (
     NO_QUOTA,
     Partition,

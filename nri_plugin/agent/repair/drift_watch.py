@@ -13,8 +13,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.drift import (
     Cause,
     CpusetsObserved,

@@ -23,26 +23,26 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nri_plugin import __version__
-from nri_plugin.agent.admission_counts import (
+from nri_plugin.agent.observing.admission_counts import (
     POD_LEVEL_SERIES,
     Admission,
     PodLevel,
     admission_of,
     resource_counts,
 )
-from nri_plugin.agent.affinity import RESULTS as AFFINITY_RESULTS
-from nri_plugin.agent.checkpoint_saver import CheckpointStore
-from nri_plugin.agent.drift_watch import DriftReport, DriftWatch
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.kernel_settings import KernelSettingsReconciler, NoticedBy
-from nri_plugin.agent.noise_metrics import NoiseReadings
-from nri_plugin.agent.observing import KINDS, ObservedWatch
-from nri_plugin.agent.other_owners import OwnerEvidence
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.pod_facts import RESULTS as ANSWERS
-from nri_plugin.agent.quiet_thread import QuietCPUsThread
-from nri_plugin.agent.runtime_link import RuntimeLink
-from nri_plugin.agent.unreported import UnreportedContainers
+from nri_plugin.agent.observing.noise_metrics import NoiseReadings
+from nri_plugin.agent.repair.affinity import RESULTS as AFFINITY_RESULTS
+from nri_plugin.agent.repair.drift_watch import DriftReport, DriftWatch
+from nri_plugin.agent.repair.interrupts_thread import QuietCPUsThread
+from nri_plugin.agent.repair.kernel_settings import KernelSettingsReconciler, NoticedBy
+from nri_plugin.agent.repair.other_owners import OwnerEvidence
+from nri_plugin.agent.repair.unreported import UnreportedContainers
+from nri_plugin.agent.serving.checkpoint_saver import CheckpointStore
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.observe_only import KINDS, ObservedWatch
+from nri_plugin.agent.serving.outcome import RequestOutcome
+from nri_plugin.agent.serving.pod_facts import RESULTS as ANSWERS
+from nri_plugin.agent.serving.runtime_link import RuntimeLink
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.engine import DECIDED
 from nri_plugin.core.hint_providers import tables_of

@@ -20,10 +20,7 @@ from threading import Thread
 
 import msgspec
 
-from nri_plugin.agent.drift_watch import DriftReport
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.quiet_cpus import QuietReport
-from nri_plugin.agent.status_client import (
+from nri_plugin.agent.observing.status_client import (
     AgentStatus,
     DriftRow,
     IncompletePodRow,
@@ -37,6 +34,9 @@ from nri_plugin.agent.status_client import (
     siblings_of,
     siblings_text,
 )
+from nri_plugin.agent.repair.drift_watch import DriftReport
+from nri_plugin.agent.repair.interrupts import QuietReport
+from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.core.pod_news import PodFactsTold
 from nri_plugin.core.requests import lacks_its_resources, owned_as_whole, pod_uid
 from nri_plugin.model.errors import HostError

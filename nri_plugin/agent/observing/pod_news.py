@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from threading import Thread
 
-from nri_plugin.agent.handler import Handler
-from nri_plugin.agent.outcome import RequestOutcome
-from nri_plugin.agent.pod_facts import NoAnswerError, allocates, asks_for_hints
-from nri_plugin.agent.status_client import RejectRow
+from nri_plugin.agent.observing.status_client import RejectRow
+from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.outcome import RequestOutcome
+from nri_plugin.agent.serving.pod_facts import NoAnswerError, allocates, asks_for_hints
 from nri_plugin.core.decision import ExporterAnswer
 from nri_plugin.core.pod_news import PodFactsTold, PodHasEnded, PodRejected, could_be_completed, not_created
 from nri_plugin.core.requests import has_too_many_devices

@@ -1,0 +1,1 @@
+"""Work between requests: what changed behind the agent is found and repaired."""
