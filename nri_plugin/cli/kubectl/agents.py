@@ -21,6 +21,9 @@ NAMESPACE = "nri-pin"
 CONTAINER = "agent"
 """The container of the agent; its pod may have another one for the exporter, which lacks the machine's files."""
 
+ANSWER_S = 60.0
+"""A node that does not answer for so long is shown without its answer; API servers give up after 30 s."""
+
 AT_ONCE = 16
 """Processes of kubectl at one time: each takes some 40 MiB."""
 
@@ -28,9 +31,6 @@ SHOWN = 40
 """Characters of an answer that cannot be read."""
 
 Answer = TypeVar("Answer")
-ANSWER_S = 60.0
-"""A node that does not answer for so long is shown without its answer; API servers give up after 30 s."""
-
 NODES = {"node", "nodes", "no"}
 PODS = {"pod", "pods", "po"}
 
@@ -270,27 +270,16 @@ def ask_all(
     return {node: found[node] for node in sorted(found)}
 
 
-def ask(kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], timeout_s: float | None = None) -> str:
-    """What `nri-pin WORDS` prints in the pod of the agent.
-
-    Raises:
-        KubectlError: it could not be run, or it failed.
-    """
-    answer = kubectl.execute(agent.words, ("nri-pin", *words), timeout_s=timeout_s)
-    if answer.code:
-        raise KubectlError(answer.complaint.removeprefix("nri-pin: ") or f"exit code {answer.code}")
-    return answer.output
-
-
-def ask_typed(
-    kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], form: type[Answer], timeout_s: float
-) -> Answer:
+def ask(kubectl: Kubectl, agent: AgentPod, words: tuple[str, ...], form: type[Answer]) -> Answer:
     """What `nri-pin WORDS -o json` answers in the pod of the agent.
 
     Raises:
         KubectlError: it could not be run, it failed, or its answer has another form.
     """
-    return decoded(ask(kubectl, agent, (*words, "-o", "json"), timeout_s), form)
+    answer = kubectl.execute(agent.words, ("nri-pin", *words, "-o", "json"), timeout_s=ANSWER_S)
+    if answer.code:
+        raise KubectlError(answer.complaint.removeprefix("nri-pin: ") or f"exit code {answer.code}")
+    return decoded(answer.output, form)
 
 
 def decoded(text: str, form: type[Answer]) -> Answer:

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from nri_plugin.cli.kubectl.agents import ANSWER_S, AgentPod, ask_all, ask_typed, find_agents
+from nri_plugin.cli.kubectl.agents import AgentPod, ask, ask_all, find_agents
 from nri_plugin.cli.kubectl.transport import Kubectl, KubectlError
 from nri_plugin.kube import noderesourcetopology as nrt
 from nri_plugin.kube.noderesourcetopology import NodeResourceTopology
@@ -250,11 +250,11 @@ def _known(number: int | None) -> str:
 
 
 def _asked(kubectl: Kubectl, agent: AgentPod, shapes: Sequence[str]) -> AgentAnswer:
-    now = ask_typed(kubectl, agent, ("top", "--once"), TopAnswer, ANSWER_S)
+    now = ask(kubectl, agent, ("top", "--once"), TopAnswer)
     if not shapes:
         return AgentAnswer(now)
     options = [word for shape in shapes for word in ("--shape", shape)]
-    found = ask_typed(kubectl, agent, ("room", *options), RoomAnswer, ANSWER_S).shapes
+    found = ask(kubectl, agent, ("room", *options), RoomAnswer).shapes
     if len(found) != len(shapes):
         raise KubectlError(f"it answered for {len(found)} shapes, and was asked for {len(shapes)}")
     return AgentAnswer(

@@ -7,6 +7,7 @@ so a command that is new in the table of `nri-pin` needs nothing here.
 kubectl runs a plugin with all words after its name; its global options, such as `--context`, are among these words.
 """
 
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from time import sleep
@@ -29,7 +30,17 @@ from nri_plugin.cli.kubectl.agents import (
 from nri_plugin.cli.kubectl.nodes import LEGEND, NodeRow, cells, node_rows
 from nri_plugin.cli.kubectl.transport import ExecAnswer, Kubectl, KubectlError
 from nri_plugin.cli.main import CommandEntry, LazyGroup, run_command_line
-from nri_plugin.cli.output import CALLED_AS, CALLED_ON, UNLIMITED, columns, echo, render, table
+from nri_plugin.cli.output import (
+    CALLED_AS,
+    CALLED_ON,
+    FOR_PROGRAMS,
+    UNLIMITED,
+    columns,
+    echo,
+    format_option,
+    render,
+    table,
+)
 from nri_plugin.cli.state import state
 
 PROGRAM = "kubectl nri-pin"
@@ -78,20 +89,6 @@ def common_options(function: F) -> F:
     return function
 
 
-def output_option(*formats: str) -> Callable[[F], F]:
-    """`-o`, `--output`, as kubectl has it; without formats the command on the node judges it."""
-    return click.option(
-        "-o",
-        "--output",
-        "output_format",
-        type=click.Choice(formats) if formats else str,
-        metavar=None if formats else "FORMAT",
-        default=formats[0] if formats else "",
-        show_default=True,
-        help="Output format.",
-    )
-
-
 def _option(ctx: click.Context, name: str) -> str:
     return str(ctx.meta.get(f"{META}{name}", ""))
 
@@ -108,6 +105,9 @@ def _examples(*lines: str) -> str:
 
 # A command of nri-pin on a node
 
+
+FOLLOWS = {"-f", "--follow", "--live"}
+"""Options by which a command goes on until it is interrupted."""
 
 PASSED_ON = """\
 TARGET is node/NODE, pod/POD, NAMESPACE/POD, or a name: of a pod of the namespace, else of a node. Further words and
@@ -138,7 +138,7 @@ def node_command(name: str, entry: CommandEntry) -> click.Command:
         is_flag=True,
         help="Ask the agents of all nodes, several at a time.",
     )
-    @output_option()
+    @click.option("-o", "--output", "output_format", metavar="FORMAT", default="", help="Output format.")
     @common_options
     @click.pass_context
     def run(
@@ -148,6 +148,10 @@ def node_command(name: str, entry: CommandEntry) -> click.Command:
         agents = _option(ctx, "agent_namespace")
         program = [*command.split()]
         if all_nodes:
+            if FOLLOWS & {*words}:
+                raise click.UsageError(
+                    "an answer without an end needs one node: name a pod or node/NODE", ctx
+                )
             if namespace and entry.names_pod is not None:
                 program += [*entry.names_pod, f"{namespace}/*"]
             if name == "top" and "--once" not in words:
@@ -179,13 +183,12 @@ def node_command(name: str, entry: CommandEntry) -> click.Command:
 def _as_here(ctx: click.Context, agent: AgentPod, words: Sequence[str]) -> list[str]:
     """The program in the pod, which knows neither the width of this terminal nor how the user came to it."""
     width = columns()
-    options = [*kubectl_of(ctx).options]
-    if given := _option(ctx, "agent_namespace"):
-        options.append(f"--agent-namespace={given}")
+    names = (*CONNECTION_HELP, "agent-namespace")
+    given = [f"--{name}={value}" for name in names if (value := _option(ctx, name.replace("-", "_")))]
     return [
         "env",
         *([] if width == UNLIMITED else [f"COLUMNS={width}"]),
-        f"{CALLED_AS}={' '.join((PROGRAM, *options))}",
+        f"{CALLED_AS}={PROGRAM} {shlex.join(given)}".rstrip(),
         f"{CALLED_ON}=node/{agent.node}",
         "nri-pin",
         *words,
@@ -200,7 +203,7 @@ def _on_all(
         raise KubectlError(
             "no node has a pod of the agent; helm list -A, or kubectl get nodes -l nri-pin/enabled"
         )
-    for_programs = output_format in {"json", "yaml"}
+    for_programs = output_format in FOR_PROGRAMS
     given = ["-o", "json" if for_programs else output_format] if output_format else []
     kubectl = kubectl_of(ctx)
     answers = ask_all(
@@ -267,7 +270,7 @@ def _item(node: str, answer: ExecAnswer | KubectlError) -> dict[str, Any]:
     expose_value=False,
     help="All nodes, the default.",
 )
-@output_option("text", "wide", "json", "yaml", "name")
+@format_option("text", "wide", "json", "name")
 @common_options
 @click.pass_context
 def nodes(
@@ -282,7 +285,7 @@ def nodes(
     """
     kubectl, wanted = kubectl_of(ctx), [name.removeprefix("node/") for name in names]
     rows = node_rows(kubectl, _option(ctx, "agent_namespace"), wanted, shapes)
-    if rows or output_format in {"json", "yaml"}:
+    if rows or output_format in FOR_PROGRAMS:
         _show(rows, output_format)
     elif output_format != "name":
         echo("no node has an agent or a NodeResourceTopology object")
@@ -297,7 +300,7 @@ def nodes(
 def _show(rows: Sequence[NodeRow], output_format: str, *, has_head: bool = True) -> None:
     if output_format == "name":
         lines = [f"node/{row.node}" for row in rows]
-    elif output_format in {"json", "yaml"}:
+    elif output_format in FOR_PROGRAMS:
         lines = [render({"items": rows}, output_format)]
     else:
         lines = table(cells(rows, wide=output_format == "wide"))[0 if has_head else 1 :]

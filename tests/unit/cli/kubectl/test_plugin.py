@@ -444,6 +444,7 @@ def test_all_nodes_for_programs(cluster: Cluster, capsys) -> None:
         (["show"], "name a pod, node/NODE, or --all-nodes"),
         (["show", "-o", "wide"], "name a pod, node/NODE, or --all-nodes"),
         (["show", "a/b/c/d"], "expected node/NODE, pod/POD, POD or NAMESPACE/POD, found a/b/c/d"),
+        (["history", "-A", "-f"], "an answer without an end needs one node"),
         (["shwo"], "no such command 'shwo', did you mean 'show'"),
     ],
 )  # fmt: skip
@@ -628,10 +629,21 @@ def test_completion_speaks_as_kubectl_wants(
     assert completed("show", "") == []
 
 
-@pytest.mark.parametrize("words", [(), ("--once",)])
-def test_top_of_all_nodes_ends(cluster: Cluster, capsys, words: tuple[str, ...]) -> None:
-    assert run("top", "--all-nodes", *words, "-o", "json") == 0
-    assert [one["node"] for one in json.loads(capsys.readouterr().out)["items"]] == ["a", "b"]
+def test_a_command_of_all_nodes_ends(cluster: Cluster, capsys) -> None:
+    for words in ((), ("--once",)):
+        assert run("top", "--all-nodes", *words, "-o", "json") == 0
+        assert [one["node"] for one in json.loads(capsys.readouterr().out)["items"]] == ["a", "b"]
+
+
+def test_what_a_node_recommends_can_be_typed_here(cluster: Cluster) -> None:
+    cluster.prepared["nri-pin-a"] = {"room": (0, "", "")}
+    cluster.save()
+    run("room", "node/a", "--context", "far away", "--agent-namespace", "nri-pin")
+    (executed,) = (one for one in cluster.asked() if one[0] == "exec")
+    assert executed[executed.index("env") + 1 : executed.index("nri-pin", executed.index("env"))] == [
+        "NRI_PIN_CALLED_AS=kubectl nri-pin '--context=far away' --agent-namespace=nri-pin",
+        "NRI_PIN_CALLED_ON=node/a",
+    ]
 
 
 def test_a_completion_moves_no_cursor(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
