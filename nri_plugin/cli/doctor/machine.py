@@ -267,7 +267,7 @@ def cpuset_width(seen: Evidence, tree: Tree) -> Finding:
             "the machine's CPUs cannot be seen",
         )
     online = above = seen.known_topology.online
-    ours = _in_partitions(tree)
+    ours = _cpus_of([one for one in tree.groups if one.path and one.partition in ("root", "isolated")])
     for group in filter(_is_slice, tree.groups):
         # The floor is below kubepods. From there up, only partitions of ours may take CPUs.
         missing = (
@@ -281,11 +281,6 @@ def cpuset_width(seen: Evidence, tree: Tree) -> Finding:
     if not tree.top:
         return fine("no pod has run on this node yet")
     return fine(f"{tree.top} and its QoS groups reach all of {online - seen.allocated}")
-
-
-def _in_partitions(tree: Tree) -> CPUSet:
-    """The CPUs of partitions below kubepods."""
-    return _cpus_of([one for one in tree.groups if one.path and one.partition in ("root", "isolated")])
 
 
 def _cpus_of(groups: Sequence[CgroupDir]) -> CPUSet:

@@ -167,7 +167,7 @@ class _Work:
         if not plan.agent_runs:
             where = os.path.join(plan.state_dir, FILE_NAME)
             says = f"import the kubelet's allocations to {where}"
-            yield Step("import", says, self._import, self._retire)
+            yield Step("import", says, self._import, lambda: retire(self._checkpoint))
             if plan.way != "daemonset":
                 says = f"start the agent ({plan.agent_unit})"
                 yield Step("start-agent", says, self._start_agent, self._stop_agent)
@@ -199,7 +199,12 @@ class _Work:
         yield Step("verify", "compare the CPUs of each container with those before", self._verify)
         where = os.path.join(plan.state_dir, FILE_NAME)
         says = f"move {where} away: a later agent must not use it"
-        yield Step("retire-checkpoint", says, self._retire, self._bring_back)
+        yield Step(
+            "retire-checkpoint",
+            says,
+            lambda: retire(self._checkpoint),
+            lambda: bring_back(self._checkpoint),
+        )
 
     # Each method below does, or undoes, one step.
 
@@ -259,12 +264,6 @@ class _Work:
         save_import(
             config, node, importable(config, node, folder, containers, without_memory=plan.without_memory)
         )
-
-    def _retire(self) -> None:
-        retire(self._checkpoint)
-
-    def _bring_back(self) -> None:
-        bring_back(self._checkpoint)
 
     @property
     def _checkpoint(self) -> str:
