@@ -90,7 +90,10 @@ class Admission:
 def admission_of(outcome: RequestOutcome) -> Admission | None:
     """Return the counts of `outcome`; None for other events and for containers that are only started again."""
     event, decision = outcome.event, outcome.decision
-    if not isinstance(event, CreateContainer) or _is_known(outcome, event):
+    if not isinstance(event, CreateContainer):
+        return None
+    records = outcome.before.containers_of(pod_uid(event.pod))
+    if any(record.name == event.container.name and not record.unplaced for record in records):
         return None
     error = decision.refusal or decision.overruled
     allocation = None
@@ -120,11 +123,6 @@ def _owns_memory(outcome: RequestOutcome, event: CreateContainer) -> bool:
     facts = outcome.decision.state.pods[pod_uid(event.pod)].facts
     one = facts.container(event.container.name) if facts else None
     return facts is not None and one is not None and (one.kind is Kind.INIT or bool(memory_claim(facts, one)))
-
-
-def _is_known(outcome: RequestOutcome, event: CreateContainer) -> bool:
-    records = outcome.before.containers_of(pod_uid(event.pod))
-    return any(record.name == event.container.name and not record.unplaced for record in records)
 
 
 # Scope and boundary, and whether it is aligned there.

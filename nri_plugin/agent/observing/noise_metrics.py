@@ -131,7 +131,9 @@ class NoiseReadings:
                 own, self._files.read(record.cgroup) if self._files else None
             )
             before = self._followed.get(record.id)
-            sums = self._sums.setdefault(record.id, Sums(_labels(state, record)))
+            pod = state.pods.get(record.pod_uid)
+            labels = (pod.namespace if pod else "", pod.name if pod else "", record.name)
+            sums = self._sums.setdefault(record.id, Sums(labels))
             if self._node is not None and before is not None and before.cpus == own:
                 pair = before.own, now.own
                 sums.add(noise_of(own, self._node, counters, pair, node.topology.nodes_of(own)))
@@ -145,8 +147,3 @@ def _measured(state: State) -> Iterator[tuple[ContainerRecord, CPUSet]]:
         held = state.allocation_of(record)
         if held is not None and held.cpus and not held.is_pod_shared and record.phase is not Phase.STOPPED:
             yield record, held.in_force
-
-
-def _labels(state: State, record: ContainerRecord) -> tuple[str, ...]:
-    pod = state.pods.get(record.pod_uid)
-    return (pod.namespace if pod else "", pod.name if pod else "", record.name)

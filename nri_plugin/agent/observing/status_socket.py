@@ -455,7 +455,8 @@ class StatusSocket:
                 time.sleep(AFTER_ERROR_S)
 
     def _turn(self) -> None:
-        for key, _ in self._selector.select(self._timeout()):
+        timeout = max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
+        for key, _ in self._selector.select(timeout):
             if key.fileobj is self._listener:
                 self._accept()
             elif key.fileobj is self._wake_in:
@@ -468,9 +469,6 @@ class StatusSocket:
         self._make_line()
         for reader in list(self._readers.values()):
             self._write(reader)
-
-    def _timeout(self) -> float:
-        return max(0.0, self._made_at + PAUSE_S - time.monotonic()) if self._is_early else LOOK_S
 
     def _make_line(self) -> None:
         """Encode a new line if something changed, a reader is connected, and the last line is older than `PAUSE_S`."""
@@ -527,12 +525,10 @@ class StatusSocket:
         room = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - CORE_DESCRIPTORS
         if len(self._readers) >= MOST_READERS or (self._readers and peer.fileno() >= room):
             # One that reads nothing goes first, then the oldest. Those of our own connect again.
-            self._drop(next((one for one in self._readers.values() if one.left), None) or self._oldest())
+            readers = list(self._readers.values())
+            self._drop(next((one for one in readers if one.left), readers[0]))
         reader = self._readers[peer] = _Reader(peer)
         self._selector.register(peer, selectors.EVENT_READ, reader)
-
-    def _oldest(self) -> _Reader:
-        return next(iter(self._readers.values()))
 
     def _hear(self, reader: _Reader) -> None:
         """Take the line of a reader; drop a reader that has closed its end. Anything else that it writes is ignored."""

@@ -428,7 +428,10 @@ class DriftWatch:
             next_after_s=latest.pause_s,
             error=error,
         )
-        say(self._log, *_line(report), **_fields(report))
+        text = "cpuset drifted and could not be repaired" if error else "cpuset drifted and was repaired"
+        if latest.is_fight:
+            text = "another writer changes a cpuset after every repair"
+        say(self._log, logging.WARNING, text, **_fields(report))
         self._report(report)
 
     def _name(self, target: Target) -> str:
@@ -456,14 +459,6 @@ def _error_of(drift: Drift, errors: Sequence[HostError], handler: Handler) -> st
     if refused or errors:
         return str((refused or errors)[0])
     return f"its processes still run on {after.effective}: a cgroup above it, which the agent does not widen, has fewer CPUs"
-
-
-def _line(report: DriftReport) -> tuple[int, str]:
-    if report.is_fight:
-        return logging.WARNING, "another writer changes a cpuset after every repair"
-    if report.error:
-        return logging.WARNING, "cpuset drifted and could not be repaired"
-    return logging.WARNING, "cpuset drifted and was repaired"
 
 
 def _fields(report: DriftReport) -> dict[str, object]:

@@ -43,7 +43,6 @@ from nri_plugin.wire.nri.events import (
     UpdateContainer,
     UpdatePodSandbox,
 )
-from nri_plugin.wire.nri.messages import Pod
 
 SLICE = 32
 """Files that are handled without a break: a millisecond or two, as long as the runtime may wait for the agent."""
@@ -334,7 +333,10 @@ class KernelSettingsReconciler:
         elif outcome.decision.state is not outcome.before:
             self.reconcile_soon()
         if self._quotas is not None and isinstance(outcome.event, UPDATES):
-            self._quotas.updated(_cgroup_parent(outcome.decision.state, outcome.event.pod))
+            told, state = outcome.event.pod, outcome.decision.state
+            # The event may have only the id of the sandbox.
+            pod = state.pods.get(told.uid) or state.pod_of_sandbox(told.id)
+            self._quotas.updated(pod.cgroup_parent if pod is not None else "")
 
     def reconcile_soon(self) -> None:
         """Reconcile after `FOLLOW_S`, also where a drifted cpuset or a change of the machine may have ended a partition."""
@@ -449,10 +451,3 @@ class KernelSettingsReconciler:
     def _warn(self, text: str, error: NriPinError) -> None:
         if self._trouble.is_due(str(error), self._loop.clock()):
             say(self._log, logging.WARNING, text, todo=REMEDY, err=error)
-
-
-def _cgroup_parent(state: State, told: Pod) -> str:
-    """Return the pod's cgroup, also where the event has only the id of the sandbox; empty for an unknown pod."""
-    pod = state.pods.get(told.uid)
-    pod = pod or state.pod_of_sandbox(told.id)
-    return pod.cgroup_parent if pod is not None else ""

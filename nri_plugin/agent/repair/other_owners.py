@@ -32,7 +32,6 @@ from nri_plugin.wire.nri.events import (
     Synchronize,
     UpdateContainer,
 )
-from nri_plugin.wire.nri.messages import Resources
 
 KUBELET_STATE = "/var/lib/kubelet/cpu_manager_state"
 """Not mounted into the agent's pod; there when the agent runs on the host."""
@@ -179,14 +178,10 @@ def evidence_of(outcome: RequestOutcome) -> OwnerEvidence | None:
     record = outcome.before.containers.get(event.container.id)
     if record and event.resources.cpus == str(outcome.before.desired_cpus(outcome.node, record)):
         return None
-    return OwnerEvidence.KUBELET_UPDATE if _brings_nothing_else(event.resources) else OwnerEvidence.UPDATE
-
-
-def _brings_nothing_else(resources: Resources) -> bool:
-    """Return whether only CPUs are set; absent values arrive as zeros."""
-    return not (
-        resources.cpu_shares or resources.cpu_quota_us or resources.memory_limit_bytes or resources.mems
-    )
+    # The kubelet's CPU manager sets only CPUs; absent values arrive as zeros.
+    of = event.resources
+    is_more = of.cpu_shares or of.cpu_quota_us or of.memory_limit_bytes or of.mems
+    return OwnerEvidence.UPDATE if is_more else OwnerEvidence.KUBELET_UPDATE
 
 
 def kubelet_policy(path: str = KUBELET_STATE) -> str:

@@ -125,9 +125,10 @@ def decision_fields(
     event: NRIEvent, response: NRIResponse, outcomes: Mapping[WriteOutcome, int], steps: Sequence[str]
 ) -> dict[str, object]:
     """Return the fields of a decision's log line: pod and container, allocated CPUs, writes, and steps."""
+    given = getattr(response, "resources", None)  # only a created container has some
     return {
         **_subject(event),
-        **_given(response),
+        **({"cpus": given.cpus, "mems": given.mems} if given is not None else {}),
         **_written(outcomes),
         "exact": "no" if "inexact-hint" in steps else None,
         "steps": condensed(steps),
@@ -156,9 +157,3 @@ def _written(outcomes: Mapping[WriteOutcome, int]) -> dict[str, object]:
         "missing": WriteOutcome.MISSING,
     }
     return {name: outcomes.get(outcome) or None for name, outcome in names.items()}
-
-
-def _given(response: NRIResponse) -> dict[str, object]:
-    """Return the CPUs and memory nodes of a created container."""
-    resources = getattr(response, "resources", None)
-    return {"cpus": resources.cpus, "mems": resources.mems} if resources is not None else {}

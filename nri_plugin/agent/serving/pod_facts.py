@@ -383,7 +383,9 @@ class PodFactsLookup:
         if not devices_count:
             return informed if known.facts or known.has_ended else event
         # 3: sysfs; None where the container has more devices than are located.
-        devices = self._located(event) if known.devices is None else known.devices
+        devices = known.devices
+        if devices is None:
+            devices = self._locator.resources(event.container) if self._locator else ()
         if devices == () and known is NOTHING:
             return informed
         # 4: hints of too many devices would take too long; their pod's author chose the number.
@@ -391,7 +393,11 @@ class PodFactsLookup:
             event = without_devices(event)
             self._cuts.tell(event)
             return replace(informed, event=event)
-        others = _bounded(devices, known)
+        # A line of the recording has the devices of all containers: none of the others where all lists together exceed
+        # the bounds. The devices of the pod then still decide under pod scope.
+        others = known.devices_by_container
+        if has_too_many_devices(devices, known.pod_devices, *(given for _, given in others)):
+            others = ()
         return replace(informed, devices=devices, pod_devices=known.pod_devices, devices_by_container=others)
 
     def _listed(self, event: Synchronize) -> Synchronize:
@@ -400,12 +406,11 @@ class PodFactsLookup:
         is_same = all(one is other for one, other in zip(containers, event.containers, strict=True))
         return event if is_same else dataclasses.replace(event, containers=containers)
 
-    def _located(self, event: CreateContainer) -> tuple[DeviceResource, ...] | None:
-        return self._locator.resources(event.container) if self._locator else ()
-
     def _asked(self, event: CreateContainer, deadline: float | None, *, devices: bool) -> ExporterAnswer:
         """Return the exporter's facts; none when it does not answer in time."""
-        limit_s = self._limit(deadline)
+        limit_s = EXPORTER_LIMIT_S
+        if deadline is not None:
+            limit_s = min(limit_s, (deadline - self._clock()) * SHARE_OF_TIME)
         if limit_s <= 0 or self._clock() < self._paused_until:
             self._count("paused")
             return NOTHING
@@ -428,11 +433,6 @@ class PodFactsLookup:
             say(self._log, logging.DEBUG, "facts of a pod ignored", pod=event.pod.name, err=known.unusable)
         self._count("unknown" if known.devices is None and known.facts is None else "answered")
         return known
-
-    def _limit(self, deadline: float | None) -> float:
-        if deadline is None:
-            return EXPORTER_LIMIT_S
-        return min(EXPORTER_LIMIT_S, (deadline - self._clock()) * SHARE_OF_TIME)
 
 
 class CutLog:
@@ -474,18 +474,6 @@ class CutLog:
             container=container,
             what=", ".join(sorted(set(cut) - said)),
         )
-
-
-def _bounded(
-    devices: tuple[DeviceResource, ...], known: ExporterAnswer
-) -> tuple[tuple[str, tuple[DeviceResource, ...]], ...]:
-    """Return the devices of the other containers, none where all lists together exceed the bounds.
-
-    A line of the recording has all of them. The devices of the pod then still decide under pod scope.
-    """
-    others = known.devices_by_container
-    is_too_much = has_too_many_devices(devices, known.pod_devices, *(given for _, given in others))
-    return () if is_too_much else others
 
 
 def without_devices(event: CreateContainer) -> CreateContainer:
