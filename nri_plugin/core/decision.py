@@ -11,10 +11,9 @@ The exporter, which alone may ask the kubelet and the cluster, knows the resourc
 
 **The exporter's socket.** `exporter/exporter.sock` in the state directory (`exporterSocket` names another) is a stream
 socket. One connection carries one question and one answer. Each is a JSON object on one line of UTF-8 text that ends with
-a newline. An answer is at most `line_bytes` of its question long, `FIRST_LINE_BYTES` where the question does not tell, as
-those of earlier agents:
+a newline. An answer is at most `LINE_BYTES` long:
 
-    {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker", "line_bytes": 131072}
+    {"pod": UID, "namespace": "default", "name": "train-0", "container": "worker"}
     {"devices": [{"resource": "nvidia.com/gpu", "ids": ["GPU-1"], "nodes": [0]}, ...], "facts": {...}}
 
 A question with `"devices": false` is about the facts alone: the kubelet is not asked, and the answer has no devices. A
@@ -77,9 +76,6 @@ from nri_plugin.wire.nri.events import (
 LINE_BYTES = 1 << 17
 """The longest answer that is read. Facts of 128 containers with names of 63 characters take 45 KiB, the devices that count
 (`bounds.DEVICE_CHARS`) 25 KiB for the containers and as much again for the pod."""
-
-FIRST_LINE_BYTES = 1 << 16
-"""The longest answer that agents before `line_bytes` read."""
 
 
 class ExporterAnswer(Struct, frozen=True):

@@ -89,7 +89,7 @@ PodNews = PodFactsTold | PodHasEnded | PodRejected
 def could_be_completed(node: Node, state: State, pod: PodRecord) -> bool:
     """Whether facts are of use to the pod: it lives, and they could place containers of it or rebuild what it owns.
 
-    Its facts are known already where an earlier release did not place pods as a whole, or where the rest did not fit. Those
+    Its facts are known already where the rest of the pod did not fit. Those
     of an imported pod that was admitted as a whole decide on its quota.
     """
     if not any(one.phase is not Phase.STOPPED for one in state.containers_of(pod.uid)):

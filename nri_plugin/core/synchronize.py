@@ -232,7 +232,7 @@ def _with_regimes(
 ) -> dict[str, PodRecord]:
     """The pods; those of which a container exists, or holds something, have the rules by which it was admitted.
 
-    Where the stored state knows something of such a pod and not its rules, an earlier release or an import wrote it.
+    Where the stored state knows something of such a pod and not its rules, an import wrote it.
     """
     known = {one.pod_uid for one in state.containers.values()} | {pod_of(key) for key in kept}
     listed = {one.pod_uid for one in records.values()}

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES
+from nri_plugin.core.decision import LINE_BYTES
 from nri_plugin.exporter.pod_resources import (
     Allocatable,
     ContainerDevices,
@@ -123,7 +123,6 @@ class FactsRequest(msgspec.Struct):
         pod: the uid.
         container: empty in a request about the pod alone.
         devices: whether they are asked for.
-        line_bytes: the longest answer that the agent reads. Agents of earlier releases do not tell.
     """
 
     pod: str
@@ -131,7 +130,6 @@ class FactsRequest(msgspec.Struct):
     name: str
     container: str
     devices: bool = True
-    line_bytes: int = FIRST_LINE_BYTES
 
 
 class AnswerSource:
@@ -270,7 +268,7 @@ class _FactsHandler(socketserver.StreamRequestHandler):
             question = self.rfile.readline(LINE_BYTES)
             self.server.is_silent_by_client[self.request] = False
             request = msgspec.json.decode(question, type=FactsRequest)
-            line = _line(self.server.source(request), min(request.line_bytes, LINE_BYTES))
+            line = _line(self.server.source(request))
         except (msgspec.DecodeError, KubeletError, OSError) as error:
             say(self.server.log, logging.DEBUG, "question not answered", err=error)
             return
@@ -278,8 +276,8 @@ class _FactsHandler(socketserver.StreamRequestHandler):
             self.wfile.write(line)
 
 
-def _line(answer: Answer, most_bytes: int) -> bytes:
-    """Encode the answer within the agent's limit.
+def _line(answer: Answer) -> bytes:
+    """Encode the answer within `LINE_BYTES`.
 
     What is too long goes first without the devices of other containers, then without facts, and else empty.
     """
@@ -287,6 +285,6 @@ def _line(answer: Answer, most_bytes: int) -> bytes:
     for left_out in ("", "devices_by_container", "facts"):
         words.pop(left_out, None)
         line = msgspec.json.encode(words) + b"\n"
-        if len(line) <= most_bytes:
+        if len(line) <= LINE_BYTES:
             return line
     return NOT_KNOWN

@@ -261,7 +261,6 @@ def _question(pod: Pod, container: str, *, devices: bool) -> bytes:
         "namespace": pod.namespace,
         "name": pod.name,
         "container": container,
-        "line_bytes": LINE_BYTES,
     }
     if not devices:
         words["devices"] = False

@@ -7,11 +7,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from nri_plugin.agent.serving.pod_facts import NoAnswerError, PodResourcesClient
-from nri_plugin.core.decision import FIRST_LINE_BYTES, LINE_BYTES, ExporterAnswer
+from nri_plugin.core.decision import LINE_BYTES, ExporterAnswer
 from nri_plugin.exporter.facts_socket import KUBELET_S, MOST_CLIENTS, AnswerSource, FactsRequest, FactsSocket
 from nri_plugin.exporter.pod_resources import KubeletClient
 from nri_plugin.kube._pb import podresources_pb2 as pb
@@ -229,19 +228,6 @@ def test_an_answer_has_room_for_128_containers_with_their_facts_and_devices(larg
     assert known.facts is not None
     assert len(known.facts.containers) == 128
     assert [name for name, _ in known.devices_by_container] == NAMES[1:]
-
-
-def test_an_agent_of_an_earlier_release_gets_a_line_that_it_reads(large: str) -> None:
-    question = {"pod": "u", "namespace": "default", "name": "web", "container": NAMES[0]}
-    with socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(PATIENCE_S)
-        peer.connect(large)
-        peer.sendall(msgspec.json.encode(question) + b"\n")
-        line = peer.makefile("rb").readline()
-    assert len(line) <= FIRST_LINE_BYTES
-    words = msgspec.json.decode(line)
-    assert words["devices"]
-    assert "devices_by_container" not in words
 
 
 class SlowKubelet:
