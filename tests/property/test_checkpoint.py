@@ -104,10 +104,22 @@ def test_any_truncation_is_noticed(state: State, data: st.DataObject) -> None:
         decode(sound[: data.draw(st.integers(0, len(sound) - 1))])
 
 
-@given(states, st.binary(min_size=1, max_size=20))
-def test_anything_after_the_end_is_noticed(state: State, rest: bytes) -> None:
-    with pytest.raises(ValueError, match="it "):
-        decode(document(state) + rest)
+@given(
+    states,
+    st.binary(min_size=1, max_size=20)
+    .map(lambda rest: rest.replace(b"\n", b"") or b"x")
+    .flatmap(lambda rest: st.sampled_from((rest, rest + b"\n"))),
+)
+def test_anything_after_the_end_is_damage_or_a_record_that_was_being_written(
+    state: State, rest: bytes
+) -> None:
+    if rest.rstrip(b"\n") == rest:
+        read = decode(document(state) + rest)
+        assert read.is_cut
+        assert read.state == state
+    else:
+        with pytest.raises(ValueError, match="it "):
+            decode(document(state) + rest)
 
 
 @given(st.lists(states, min_size=1, max_size=3))
