@@ -8,9 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nri_plugin.agent.agent import PluginIdentity
-from nri_plugin.agent.serving.connection import ReconnectBackoff, RuntimeAbsentError
 from nri_plugin.agent.serving.handler import Handler
-from nri_plugin.agent.serving.runtime_link import RuntimeLink
+from nri_plugin.agent.serving.link import ReconnectBackoff, RuntimeAbsentError, RuntimeLink
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import NRIEvent
 from nri_plugin.wire.nri.messages import Container, Pod

@@ -20,9 +20,16 @@ from operator import or_
 from pathlib import Path
 
 from nri_plugin.agent.arguments import Arguments, parse
-from nri_plugin.agent.serving.connection import SocketWatch, adopt, connect
 from nri_plugin.agent.serving.handler import Handler
-from nri_plugin.agent.serving.runtime_link import EXIT_CONFIGURATION, EXIT_STOPPED, UNNOTICED, RuntimeLink
+from nri_plugin.agent.serving.link import (
+    EXIT_CONFIGURATION,
+    EXIT_STOPPED,
+    UNNOTICED,
+    RuntimeLink,
+    SocketWatch,
+    adopt,
+    connect,
+)
 from nri_plugin.agent.serving.serving_lease import EXIT_YIELDED, ServingLease
 from nri_plugin.agent.serving.supervisor import BEAT_S, CONFIG, FORMER, LIFE, Life
 from nri_plugin.agent.start import (

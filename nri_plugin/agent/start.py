@@ -41,11 +41,11 @@ from nri_plugin.agent.repair.watches import (
 )
 from nri_plugin.agent.serving.checkpoint_saver import LOOK_PAUSE_S, CheckpointSaver, open_store
 from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.link import RuntimeLink, probe_pages
 from nri_plugin.agent.serving.observe_only import ObservedWatch, ObservingHandler
 from nri_plugin.agent.serving.outcome import Observer
 from nri_plugin.agent.serving.pod_facts import PodFactsLookup, PodResourcesClient
 from nri_plugin.agent.serving.recorder import Recorder, build_recorder
-from nri_plugin.agent.serving.runtime_link import RuntimeLink, probe_pages
 from nri_plugin.checkpoint.directory import removed_mount, unsafe, unwritable
 from nri_plugin.checkpoint.file import (
     FILE_NAME,

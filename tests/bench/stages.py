@@ -16,8 +16,8 @@ from typing import Any
 
 from nri_plugin.agent.serving import handler
 from nri_plugin.agent.serving.checkpoint_saver import CheckpointSaver
-from nri_plugin.agent.serving.connection import RuntimeConnection, Transport
 from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.link import RuntimeConnection, Transport
 from nri_plugin.agent.serving.pod_facts import PodFactsLookup
 from nri_plugin.agent.serving.recorder import Recorder
 from nri_plugin.process.loop import Loop

@@ -39,10 +39,10 @@ from nri_plugin.agent.repair.other_owners import OwnerEvidence
 from nri_plugin.agent.repair.unreported import UnreportedContainers
 from nri_plugin.agent.serving.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.serving.handler import Handler
+from nri_plugin.agent.serving.link import RuntimeLink
 from nri_plugin.agent.serving.observe_only import KINDS, ObservedWatch
 from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.agent.serving.pod_facts import RESULTS as ANSWERS
-from nri_plugin.agent.serving.runtime_link import RuntimeLink
 from nri_plugin.core.drift import Cause
 from nri_plugin.core.engine import DECIDED
 from nri_plugin.core.hint_providers import tables_of

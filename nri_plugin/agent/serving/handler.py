@@ -14,7 +14,7 @@
     11 the rest   cpusets of containers that a written slice bounds, in portions between requests       I/O
 
 The runtime waits until step 8. Steps 9 to 11 follow the answer. `Handler.answer` does steps 2 to 7 in this order.
-`runtime_link.py` opens the connection, waits for bytes and calls `receive`, `Handler.serve`, `send`, `account` and
+`link.py` opens the connection, waits for bytes and calls `receive`, `Handler.answer`, `reply`, `send`, `account` and
 `read_back`. A timer of the loop calls `write_waiting`. Everything runs in one thread. Watches of the agent are timers of
 the same loop, so they work between two requests.
 
@@ -35,7 +35,6 @@ from msgspec import structs
 
 from nri_plugin.agent.cpusets import PORTION, CheckedWrites, CpusetWriter, WaitingWrites, WriteError, check
 from nri_plugin.agent.serving.checkpoint_saver import DEFAULT_SAVE_S, IN_TROUBLE_S, CheckpointSaver
-from nri_plugin.agent.serving.connection import RuntimeConnection
 from nri_plugin.agent.serving.outcome import (
     REFUSABLE,
     LineLevels,
@@ -257,14 +256,6 @@ class Handler:
         self.observers: tuple[Observer, ...] = ()
 
     # ------------------------------------------------------------ the steps in their order
-
-    def serve(self, connection: RuntimeConnection, request: Request) -> None:
-        """Answer a request and queue its reply; the caller sends it, then calls `account` and `read_back`."""
-        reply = self.answer(request)
-        if isinstance(request.event, Synchronize) and not reply.failed:
-            connection.synchronized_at = self._clock()
-        # Step 8. Once the reply is sent, the runtime goes on with the container.
-        connection.reply(request, reply)
 
     def handle(self, request: Request) -> RequestReply:
         """Answer a request whose reply goes nowhere, and account for it; never raises."""

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from nri_plugin.agent.serving.connection import words
+from nri_plugin.agent.serving.link import words
 from nri_plugin.checkpoint.directory import unsafe
 from nri_plugin.checkpoint.file import LOCK_FILE
 from nri_plugin.host.runtime_lock import RuntimeLock, readable_by_others

@@ -58,7 +58,7 @@ _PATIENT = replace(BEHAVIOURS["containerd-2.1"].profile, request_timeout=120.0, 
 _AGENT = f"""
 import os, signal, sys
 from pathlib import Path
-from nri_plugin.agent.serving import connection
+from nri_plugin.agent.serving import link as module
 from nri_plugin.checkpoint import file
 from nri_plugin.host import cgroup_write
 from nri_plugin.wire.nri.session import PluginSession
@@ -79,7 +79,7 @@ def stepping(done):
     return step
 cgroup_write.write_value = stepping(cgroup_write.write_value)
 file.CheckpointFile.save = stepping(file.CheckpointFile.save)
-connection.RuntimeConnection.send = stepping(connection.RuntimeConnection.send)
+module.RuntimeConnection.send = stepping(module.RuntimeConnection.send)
 from nri_plugin.__main__ import main
 import nri_plugin.agent.agent
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

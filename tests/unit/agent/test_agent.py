@@ -16,7 +16,7 @@ from nri_plugin.agent import agent, start
 from nri_plugin.agent.agent import PluginIdentity, checked_identity
 from nri_plugin.agent.arguments import NAMES
 from nri_plugin.agent.cpusets import CpusetWriter
-from nri_plugin.agent.serving.runtime_link import RuntimeLink
+from nri_plugin.agent.serving.link import RuntimeLink
 from nri_plugin.config.loading import Config, load, load_text
 from nri_plugin.model.errors import ConfigError, HostError
 from nri_plugin.model.options import Effect

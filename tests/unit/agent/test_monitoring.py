@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from nri_plugin.agent.observing.metrics import Metrics
-from nri_plugin.agent.serving import runtime_link
-from nri_plugin.agent.serving.runtime_link import comes_round, probe_pages
+from nri_plugin.agent.serving import link as module
+from nri_plugin.agent.serving.link import comes_round, probe_pages
 from nri_plugin.model.errors import CheckpointError
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.state import State
@@ -91,7 +91,7 @@ def test_what_is_kept_beside_cpusets_is_shown():
 
 
 def test_a_loop_that_does_not_come_round_is_noticed(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(runtime_link, "ALIVE_WITHIN_S", 0.01)
+    monkeypatch.setattr(module, "ALIVE_WITHIN_S", 0.01)
     loop = Loop()
     assert not comes_round(loop)
     loop.run_once()
@@ -109,7 +109,7 @@ def test_how_containers_run_is_shown_only_by_who_observes():
 def test_probes_tell_of_a_checkpoint_that_cannot_be_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     handler = Bench(node()).handler
     pages = probe_pages(SimpleNamespace(), SimpleNamespace(is_synchronized=True, handler=handler))  # type: ignore[arg-type]
-    monkeypatch.setattr(runtime_link, "comes_round", lambda _loop: True)
+    monkeypatch.setattr(module, "comes_round", lambda _loop: True)
     assert (pages["/healthz"]().status, pages["/readyz"]().status) == (200, 200)
     handler.checkpoint.doubt("/run/x: is mounted read-only")
     assert pages["/healthz"]().status == 200
@@ -126,7 +126,7 @@ def test_probes_tell_of_a_checkpoint_that_cannot_be_saved(monkeypatch: pytest.Mo
 
 
 def test_an_agent_that_waits_for_another_is_alive_and_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime_link, "comes_round", lambda _loop: True)
+    monkeypatch.setattr(module, "comes_round", lambda _loop: True)
     link = SimpleNamespace(
         is_synchronized=False, waits_for="waiting: another agent (process 7)", handler=None
     )

@@ -7,16 +7,17 @@ from pathlib import Path
 import pytest
 
 from nri_plugin.agent.agent import PluginIdentity
-from nri_plugin.agent.serving import connection
-from nri_plugin.agent.serving.connection import (
+from nri_plugin.agent.serving import link as module
+from nri_plugin.agent.serving.link import (
+    MADE_PAUSE_S,
     ReconnectBackoff,
     RuntimeAbsentError,
+    RuntimeLink,
     SocketWatch,
     Transport,
     adopt,
     connect,
 )
-from nri_plugin.agent.serving.runtime_link import MADE_PAUSE_S, RuntimeLink
 from nri_plugin.model.errors import HostError, RemoteProtocolError
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Clock
@@ -112,7 +113,7 @@ def test_send_keeps_what_the_socket_does_not_take(pair):
 
 def test_a_peer_that_never_reads_is_an_error_before_memory_is(pair, monkeypatch: pytest.MonkeyPatch):
     ours, _ = pair
-    monkeypatch.setattr(connection, "MAX_UNSENT_BYTES", 1 << 20)
+    monkeypatch.setattr(module, "MAX_UNSENT_BYTES", 1 << 20)
     with pytest.raises(RemoteProtocolError, match="bytes of answers unread, more than 1048576"):
         ours.send(bytes(4 << 20))
 
