@@ -234,11 +234,12 @@ def build_handler(
     # The checkpoint: a trial write finds out now whether it can be saved.
     store = open_store(file, file.held, start)
     saver = CheckpointSaver(
-        metrics.timed(store) if metrics else store,
+        store,
         file.held,  # not a former generation: the file itself has to be written then
         log,
         serves=config.serves_unsaved,
         directory=config.state_dir,
+        took=metrics.saved if metrics else None,
     )
     if file.found is not None and file.found != file.facts:
         saver.outdate()  # its readers would take it for that of another machine

@@ -37,7 +37,6 @@ from nri_plugin.agent.repair.interrupts_thread import QuietCPUsThread
 from nri_plugin.agent.repair.kernel_settings import KernelSettingsReconciler, NoticedBy
 from nri_plugin.agent.repair.other_owners import OwnerEvidence
 from nri_plugin.agent.repair.unreported import UnreportedContainers
-from nri_plugin.agent.serving.checkpoint_saver import CheckpointStore
 from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.agent.serving.link import RuntimeLink
 from nri_plugin.agent.serving.observe_only import KINDS, ObservedWatch
@@ -730,9 +729,9 @@ class Metrics:
         readings = NoiseReadings(lambda: (handler.node, handler.state), counters, files, period_s)
         self.registry.register(Shown(OF_NOISE, readings.read_when_due))
 
-    def timed(self, store: CheckpointStore) -> CheckpointStore:
-        """Return `store` with the time of its saves measured."""
-        return _TimedStore(store, self._checkpoint_s.observe)
+    def saved(self, took_s: float) -> None:
+        """Count one save of the state."""
+        self._checkpoint_s.observe(took_s)
 
     def page(self) -> Callable[[], Page]:
         """Return the page `/metrics`."""
@@ -746,29 +745,3 @@ def exposition(registry: CollectorRegistry) -> bytes:
         if row.counts:
             text = text.replace(f"# TYPE {name} untyped".encode(), f"# TYPE {name} counter".encode())
     return text
-
-
-class _TimedStore:
-    def __init__(self, store: CheckpointStore, took: Callable[[float], None]) -> None:
-        self._store = store
-        self._took = took
-
-    def save(self, state: State, timeout_s: float) -> None:
-        """Keep `state`; see `CheckpointStore`."""
-        began = time.monotonic()
-        try:
-            self._store.save(state, timeout_s)
-        finally:
-            self._took(time.monotonic() - began)
-
-    def is_intact(self) -> bool:
-        """Return whether the file is still in its place."""
-        return self._store.is_intact()
-
-    def compact(self) -> None:
-        """Compact the file if that is due."""
-        self._store.compact()
-
-    def close(self, timeout_s: float) -> None:
-        """Finish what is queued."""
-        self._store.close(timeout_s)

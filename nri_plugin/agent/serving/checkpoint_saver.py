@@ -14,7 +14,8 @@ A checkpoint that was removed or replaced is written again as a whole; nothing i
 
 import logging
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -68,6 +69,7 @@ class CheckpointSaver:
         log: takes one line for each change of `trouble`, and one for each allocation that only the memory holds.
         serves: keep allocations that cannot be saved in memory (`onCheckpointFailure: serve`).
         directory: of the store; a removed mount explains a failure better than the error of the save.
+        took: called with the seconds of each save, also of one that failed.
 
     Attributes:
         serves: as given; a reload changes it.
@@ -82,10 +84,11 @@ class CheckpointSaver:
         *,
         serves: bool = False,
         directory: str = "",
+        took: Callable[[float], None] | None = None,
     ) -> None:
         self.serves = serves
         self.trouble = ""
-        self._store, self._log, self._directory = store, log, directory
+        self._store, self._log, self._directory, self._took = store, log, directory, took
         # The state in the checkpoint: exactly, or None after a failed save, when it holds the former state or the new one.
         self._exact: State | None = saved
         # The last state whose save was confirmed.
@@ -102,6 +105,7 @@ class CheckpointSaver:
         """Save `state`; returns why that failed, None once the checkpoint holds it."""
         if self.is_saved(state):
             return None
+        began = time.monotonic()
         try:
             self._store.save(state, timeout_s)
         except CheckpointError as error:
@@ -110,6 +114,9 @@ class CheckpointSaver:
             error = CheckpointError(self._directory, cause) if cause else error
             self._set_trouble(str(error))
             return error
+        finally:
+            if self._took is not None:
+                self._took(time.monotonic() - began)
         self._exact = self._confirmed = state
         if self.trouble:
             self.trouble, self._told = "", frozenset()
