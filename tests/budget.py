@@ -52,7 +52,7 @@ ABOVE = {
     "host": 3_226,
     "checkpoint": 2_288,
     "recording": 781,
-    "agent": 6_810,
+    "agent": 6_800,
     "kube": 1_156,
     "exporter": 1_914,
     "process": 1_099,

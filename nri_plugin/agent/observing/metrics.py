@@ -39,7 +39,7 @@ from nri_plugin.agent.repair.other_owners import OwnerEvidence
 from nri_plugin.agent.repair.unreported import UnreportedContainers
 from nri_plugin.agent.serving.handler import Handler
 from nri_plugin.agent.serving.link import RuntimeLink
-from nri_plugin.agent.serving.observe_only import KINDS, ObservedWatch
+from nri_plugin.agent.serving.observe_only import EXCLUSIVE, KINDS, POD_SHARED, SHARED, ObservedWatch, kind_of
 from nri_plugin.agent.serving.outcome import RequestOutcome
 from nri_plugin.agent.serving.pod_facts import RESULTS as ANSWERS
 from nri_plugin.core.drift import Cause
@@ -475,14 +475,8 @@ class Placed:
 
     def by_cpus(self) -> Amounts:
         """Count the live containers by the CPUs that they run on."""
-        counts = {"exclusive": 0, "pod-shared": 0, "shared": 0}
-        for record in self.live:
-            held = self.state.allocation_of(record)
-            if held is None or not held.cpus:
-                counts["shared"] += 1
-            else:
-                counts["pod-shared" if held.is_pod_shared else "exclusive"] += 1
-        return {(kind,): count for kind, count in counts.items()}
+        counts = Counter(kind_of(self.state.allocation_of(record)) for record in self.live)
+        return {(kind,): counts[kind] for kind in (EXCLUSIVE, POD_SHARED, SHARED)}
 
     def numa_nodes(self, of: Callable[[Fragmentation], float]) -> Amounts | None:
         """Return a figure of each NUMA node."""

@@ -395,7 +395,8 @@ class QuietCPUs:
             self._settle_interrupts(done, None if is_first else only, former)
         if only is None:
             if SettingKind.WORKQUEUE in in_use:
-                self._settle_workqueues(done)
+                for name in self._files.workqueues():
+                    self._settle_mask(done, name, self._wish.no_workqueues)
             if SettingKind.LATENCY in in_use:
                 self._settle_latencies(done)
             # Last: what needs a capability must not keep the others from being written.
@@ -459,10 +460,6 @@ class QuietCPUs:
                 [*(each for each in former.written if each not in one.written), *one.written]
             )
             done.kept[SettingKind.DEFAULT] = replace(one, written=tuple(given)[-MOST_DEFAULTS:])
-
-    def _settle_workqueues(self, done: _Pass) -> None:
-        for name in self._files.workqueues():
-            self._settle_mask(done, name, self._wish.no_workqueues)
 
     def _settle_latencies(self, done: _Pass) -> None:
         asked = dict(self._wish.latency_us)
@@ -530,7 +527,8 @@ class QuietCPUs:
         kept = self._kept[name]
         self.counts["given-back" if value == kept.original else "moved", name.partition("/")[0]] += 1
         shown = self._files.read(name)
-        if shown and shown != value and _is_part(name, shown, value):
+        is_irq = _is_of(name, SettingKind.IRQ)
+        if is_irq and shown and shown != value and CPUSet.parse(shown) <= CPUSet.parse(value):
             # Some controllers show only the CPU that they deliver to. Any other value is a write of another program.
             self._kept[name] = replace(kept, shown=shown)
         if name in done.undone:
@@ -658,10 +656,6 @@ class QuietCPUs:
 
 def _sets(wish: QuietWanted) -> tuple[CPUSet, ...]:
     return wish.quiet, wish.no_workqueues, wish.no_steering
-
-
-def _is_part(name: str, shown: str, written: str) -> bool:
-    return _is_of(name, SettingKind.IRQ) and CPUSet.parse(shown) <= CPUSet.parse(written)
 
 
 def _is_of(name: str, *kinds: SettingKind) -> bool:

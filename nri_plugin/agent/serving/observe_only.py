@@ -76,8 +76,8 @@ class ObservingHandler(Handler):
             self._unrefused = unrefused(self.node, self.state, flow.known)
 
 
-def _would_have(held: Allocation | None) -> str:
-    """The first word of `KINDS` for a container with this allocation."""
+def kind_of(held: Allocation | None) -> str:
+    """Return the kind of CPUs that a container with this allocation runs on: the first word of `KINDS`."""
     if held is None or not held.cpus:
         return SHARED
     return POD_SHARED if held.is_pod_shared else EXCLUSIVE
@@ -121,7 +121,7 @@ class ObservedWatch:
             if record is None or runs_on is None:
                 continue
             desired = state.desired_cpus(node, record)
-            would = _would_have(state.allocation_of(record))
+            would = kind_of(state.allocation_of(record))
             counts[would, SAME if runs_on == desired else ELSEWHERE] += 1
             seen[record.id] = (runs_on, desired)
             if would is not SHARED:  # the shared pool of the node changes too often for a line

@@ -213,7 +213,8 @@ def lock_state_dir(state_dir: str) -> int:
     except OSError as error:
         raise unusable_state_dir(state_dir, error) from None
     if not _locks(descriptor):
-        holder = _holder(descriptor)
+        number = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
+        holder = f" (process {number})" if number.isdigit() else ""
         os.close(descriptor)
         raise StateDirInUseError(
             str(path),
@@ -273,8 +274,3 @@ def _locks(descriptor: int) -> bool:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return True
     return False
-
-
-def _holder(descriptor: int) -> str:
-    text = os.pread(descriptor, 32, 0).decode("ascii", "replace").strip()
-    return f" (process {text})" if text.isdigit() else ""
