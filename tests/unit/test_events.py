@@ -33,12 +33,14 @@ def test_an_event_that_is_decided_on_is_subscribed_to_recorded_and_counted(kind:
     assert (kind in DECIDED) == (kind.__name__ in rows._EVENTS) == (kind.__name__ in EVENTS) == is_decided
 
 
-@pytest.mark.parametrize("kind", rows._EVENTS.values(), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", sorted(rows._EVENTS.values(), key=str), ids=lambda kind: kind.__name__)
 def test_every_field_that_decides_is_recorded(kind: type) -> None:
     assert {one.name for one in fields(kind)} - {"overhead"} == set(rows._NAMES[kind])
 
 
-@pytest.mark.parametrize("kind", get_args(OwnEvent | PodNews), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize(
+    "kind", sorted(get_args(OwnEvent | PodNews), key=str), ids=lambda kind: kind.__name__
+)
 def test_events_of_our_own_are_decided_and_recorded(kind: type) -> None:
     assert kind in DECIDED
     assert kind.__name__ in rows._EVENTS
