@@ -6,6 +6,7 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.wire.nri.messages import Container, ContainerState, Pod, Resources
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 KUBEPODS = {
@@ -26,7 +27,7 @@ def machine(
     for cpu in range(nodes * cores * threads):
         core, node = cpu // threads, cpu // (cores * threads)
         rows.append((cpu, core * threads, node, node, core * caches // cores))
-    return Topology.from_rows(
+    return topology_of_rows(
         rows,
         memory_bytes=dict(enumerate([memory] * nodes if isinstance(memory, int) else memory)),
         distances={a: [10 if a == b else 21 for b in range(nodes)] for a in range(nodes)},

@@ -5,7 +5,7 @@ uncore cache. Groups hold online CPUs only, are never empty (NUMA nodes without
 CPUs excepted) and are listed by ascending id.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import TypeVar
 
@@ -91,41 +91,6 @@ class Topology(Struct, frozen=True, dict=True):
     unreachable: CPUSet = NO_CPUS
     queues: tuple[SharedQueue, ...] = ()
 
-    @classmethod
-    def from_rows(
-        cls,
-        rows: Iterable[Sequence[int]],
-        *,
-        memory_bytes: Mapping[int, int] | None = None,
-        distances: Mapping[int, Sequence[int]] | None = None,
-    ) -> "Topology":
-        """A machine from rows `(cpu, core, socket, numa node, uncore cache)`.
-
-        Args:
-            rows: one per online CPU.
-            memory_bytes: by node id; nodes named only here have no CPUs.
-            distances: by node id, in ascending order of node ids.
-        """
-        table = [tuple(row) for row in rows]
-        memory = memory_bytes or {}
-        cpus_by_node = {NUMANodeID(n): CPUSet() for n in memory} | dict(_groups(table, 3, NUMANodeID))
-        nodes = tuple(
-            NUMANode(
-                node,
-                cpus,
-                memory.get(node),
-                distances=tuple(distances[node]) if distances and node in distances else None,
-            )
-            for node, cpus in sorted(cpus_by_node.items())
-        )
-        return cls(
-            online=CPUSet.from_ids(row[0] for row in table),
-            cores=_groups(table, 1, CoreID),
-            sockets=_groups(table, 2, SocketID),
-            nodes=nodes,
-            caches=_groups(table, 4, UncoreCacheID),
-        )
-
     def within(self, reachable: CPUSet) -> "Topology":
         """The machine on which all other CPUs count as offline; the same where that would leave none, or is not known.
 
@@ -204,15 +169,6 @@ class Topology(Struct, frozen=True, dict=True):
     def nodes_of(self, cpus: CPUSet) -> NodeMask:
         """NUMA nodes that hold at least one of `cpus`."""
         return NodeMask.from_ids(node.id for node in self.nodes if node.cpus.mask & cpus.mask)
-
-
-def _groups(
-    table: Sequence[tuple[int, ...]], column: int, make: Callable[[int], GroupID]
-) -> tuple[tuple[GroupID, CPUSet], ...]:
-    masks: dict[int, int] = {}
-    for row in table:
-        masks[row[column]] = masks.get(row[column], 0) | 1 << row[0]
-    return tuple((make(number), CPUSet(mask)) for number, mask in sorted(masks.items()))
 
 
 def _cut(groups: tuple[tuple[GroupID, CPUSet], ...], cpus: CPUSet) -> tuple[tuple[GroupID, CPUSet], ...]:

@@ -26,6 +26,7 @@ from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
+from tests.topology_rows import topology_of_rows
 
 SAMPLES = 60
 GIB = 1 << 30
@@ -99,7 +100,7 @@ Work = tuple[str, int | None, Prepare, Callable[[], bool] | None]
 
 
 def _works(machine: dict[str, Any]) -> Iterator[Work]:
-    topology = Topology.from_rows(
+    topology = topology_of_rows(
         machine["topology"]["cpus"], memory_bytes=dict.fromkeys(range(machine["numa_nodes"]), 64 * GIB)
     )
     tables, available = cpu_tables(topology), CPUSet.parse(machine["available"])

@@ -37,10 +37,11 @@ from tests.lab.runtime.profile import BEHAVIOURS
 from tests.lab.runtime.runtime import PluginRefusedError, Record, Runtime
 from tests.largest_pods import SPEC_KINDS, enlarged
 from tests.simulated_node import MEMORY_BYTES, NoMirror, created_in
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu % 16, cpu % 16 // 8, cpu % 16 // 8, cpu % 16 // 4) for cpu in range(32)]
-MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
+MACHINE = topology_of_rows(ROWS, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
 MOST_PODS = 14
 LARGE_PODS = 0.03
 """How many pods are as large as the API server allows."""
@@ -674,7 +675,7 @@ class Life:
         """A few CPUs go away, or all are there again; reserved ones stay. The kernel is there before the agent."""
         gone = set() if self.node.topology.offline else set(self.random.sample(range(1, 16), 3))
         rows = [row for row in ROWS if row[0] not in gone]
-        topology = Topology.from_rows(rows, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
+        topology = topology_of_rows(rows, memory_bytes={0: 64 * GIB, 1: 64 * GIB})
         self._follow(replace(topology, offline=CPUSet.from_ids(gone)))
 
     def other_root(self) -> None:

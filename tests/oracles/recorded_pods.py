@@ -30,6 +30,7 @@ from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Pod as RuntimePod
 from nri_plugin.wire.nri.messages import Resources
 from tests.builders import container, pod
+from tests.topology_rows import topology_of_rows
 from tests.vectors.judges.managers import Container, Pod, options_of, same_error, shown_blocks
 from tests.vectors.judges.memory import reserved_memory
 from tests.vectors.judges.merging import provider_of
@@ -40,7 +41,7 @@ Case = Mapping[str, Any]
 def topology_of(case: Case, recorded: Case) -> Topology:
     """The machine of the case, with its memory where that was recorded."""
     rows = {node["id"]: node for node in case.get("memory_nodes", ())}
-    made = Topology.from_rows(
+    made = topology_of_rows(
         recorded["cpus"],
         memory_bytes={number: node["memory"] for number, node in rows.items()},
         distances={number: node["distances"] for number, node in rows.items() if node.get("distances")},

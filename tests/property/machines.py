@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from nri_plugin.model.topology import Topology
+from tests.topology_rows import topology_of_rows
 
 
 @st.composite
@@ -71,4 +71,4 @@ def machine_with_free_cpus(draw, max_nodes=4):
     free = draw(st.lists(st.booleans(), min_size=len(cpus), max_size=len(cpus)))
     if draw(st.booleans()):
         free = [True] * len(cpus)
-    return rows, Topology.from_rows(rows), {cpu for cpu, is_free in zip(cpus, free, strict=True) if is_free}
+    return rows, topology_of_rows(rows), {cpu for cpu, is_free in zip(cpus, free, strict=True) if is_free}

@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus
 from tests.oracles.assignment import packed
 from tests.oracles.distribution import NeverReturnsError, distributed
 from tests.property.machines import machine_with_free_cpus, regular_rows, rows_of_any_machine
+from tests.topology_rows import topology_of_rows
 
 COUNTS = st.integers(-1, 60)
 
@@ -78,7 +78,7 @@ def test_taking_everything_gives_everything(machine, by_cache):
 
 @given(regular_rows(), st.data())
 def test_exactly_a_numa_node_is_a_whole_free_node_while_there_is_one(rows, data):
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     whole = data.draw(st.sampled_from(tables.node_sets))
     others = data.draw(st.integers(0, tables.online)) & tables.online
     ours = take_packed(tables, CPUSet(whole | others), whole.bit_count())
@@ -87,7 +87,7 @@ def test_exactly_a_numa_node_is_a_whole_free_node_while_there_is_one(rows, data)
 
 @given(regular_rows(), st.data())
 def test_a_whole_free_core_is_not_broken_for_a_core_sized_need(rows, data):
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     whole = data.draw(st.sampled_from(tables.cores))
     others = data.draw(st.integers(0, tables.online)) & tables.online
     ours = take_packed(tables, CPUSet(whole | others), whole.bit_count())
@@ -107,7 +107,7 @@ def test_cpus_outside_the_machine_are_never_given(machine, count):
 
 @given(rows_of_any_machine(), st.integers(1, 30), st.integers(1, 15))
 def test_as_many_cpus_as_possible_come_from_the_hinted_nodes(rows, count, mask):
-    topology = Topology.from_rows(rows)
+    topology = topology_of_rows(rows)
     tables = cpu_tables(topology)
     if count > len(topology.online):
         return

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from tests.oracles.best_fit import Ranking, best_rank
 from tests.property.machines import machine_with_free_cpus
+from tests.topology_rows import topology_of_rows
 
 TRIED = 2_000
 """Sets that one example may rank."""
@@ -40,7 +40,7 @@ def test_no_choice_of_as_many_cpus_ranks_better(machine, count):
     rows, free = machine
     count = min(count, len(free))
     assume(comb(len(free), count) <= TRIED)
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     ours = take_best_fit(tables, CPUSet.from_ids(free), count)
     assert Ranking(rows, free).of(set(ours)) == best_rank(rows, free, count)
 
@@ -81,5 +81,5 @@ def test_the_same_question_has_the_same_answer_on_a_machine_built_again(machine,
     rows, topology, free = machine
     count = min(count, len(free))
     available = CPUSet.from_ids(free)
-    again = cpu_tables(Topology.from_rows(reversed(rows)))
+    again = cpu_tables(topology_of_rows(reversed(rows)))
     assert take_best_fit(cpu_tables(topology), available, count) == take_best_fit(again, available, count)

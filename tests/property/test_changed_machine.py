@@ -15,6 +15,7 @@ from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec
 from tests.lab.runtime.cgroup_tree import CpusetFile
 from tests.simulated_node import SimulatedNode
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu // 2, 0, 0, 0) for cpu in range(8)]
@@ -24,7 +25,7 @@ OTHER = PodSpec("other", containers=(ContainerSpec("c", 500),))
 
 def machine(offline: CPUSet) -> Topology:
     rows = [row for row in ROWS if row[0] not in offline]
-    return replace(Topology.from_rows(rows, memory_bytes={0: 32 * GIB}), offline=offline)
+    return replace(topology_of_rows(rows, memory_bytes={0: 32 * GIB}), offline=offline)
 
 
 class Story:

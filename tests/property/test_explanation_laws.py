@@ -23,13 +23,13 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.merge import candidates, merge
 from nri_plugin.wire.nri.events import CreateContainerResponse
 from tests.builders import GIB
 from tests.explained import creation
 from tests.property.machines import rows_of_any_machine
 from tests.property.test_merge_laws import hint_sets_of, machines_and_lists
+from tests.topology_rows import topology_of_rows
 
 MIB = 1 << 20
 POLICIES = st.sampled_from(TopologyManagerPolicy)
@@ -55,7 +55,7 @@ def situations(draw):
     """A node, a state in which some containers are placed, and the numbers of one that comes."""
     rows = draw(rows_of_any_machine())
     memory = {row[3]: draw(st.sampled_from([0, 2 * GIB, 4 * GIB, 8 * GIB])) for row in rows}
-    topology = Topology.from_rows(rows, memory_bytes=memory)
+    topology = topology_of_rows(rows, memory_bytes=memory)
     reserved = CPUSet(topology.online.mask & draw(st.integers(0, 0b11)))
     options = Options(
         topology_manager_policy=draw(POLICIES),

@@ -19,6 +19,7 @@ from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, cpu_resources, cpus, machine, node, pod
+from tests.topology_rows import topology_of_rows
 
 STEPS = 40
 ABOUT_PODS = (nri.RunPodSandbox, nri.StopPodSandbox, nri.RemovePodSandbox)
@@ -70,7 +71,7 @@ def an_event(draw: st.DrawFn) -> nri.NRIEvent:
 
 def without(offline: tuple[int, ...]) -> Topology:
     rows = [(cpu, cpu // 2 * 2, cpu // 8, cpu // 8, cpu // 8) for cpu in range(16) if cpu not in offline]
-    return Topology.from_rows(rows, memory_bytes={0: 16 * GIB, 1: 16 * GIB})
+    return topology_of_rows(rows, memory_bytes={0: 16 * GIB, 1: 16 * GIB})
 
 
 @st.composite

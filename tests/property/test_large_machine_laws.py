@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.records import MemoryBlock
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy import cpu_policy, device_hints, memory_assignment
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets
@@ -24,6 +23,7 @@ from tests.property.machine_hints import (
     plane_distances,
     random_distances,
 )
+from tests.topology_rows import topology_of_rows
 
 POLICIES = st.sampled_from(list(TopologyManagerPolicy))
 RESOURCES = ("memory", "hugepages-2Mi")
@@ -46,7 +46,7 @@ def machines(draw, nodes):
         for node in range(nodes)
         for cpu in range(4 * node, 4 * node + 4)
     ]
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     free = CPUSet.from_ids(cpu for cpu, *_ in rows if draw(st.integers(0, 3)))
     ids = tuple(range(nodes))
     amounts = {name: {node: draw(st.sampled_from([0, 4, 8, 8])) for node in ids} for name in RESOURCES}

@@ -32,7 +32,6 @@ from nri_plugin.model.records import (
 )
 from nri_plugin.model.sets import NO_NODES, CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.pod_level import is_eligible
 from nri_plugin.wire.nri import events as nri
@@ -40,6 +39,7 @@ from tests.builders import container, pod
 from tests.oracles.distribution import NeverReturnsError
 from tests.oracles.level_pods import AFFINITY, OTHER, POOL, SMT, Admitted, RejectedError, SlowKubelet
 from tests.oracles.memory_manager import SlowMemoryManager
+from tests.topology_rows import topology_of_rows
 
 PAGE = 2 << 20
 PODS = 12
@@ -82,7 +82,7 @@ class Nodes:
             one: {other: 10 if one == other else rng.choice([12, 21]) for other in numbers} for one in numbers
         }
         is_closest = rng.random() < 0.3
-        made = Topology.from_rows(
+        made = topology_of_rows(
             rows,
             memory_bytes=memory,
             distances={one: [distances[one][other] for other in numbers] for one in numbers},

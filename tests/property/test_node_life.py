@@ -17,17 +17,17 @@ from nri_plugin.model.options import Node, Options, TopologyManagerPolicy
 from nri_plugin.model.records import QOSClass
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec, shares_from_milli
 from nri_plugin.wire.nri.messages import Resources
 from tests.lab.runtime.cgroup_tree import CgroupWriteError, CpusetFile
 from tests.lab.runtime.profile import BEHAVIOURS
 from tests.lab.runtime.runtime import PluginRefusedError
 from tests.simulated_node import SimulatedNode, created_in
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 ROWS = [(cpu, cpu % 8, cpu % 8 // 4, cpu % 8 // 4, cpu % 8 // 4) for cpu in range(16)]
-MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 32 * GIB, 1: 32 * GIB})
+MACHINE = topology_of_rows(ROWS, memory_bytes={0: 32 * GIB, 1: 32 * GIB})
 
 WHOLE = st.sampled_from([1, 2, 3, 4, 6]).map(lambda n: ContainerSpec("c", n * 1000, n * 1000, GIB, GIB))
 SHARED = st.sampled_from(
@@ -261,7 +261,7 @@ class Life(RuleBasedStateMachine):
         """
         rows = [row for row in ROWS if row[0] not in offline]
         topology = replace(
-            Topology.from_rows(rows, memory_bytes={0: 32 * GIB, 1: 32 * GIB}),
+            topology_of_rows(rows, memory_bytes={0: 32 * GIB, 1: 32 * GIB}),
             offline=CPUSet.from_ids(offline),
         )
         promises = self.node.agent.state.allocations

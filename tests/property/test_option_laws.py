@@ -14,6 +14,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
 from nri_plugin.policy.cpu_policy import allocate_cpus, take_cpus
 from tests.property.machines import machine_with_free_cpus
+from tests.topology_rows import topology_of_rows
 
 COUNTS = st.integers(-1, 40)
 FIELDS = {name: row.attribute for name, row in options_of(CPU_MANAGER).items() if row.affects is Affects.CPUS}
@@ -53,7 +54,7 @@ def test_the_cache_rule_of_kep_4800_has_no_effect_where_caches_are_not_split(mac
     tables = cpu_tables(topology)
     if any(len(tables.caches_in[node]) > 1 for node in tables.node_sets):
         rows = [(cpu, core, socket, node, node) for cpu, core, socket, node, _ in rows]
-        tables = cpu_tables(type(topology).from_rows(rows))
+        tables = cpu_tables(topology_of_rows(rows))
     available = CPUSet.from_ids(free)
     if count > len(available):
         return

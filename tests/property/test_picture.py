@@ -15,6 +15,7 @@ from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.source import MachineKind, SourcedMachine
 from tests.property.machines import rows_of_any_machine
+from tests.topology_rows import topology_of_rows
 
 WIDTHS = st.integers(60, 200)
 SVG = "{http://www.w3.org/2000/svg}"
@@ -35,7 +36,7 @@ def topologies(draw: st.DrawFn) -> Topology:
     distances = {
         one: [10 if one == other else values[(one + other) % len(values)] for other in nodes] for one in nodes
     }
-    return Topology.from_rows(
+    return topology_of_rows(
         spread,
         memory_bytes=dict(zip(nodes, sizes, strict=True)),
         distances=distances if draw(st.booleans()) else None,

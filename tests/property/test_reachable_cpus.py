@@ -9,15 +9,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import Phase
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec
 from tests.lab.runtime.cgroup_tree import ROOT, CpusetFile
 from tests.lab.runtime.runtime import PluginRefusedError
 from tests.simulated_node import SimulatedNode
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 ALL = CPUSet.parse("0-7")
-MACHINE = Topology.from_rows([(cpu, cpu // 2, 0, cpu // 4, 0) for cpu in ALL], memory_bytes={0: GIB, 1: GIB})
+MACHINE = topology_of_rows([(cpu, cpu // 2, 0, cpu // 4, 0) for cpu in ALL], memory_bytes={0: GIB, 1: GIB})
 SOME = st.sets(st.sampled_from(list(ALL)), min_size=1).map(CPUSet.from_ids)
 KUBEPODS = {Driver.SYSTEMD: "kubepods.slice", Driver.CGROUPFS: "kubepods"}
 

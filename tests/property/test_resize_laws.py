@@ -10,7 +10,6 @@ from nri_plugin.model.options import Options, TopologyManagerPolicy, TopologyMan
 from nri_plugin.model.records import Phase
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import nearest, without_last
@@ -18,6 +17,7 @@ from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod
 from tests.builders import container, cpu_resources, node, pod
 from tests.property.machines import straddled_rows
+from tests.topology_rows import topology_of_rows
 
 PODS = [pod(f"p{number}") for number in range(3)]
 SIZES = st.integers(1, 8)
@@ -55,7 +55,7 @@ def together(steps: tuple[CPUSet, ...]) -> CPUSet:
 def test_growing_and_shrinking_again_is_as_if_nothing_had_been(
     rows: list[list[int]], data: st.DataObject
 ) -> None:
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     every = sorted(CPUSet(tables.online))
     held = CPUSet.from_ids(data.draw(st.sets(st.sampled_from(every), min_size=1)))
     free = CPUSet(tables.online) - held

@@ -22,7 +22,6 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import CgroupRef
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.simulate.pods import ContainerSpec, Driver, PodSpec
 from nri_plugin.wire.nri import events
 from tests.agent_fakes import Clock, FakeCheckpoint, recording_log
@@ -31,11 +30,12 @@ from tests.chaos.faults import Killed
 from tests.lab.runtime.cgroup_tree import CgroupWriteError
 from tests.lab.runtime.runtime import PluginRefusedError
 from tests.simulated_node import SimulatedNode, created_in
+from tests.topology_rows import topology_of_rows
 
 GIB = 1 << 30
 SLICES = ("burstable", "besteffort", "burstable.slice", "besteffort.slice")
 ROWS = [(cpu, cpu, cpu // 8, cpu // 8, cpu // 8) for cpu in range(16)]
-MACHINE = Topology.from_rows(ROWS, memory_bytes={0: 32 * GIB, 1: 32 * GIB})
+MACHINE = topology_of_rows(ROWS, memory_bytes={0: 32 * GIB, 1: 32 * GIB})
 EXCLUSIVE = st.sampled_from([1, 2, 4]).map(lambda n: ContainerSpec("c", n * 1000, n * 1000, GIB, GIB))
 SHARED = st.sampled_from(
     [ContainerSpec("c"), ContainerSpec("c", 500), ContainerSpec("c", 500, 500, GIB, GIB)]

@@ -4,10 +4,10 @@ from hypothesis import strategies as st
 
 from nri_plugin.model.options import TopologyTieBreak
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.search.mask_order import tie_break
 from tests.property.machine_hints import NODES
+from tests.topology_rows import topology_of_rows
 
 CACHES = 2
 CPUS_OF_CACHE = 2
@@ -18,7 +18,7 @@ ROWS = [
     for cpu in range((number * CACHES + cache) * CPUS_OF_CACHE, (number * CACHES + cache + 1) * CPUS_OF_CACHE)
 ]
 """(CPU, core, socket, NUMA node, uncore cache): two caches of two CPUs each on every node."""
-TABLES = cpu_tables(Topology.from_rows(ROWS))
+TABLES = cpu_tables(topology_of_rows(ROWS))
 
 
 @st.composite

@@ -24,13 +24,13 @@ from nri_plugin.model.options import Node, Options
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.process.loop import Loop
 from nri_plugin.wire.nri.events import NRIEvent, Shutdown, Synchronize
 from tests.agent_fakes import Bench, Clock
+from tests.topology_rows import topology_of_rows
 
 NODE = Node(
-    Topology.from_rows([(cpu, cpu, 0, 0, 0) for cpu in range(8)]), Options(pool_floor=False), CPUSet.of(0)
+    topology_of_rows([(cpu, cpu, 0, 0, 0) for cpu in range(8)]), Options(pool_floor=False), CPUSet.of(0)
 )
 POOL = CPUSet.parse("0-3,6-7")
 OWN = CPUSet.parse("4-5")
@@ -275,7 +275,7 @@ def test_changed_machine_is_no_drift(scene: Scene) -> None:
 
     def moved() -> bool:
         scene.bench.handler.node = dataclasses.replace(
-            NODE, topology=Topology.from_rows([(cpu, cpu, 0, 0, 0) for cpu in range(8) if cpu != 3])
+            NODE, topology=topology_of_rows([(cpu, cpu, 0, 0, 0) for cpu in range(8) if cpu != 3])
         )
         scene.cgroups.values["/pod/b"] = CPUSet.parse("0-2,6-7")
         return True

@@ -8,6 +8,7 @@ from nri_plugin.wire.nri.events import CreateContainer, CreateContainerResponse,
 from nri_plugin.wire.nri.messages import Resources
 from tests.agent_fakes import Bench
 from tests.builders import GIB, container, cpus, machine, node, pod
+from tests.topology_rows import topology_of_rows
 
 A, B = pod("a"), pod("b")
 A_C = container(A, cpu=2, cpus="2-3")
@@ -16,7 +17,7 @@ A_C = container(A, cpu=2, cpus="2-3")
 def shrunk(whole: Topology, *offline: int) -> Topology:
     """The machine with some CPUs taken offline."""
     rows = [(cpu, cpu // 2 * 2, cpu // 8, cpu // 8, cpu // 8) for cpu in whole.online if cpu not in offline]
-    return Topology.from_rows(rows, memory_bytes={0: 16 * GIB, 1: 16 * GIB})
+    return topology_of_rows(rows, memory_bytes={0: 16 * GIB, 1: 16 * GIB})
 
 
 def test_an_exclusive_cpu_that_went_offline_does_not_keep_synchronize_from_being_acted_on():

@@ -14,11 +14,12 @@ from nri_plugin.model.state import State
 from nri_plugin.model.topology import Topology
 from nri_plugin.process.loop import Loop
 from tests.agent_fakes import Bench
+from tests.topology_rows import topology_of_rows
 
 
 def machine(cpus: str = "0-7", nodes: int = 1, memory_bytes: int = 1 << 30) -> Topology:
     rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in CPUSet.parse(cpus)]
-    return Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(nodes), memory_bytes))
+    return topology_of_rows(rows, memory_bytes=dict.fromkeys(range(nodes), memory_bytes))
 
 
 def record(name: str) -> ContainerRecord:

@@ -26,11 +26,11 @@ from nri_plugin.model.errors import CheckpointError, ConfigError, HostError
 from nri_plugin.model.options import Effect
 from nri_plugin.model.records import Allocation
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.wire.nri import events as nri
 from tests.agent_fakes import Bench, recording_log
 from tests.agent_process import config_text, machine_root
 from tests.builders import container, cpus, node, pod
+from tests.topology_rows import topology_of_rows
 
 STATE = State().with_allocation("p/c", Allocation(cpus=cpus("2-3"), cpu_milli=2000))
 
@@ -59,7 +59,7 @@ def test_a_handler_knows_machine_reserved_cpus_and_what_was_promised(folder: Pat
 
 def test_what_is_seldom_meant_is_said():
     log, lines = recording_log()
-    uneven = Topology.from_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0)])
+    uneven = topology_of_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0)])
     warn_of_surprises(node(uneven, reserved="0-2", full_pcpus_only=True), log)
     cores, none_left = lines.texts("WARNING")
     assert cores.startswith("full-pcpus-only does not keep cores whole on this machine")

@@ -19,10 +19,11 @@ from nri_plugin.model.options import (
 )
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 from nri_plugin.model.topology import Topology
+from tests.topology_rows import topology_of_rows
 
 SMALLEST = 'reservedSystemCPUs: "0"\n'
 # 8 CPUs, SMT 2 with siblings i and i+4, two NUMA nodes.
-MACHINE = Topology.from_rows([(cpu, cpu % 4, cpu % 4 // 2, cpu % 4 // 2, cpu % 4 // 2) for cpu in range(8)])
+MACHINE = topology_of_rows([(cpu, cpu % 4, cpu % 4 // 2, cpu % 4 // 2, cpu % 4 // 2) for cpu in range(8)])
 
 
 def error_of(text: str) -> str:
@@ -339,7 +340,7 @@ def test_options_the_kubelet_refuses_are_refused_with_its_reason(text: str, erro
 def machine_of(nodes: int, sockets: int, *, distances: bool) -> Topology:
     rows = [(node, node, node * sockets // nodes, node, 0) for node in range(nodes)]
     known = {node: [10 + abs(node - other) for other in range(nodes)] for node in range(nodes)}
-    return Topology.from_rows(rows, distances=known if distances else None)
+    return topology_of_rows(rows, distances=known if distances else None)
 
 
 def test_closest_nodes_need_a_machine_that_tells_its_distances() -> None:
@@ -364,7 +365,7 @@ def test_a_limit_of_numa_nodes_is_enforced_and_there_is_none_by_default() -> Non
 
 def test_alignment_by_socket_needs_as_many_numa_nodes_as_sockets() -> None:
     loading = load_text(f"{ALPHA}cpuManagerPolicyOptions: {{align-by-socket: t}}\n{SMALLEST}", "f")
-    two_sockets_on_a_node = Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0)])
+    two_sockets_on_a_node = topology_of_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0)])
     with pytest.raises(
         ConfigError, match=r"f:2:26: cpuManagerPolicyOptions: Align by socket is not compatible"
     ):

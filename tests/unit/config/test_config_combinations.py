@@ -7,12 +7,13 @@ import pytest
 from nri_plugin.config.loading import load_text
 from nri_plugin.model.errors import ConfigError
 from nri_plugin.model.topology import Topology
+from tests.topology_rows import topology_of_rows
 
 FULL, NUMA, CORES = "full-pcpus-only", "distribute-cpus-across-numa", "distribute-cpus-across-cores"
 SOCKET, STRICT, CACHE = "align-by-socket", "strict-cpu-reservation", "prefer-align-cpus-by-uncorecache"
 OPTIONS = (FULL, NUMA, CORES, SOCKET, STRICT, CACHE)
-EVEN = Topology.from_rows([(cpu, cpu, cpu // 4, cpu // 2, cpu // 2) for cpu in range(8)])
-MORE_SOCKETS = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+EVEN = topology_of_rows([(cpu, cpu, cpu // 4, cpu // 2, cpu // 2) for cpu in range(8)])
+MORE_SOCKETS = topology_of_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
 
 
 def expected(on: set[str], policy: str, topology: Topology, *, alpha: bool) -> str:

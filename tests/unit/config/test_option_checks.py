@@ -30,9 +30,9 @@ from nri_plugin.model.options import (
     options_of,
 )
 from nri_plugin.model.sets import NUMANodeID
-from nri_plugin.model.topology import Topology
 from tests.builders import machine
 from tests.oracles.kubelet_start import check_reserved_cpus, topology_manager_refusals
+from tests.topology_rows import topology_of_rows
 
 CPU_OPTIONS = options_of(CPU_MANAGER)
 ALL_GATES = dict.fromkeys(GATES, True)
@@ -367,7 +367,7 @@ def test_what_a_machine_cannot_have_names_the_key():
     both = machine(nodes=2)
     assert not list(machine_refusals(Options(), both))
     assert not list(machine_refusals(Options(align_by_socket=True, prefer_closest_numa_nodes=True), both))
-    two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+    two_sockets = topology_of_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
     ((key, why),) = machine_refusals(Options(align_by_socket=True), two_sockets)
     assert (key, "2 sockets, 1 NUMA nodes" in why) == ("cpuManagerPolicyOptions", True)
     nine = Options(max_allowable_numa_nodes=8, topology_manager_policy=TopologyManagerPolicy.RESTRICTED)

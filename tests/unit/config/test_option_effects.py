@@ -46,6 +46,7 @@ from nri_plugin.model.topology import SharedQueue, Topology
 from nri_plugin.policy.device_hints import Device, DeviceResource
 from nri_plugin.wire.nri import events as nri
 from tests.builders import GIB, container, pod
+from tests.topology_rows import topology_of_rows
 
 BEST_EFFORT = {"topology_manager_policy": TopologyManagerPolicy.BEST_EFFORT}
 SINGLE = {"topology_manager_policy": TopologyManagerPolicy.SINGLE_NUMA_NODE}
@@ -109,7 +110,7 @@ def machine() -> Topology:
     """Two sockets of two NUMA nodes, each of two uncore caches of two cores; nodes 0 and 3 are close to each other."""
     rows = [(cpu, core, core // 8, core // 4, core // 2) for cpu in range(32) for core in [cpu % 16]]
     distances = {0: (10, 20, 30, 12), 1: (20, 10, 12, 30), 2: (30, 12, 10, 20), 3: (12, 30, 20, 10)}
-    made = Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(4), 16 * GIB), distances=distances)
+    made = topology_of_rows(rows, memory_bytes=dict.fromkeys(range(4), 16 * GIB), distances=distances)
     queues = (SharedQueue(CPUSet.parse("0-1,16-17"), CPUSet.of(1)),)
     nodes = tuple(replace(one, hugepages=((2048, 512),)) for one in made.nodes)
     return replace(made, nodes=nodes, isolated=CPUSet.parse("2,18"), queues=queues)

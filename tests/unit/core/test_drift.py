@@ -20,7 +20,7 @@ from nri_plugin.model.options import Effect, Node, Options
 from nri_plugin.model.records import Allocation, CgroupRef, ContainerRecord, Phase, PodRecord, Resize
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
+from tests.topology_rows import topology_of_rows
 
 POD = "/kubepods/burstable/podb"
 ROWS = [(cpu, cpu // 2, 0, 0, 0) for cpu in range(8)]
@@ -30,7 +30,7 @@ def node_of(cpus: str = "0-7", **options: object) -> Node:
     online = CPUSet.parse(cpus)
     rows = [row for row in ROWS if row[0] in online]
     return Node(
-        Topology.from_rows(rows, memory_bytes={0: 1 << 30}),
+        topology_of_rows(rows, memory_bytes={0: 1 << 30}),
         Options(**options),
         CPUSet.of(0),  # type: ignore[arg-type]
     )

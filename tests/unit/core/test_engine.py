@@ -19,11 +19,11 @@ from nri_plugin.model.records import CgroupRef, Phase
 from nri_plugin.model.refusals import RefusalKind
 from nri_plugin.model.sets import CPUSet, NUMANodeID
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.model.violations import violations
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Pod, Resources
 from tests.builders import GIB, container, cpus, machine, node, pod
+from tests.topology_rows import topology_of_rows
 
 EMPTY = State()
 
@@ -380,7 +380,7 @@ def test_the_last_reachable_cpus_are_refused_with_what_the_reserved_ones_are(
 def test_closer_numa_nodes_are_chosen_when_told_to() -> None:
     rows = [(cpu, cpu, 0, cpu // 2, 0) for cpu in range(8)]
     near = {0: [10, 30, 30, 30], 1: [30, 10, 30, 30], 2: [30, 30, 10, 11], 3: [30, 30, 11, 10]}
-    topology = Topology.from_rows(rows, distances=near)
+    topology = topology_of_rows(rows, distances=near)
     policy = TopologyManagerPolicy.RESTRICTED
     far = node(topology, reserved="", topology_manager_policy=policy)
     close = node(topology, reserved="", topology_manager_policy=policy, prefer_closest_numa_nodes=True)

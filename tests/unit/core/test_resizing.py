@@ -27,6 +27,7 @@ from nri_plugin.model.state import State
 from nri_plugin.wire.nri import events as nri
 from nri_plugin.wire.nri.messages import Container, Resources
 from tests.builders import GIB, container, cpu_resources, machine, node, pod
+from tests.topology_rows import topology_of_rows
 
 POD = pod()
 KEY = "p1/c"
@@ -355,7 +356,7 @@ def test_the_runtime_is_not_asked_for_cpus_that_went_offline_whatever_is_promise
     state, what = running(on, cpu=4)
     online = on.topology.online - CPUSet.of(5)
     rows = [(cpu, cpu // 2, 0, 0, 0) for cpu in online]
-    smaller = dataclasses.replace(on, topology=replace(on.topology.from_rows(rows), offline=CPUSet.of(5)))
+    smaller = dataclasses.replace(on, topology=replace(topology_of_rows(rows), offline=CPUSet.of(5)))
     decision = resize(smaller, state, what, 6)
     assert CPUSet.parse(reply(decision)) <= online
     assert new_violations(smaller, state, nri.UpdateContainer(POD, what, cpu_resources(6)), decision) == []

@@ -7,10 +7,10 @@ from nri_plugin.explain.explanation import explain
 from nri_plugin.explain.hints import Hinted, Merged, hints_of
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from tests.builders import machine, node
 from tests.explained import after, creation
+from tests.topology_rows import topology_of_rows
 
 RESTRICTED = TopologyManagerPolicy.RESTRICTED
 NINE = range(9)
@@ -76,7 +76,7 @@ def test_a_wider_runner_up_loses_by_width() -> None:
 def test_closer_nodes_win_and_it_is_told_by_how_much() -> None:
     distances = {0: (10, 30, 20), 1: (30, 10, 30), 2: (20, 30, 10)}
     rows = [(cpu, cpu, cpu // 4, cpu // 4, cpu // 4) for cpu in range(12)]
-    topology = Topology.from_rows(rows, memory_bytes=dict.fromkeys(range(3), 1 << 30), distances=distances)
+    topology = topology_of_rows(rows, memory_bytes=dict.fromkeys(range(3), 1 << 30), distances=distances)
     on = node(
         topology,
         reserved="",

@@ -8,10 +8,11 @@ from nri_plugin.explain.explanation import Explanation, explain
 from nri_plugin.model.options import REGISTRY, Node, TopologyManagerPolicy, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import SharedQueue, Topology
+from nri_plugin.model.topology import SharedQueue
 from nri_plugin.policy.cpu_assignment import AssignmentStage
 from tests.builders import machine, node
 from tests.explained import after, creation
+from tests.topology_rows import topology_of_rows
 
 SINGLE = TopologyManagerPolicy.SINGLE_NUMA_NODE
 
@@ -51,7 +52,7 @@ def test_the_option_that_spreads_over_cores_goes_by_number_and_says_so(
 ) -> None:
     """Up to Kubernetes 1.37, where the threads of a core have neighboring numbers, they come together."""
     rows = [(cpu, cpu % 8 if threads_apart else cpu // 2 * 2, 0, 0, 0) for cpu in range(16)]
-    on = node(Topology.from_rows(rows), distribute_cpus_across_cores=True)
+    on = node(topology_of_rows(rows), distribute_cpus_across_cores=True)
     told = told_of(on, 4)
     assert [(step.stage, step.option) for step in told.taking] == [
         ("by-number", "distribute-cpus-across-cores")

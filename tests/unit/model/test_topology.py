@@ -2,13 +2,14 @@ import pytest
 
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import NUMANode, Topology
+from tests.topology_rows import topology_of_rows
 
 ROWS = [(0, 0, 0, 0, 0), (1, 1, 0, 2, 0), (2, 0, 0, 0, 0), (3, 1, 0, 2, 0)]
 
 
 @pytest.fixture
 def topology() -> Topology:
-    return Topology.from_rows(ROWS, memory_bytes={0: 100, 2: 0, 7: 50}, distances={0: (10, 20, 80)})
+    return topology_of_rows(ROWS, memory_bytes={0: 100, 2: 0, 7: 50}, distances={0: (10, 20, 80)})
 
 
 def test_rows_become_groups(topology: Topology) -> None:
@@ -25,7 +26,7 @@ def test_a_node_that_only_memory_names_has_no_cpus(topology: Topology) -> None:
 
 def test_memory_can_be_placed_where_there_is_some_or_its_size_is_unknown(topology: Topology) -> None:
     assert topology.nodes_with_memory == NodeMask.of(0, 7)
-    assert Topology.from_rows(ROWS).nodes_with_memory == NodeMask.of(0, 2)
+    assert topology_of_rows(ROWS).nodes_with_memory == NodeMask.of(0, 2)
 
 
 def test_every_cpu_knows_its_groups(topology: Topology) -> None:

@@ -1,6 +1,6 @@
 """Small machines that the tables name."""
 
-from nri_plugin.model.topology import Topology
+from tests.topology_rows import topology_of_rows
 
 
 def machine(sockets=1, nodes=1, caches=1, cores=4, threads=2, memory_bytes=None):
@@ -15,4 +15,4 @@ def machine(sockets=1, nodes=1, caches=1, cores=4, threads=2, memory_bytes=None)
                         in_machine = socket * nodes + node
                         rows.append((cpu, first, socket, in_machine, in_machine * caches + cache))
                         cpu += 1
-    return Topology.from_rows(rows, memory_bytes=memory_bytes)
+    return topology_of_rows(rows, memory_bytes=memory_bytes)

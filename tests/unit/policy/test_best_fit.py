@@ -5,11 +5,11 @@ import pytest
 from nri_plugin.model.errors import InsufficientCPUsError, UncoreCacheAlignmentError
 from nri_plugin.model.options import Options
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy import best_fit
 from nri_plugin.policy.best_fit import take_best_fit, take_in_one_cache
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import take_cpus
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 cpus = CPUSet.parse
@@ -20,7 +20,7 @@ FOUR_NODES = cpu_tables(machine(sockets=2, nodes=2, caches=2, cores=2, threads=2
 NODE_IS_CACHE = cpu_tables(machine(sockets=2, nodes=4, caches=1, cores=2, threads=2))
 """32 CPUs; eight nodes of one cache with two cores."""
 ACROSS = cpu_tables(
-    Topology.from_rows((cpu, cpu // 2 * 2, 0, cpu // 4, (0, 0, 1, 1, 1, 1, 2, 2)[cpu]) for cpu in range(8))
+    topology_of_rows((cpu, cpu // 2 * 2, 0, cpu // 4, (0, 0, 1, 1, 1, 1, 2, 2)[cpu]) for cpu in range(8))
 )
 """Two nodes 0-3 and 4-7; caches 0-1, 2-5 over both nodes, 6-7; SMT 2."""
 
@@ -113,7 +113,7 @@ def test_strict_splits_no_core_for_a_tighter_hole():
 
 def test_nodes_that_share_a_cache_are_not_alike():
     rows = [(cpu, cpu, 0, cpu // 2, cpu // 2 % 2) for cpu in range(8)]  # nodes 0, 2 and nodes 1, 3
-    assert take_best_fit(cpu_tables(Topology.from_rows(rows)), cpus("0-7"), 4) == cpus("0-1,4-5")
+    assert take_best_fit(cpu_tables(topology_of_rows(rows)), cpus("0-7"), 4) == cpus("0-1,4-5")
 
 
 def test_strict_goes_to_a_cache_over_two_nodes_when_only_that_holds_it():
@@ -122,7 +122,7 @@ def test_strict_goes_to_a_cache_over_two_nodes_when_only_that_holds_it():
 
 def test_strict_goes_to_the_tightest_of_the_caches_over_two_nodes():
     caches = (0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3)
-    wide = cpu_tables(Topology.from_rows((cpu, cpu, 0, cpu // 4, caches[cpu]) for cpu in range(12)))
+    wide = cpu_tables(topology_of_rows((cpu, cpu, 0, cpu // 4, caches[cpu]) for cpu in range(12)))
     assert take_in_one_cache(wide, cpus("2-8"), 3) == cpus("6-8")
 
 
@@ -175,7 +175,7 @@ def test_where_nodes_are_caches_no_set_of_nodes_is_listed(monkeypatch):
 
 def test_nodes_that_share_caches_are_no_caches_of_their_own():
     caches = (1, 2, 0, 1, 0)
-    shared = cpu_tables(Topology.from_rows((cpu, cpu, 0, cpu // 4, caches[cpu // 4]) for cpu in range(20)))
+    shared = cpu_tables(topology_of_rows((cpu, cpu, 0, cpu // 4, caches[cpu // 4]) for cpu in range(20)))
     assert take_best_fit(shared, cpus("8-10,12-13,16-18"), 5) == cpus("8-10,16-17")
 
 

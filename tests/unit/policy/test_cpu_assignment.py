@@ -5,8 +5,8 @@ import pytest
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.options import UncoreCacheRule
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables, lowest_bits, take_packed
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 ONE = machine(cores=4, threads=2)
@@ -17,7 +17,7 @@ FOUR = machine(2, 2, cores=2, threads=2)
 """Nodes 0-3 of four CPUs each, two a socket."""
 CACHES = machine(1, 1, caches=3, cores=4, threads=2)
 """Caches 0-7, 8-15, 16-23."""
-HYBRID = Topology.from_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0), (3, 3, 0, 0, 0)])
+HYBRID = topology_of_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0), (3, 3, 0, 0, 0)])
 """One core of two threads, two of one: the average is one."""
 
 
@@ -78,9 +78,9 @@ def test_without_the_option_caches_play_no_part():
 
 def test_a_socket_counts_as_whole_only_at_the_average_size():
     rows = [(0, 0, 0, 0, 0), (1, 1, 0, 1, 0), *((c, c, 1, 2, 0) for c in range(2, 6))]
-    assert take(Topology.from_rows(rows), "0,2-5", 4) == "0,2-4"
+    assert take(topology_of_rows(rows), "0,2-5", 4) == "0,2-4"
     even = [(c, c, c // 4, c // 2, 0) for c in range(8)]
-    assert take(Topology.from_rows(even), "0,4-7", 4) == "4-7"
+    assert take(topology_of_rows(even), "0,4-7", 4) == "4-7"
 
 
 def test_spread_goes_by_cpu_number_inside_the_fullest_socket():
@@ -104,10 +104,10 @@ def test_lowest_bits_are_the_lowest_members():
 def test_cache_that_reaches_into_a_node_counts_there_only_while_it_has_a_free_cpu_there():
     """Cache 1 lies in both nodes, but all that is free of it lies in the second."""
     rows = [(cpu, cpu, 0, cpu // 6, cpu // 4) for cpu in range(12)]
-    assert take(Topology.from_rows(rows), "0-2,6-7,8-9", 1, prefer_uncore_cache=True) == "0"
+    assert take(topology_of_rows(rows), "0-2,6-7,8-9", 1, prefer_uncore_cache=True) == "0"
 
 
-NODES_OF_TWO_SOCKETS = Topology.from_rows([(cpu, cpu, cpu // 4, cpu // 8, cpu // 4) for cpu in range(16)])
+NODES_OF_TWO_SOCKETS = topology_of_rows([(cpu, cpu, cpu // 4, cpu // 8, cpu // 4) for cpu in range(16)])
 """Two NUMA nodes 0-7 and 8-15, of two sockets each; each socket is a cache."""
 
 
@@ -116,7 +116,7 @@ def test_where_nodes_come_first_their_caches_are_tried_node_by_node():
 
 
 def test_a_cache_below_the_average_is_taken_whole_also_for_exactly_the_average():
-    uneven = Topology.from_rows([(cpu, cpu, 0, 0, min(cpu // 2, 1)) for cpu in range(8)])
+    uneven = topology_of_rows([(cpu, cpu, 0, 0, min(cpu // 2, 1)) for cpu in range(8)])
     assert take(uneven, "0-7", 4, prefer_uncore_cache=True) == "0-3"
 
 
@@ -128,5 +128,5 @@ def test_only_of_an_odd_need_is_a_thread_dropped():
 def test_caches_go_by_number_as_soon_as_one_node_has_two():
     rows = [(cpu, cpu, 0, cpu // 8, max(0, cpu // 4 - 1)) for cpu in range(16)]
     by_number = {"prefer_uncore_cache": True, "cache_rule": UncoreCacheRule.KEP_4800}
-    assert take(Topology.from_rows(rows), "0-9,12-15", 2, **by_number) == "0-1"
-    assert take(Topology.from_rows(rows), "0-9,12-15", 2) == "8-9"
+    assert take(topology_of_rows(rows), "0-9,12-15", 2, **by_number) == "0-1"
+    assert take(topology_of_rows(rows), "0-9,12-15", 2) == "8-9"

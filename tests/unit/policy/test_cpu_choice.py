@@ -6,10 +6,10 @@ from msgspec.structs import replace
 from nri_plugin.model.errors import UncoreCacheAlignmentError
 from nri_plugin.model.options import Options, UncoreCacheFit, UncoreCacheRule
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.best_fit import take_in_one_cache
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus, cpu_hint_sets, take_cpus
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 BY_CACHE = Options(prefer_align_cpus_by_uncore_cache=True)
@@ -123,7 +123,7 @@ def test_a_rule_for_caches_is_nothing_without_the_option_for_caches():
 def without_l3(text, l3="0-3", threads=1):
     """8 CPUs of one NUMA node, of which only `l3` have an L3."""
     rows = [(cpu, cpu // threads, 0, 0, 0 if cpu in CPUSet.parse(l3) else 9) for cpu in range(8)]
-    topology = Topology.from_rows(rows)
+    topology = topology_of_rows(rows)
     return cpu_tables(replace(topology, without_l3=topology.online - CPUSet.parse(l3))), CPUSet.parse(text)
 
 

@@ -4,9 +4,9 @@ import pytest
 
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy import cpu_assignment
 from nri_plugin.policy.cpu_assignment import cpu_tables, take_distributed, take_packed
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 FOUR = cpu_tables(machine(4, 1, cores=4, threads=1))
@@ -99,13 +99,13 @@ def test_a_count_that_is_no_number_of_groups_is_packed_in_the_same_sorting():
 @pytest.mark.parametrize(("count", "group"), [(8, 1), (8, 2)])
 def test_as_many_nodes_are_used_as_nodes_of_average_size_take(count, group):
     rows = [(cpu, cpu // 2 * 2, node, node, node) for cpu, node in enumerate([0] * 8 + [1] * 2 + [2] * 8)]
-    uneven = cpu_tables(Topology.from_rows(rows))
+    uneven = cpu_tables(topology_of_rows(rows))
     assert shares(uneven, "0-17", count, group=group) == [4, 0, 4]
 
 
 def test_of_equally_free_nodes_the_lowest_is_used_whatever_is_free_of_their_sockets():
     rows = [(cpu, cpu, cpu // 4, cpu // 8, 0) for cpu in range(16)]
-    tables = cpu_tables(Topology.from_rows(rows))
+    tables = cpu_tables(topology_of_rows(rows))
     assert take_distributed(tables, CPUSet.parse("0-1,4-5,8,12-14"), 1) == CPUSet.parse("0")
 
 

@@ -5,7 +5,6 @@ import pytest
 from nri_plugin.model.errors import InsufficientCPUsError, SMTAlignmentError
 from nri_plugin.model.options import FullPCPUsRule, Options, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import AssignmentStage, cpu_tables
 from nri_plugin.policy.cpu_policy import (
     allocate_cpus,
@@ -15,6 +14,7 @@ from nri_plugin.policy.cpu_policy import (
 )
 from nri_plugin.policy.hints import HintSet
 from tests.oracles.manager_steps import reusable_after
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 TWO = cpu_tables(machine(2, 1, cores=4, threads=2))
@@ -77,13 +77,13 @@ def test_a_container_that_has_its_cpus_is_hinted_at_them_alone():
 def test_beyond_eight_nodes_hints_are_not_listed():
     rows = [(n, n, n, n, n) for n in range(12)]
     (hint_set,) = cpu_hint_sets(
-        cpu_tables(Topology.from_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5")
+        cpu_tables(topology_of_rows(rows)), 3, CPUSet((1 << 12) - 1), reusable=cpus("5")
     )
     assert hint_set.hints == ()
     assert hint_set.rule is not None
     assert hint_set.rule.preferred_size == 3
     assert [mask in hint_set.rule for mask in (0b111, 0b100011)] == [False, True]
-    (none,) = cpu_hint_sets(cpu_tables(Topology.from_rows(rows)), 13, CPUSet((1 << 12) - 1))
+    (none,) = cpu_hint_sets(cpu_tables(topology_of_rows(rows)), 13, CPUSet((1 << 12) - 1))
     where = ", ".join(f"{node}: 1 of 1" for node in range(8))
     why = f"cpu: 13 wanted, 12 available (by NUMA node {where}, and 4 more)"
     assert none == HintSet("cpu", (), why=why)

@@ -7,13 +7,13 @@ import pytest
 
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy import merge as merging
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.hints import Hint, HintRule, HintSet, Need
 from nri_plugin.policy.merge import MergedHint, admits, candidates, merge
 from nri_plugin.policy.search import StepBudget
 from nri_plugin.policy.search.mask_order import Distances, tie_break
+from tests.topology_rows import topology_of_rows
 
 NONE, BEST, RESTRICTED, SINGLE = (
     TopologyManagerPolicy.NONE,
@@ -219,7 +219,7 @@ def test_a_doubtful_hint_set_makes_the_hint_doubtful():
 
 def test_a_tie_break_that_does_not_add_up_leaves_only_single_nodes_without_doubt():
     """An uncore cache with CPUs of several nodes."""
-    tables = cpu_tables(Topology.from_rows([(cpu, cpu, 0, cpu // 2, cpu // 4) for cpu in range(32)]))
+    tables = cpu_tables(topology_of_rows([(cpu, cpu, 0, cpu // 2, cpu // 4) for cpu in range(32)]))
     best_fit = tie_break(TopologyTieBreak.BEST_FIT, tables, CPUSet(tables.online), 2)
     assert not best_fit.is_additive
     hints = [merge(BEST, ALL16, [(rule(10 * size, size=size),)], tie_break=best_fit) for size in (1, 2, 3)]

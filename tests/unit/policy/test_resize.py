@@ -5,15 +5,15 @@ import pytest
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.options import Options
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy import cpu_policy
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import nearest, without_last
 from nri_plugin.policy.search.mask_order import Distances, distances_of
 from tests.builders import cpus, machine
+from tests.topology_rows import topology_of_rows
 
 # Two NUMA nodes of two caches of two cores of two threads: caches 0-3, 4-7 | 8-11, 12-15.
-TOPOLOGY = Topology.from_rows([(cpu, cpu // 2, cpu // 8, cpu // 8, cpu // 4) for cpu in range(16)])
+TOPOLOGY = topology_of_rows([(cpu, cpu // 2, cpu // 8, cpu // 8, cpu // 4) for cpu in range(16)])
 TABLES = cpu_tables(TOPOLOGY)
 
 
@@ -55,7 +55,7 @@ def test_it_grows_by_the_nearest(held: str, available: str, count: int, expected
 
 
 def test_farther_nodes_come_by_distance() -> None:
-    topology = Topology.from_rows(
+    topology = topology_of_rows(
         [(cpu, cpu, 0, cpu // 2, cpu // 2) for cpu in range(8)],
         distances={0: [10, 30, 20, 40], 1: [30, 10, 40, 20], 2: [20, 40, 10, 30], 3: [40, 20, 30, 10]},
     )

@@ -5,6 +5,7 @@ import pytest
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 
@@ -17,24 +18,24 @@ def test_nodes_come_first_unless_there_are_fewer_sockets(sockets, nodes_each, no
 
 
 def test_one_node_over_two_sockets_comes_first():
-    tables = cpu_tables(Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 1)]))
+    tables = cpu_tables(topology_of_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 1)]))
     assert tables.nodes_first
     assert tables.sockets_in[0b11] == (0b01, 0b10)
 
 
 def test_counters_are_averages_rounded_down():
-    hybrid = Topology.from_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0)])
+    hybrid = topology_of_rows([(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 2, 0, 0, 0)])
     tables = cpu_tables(hybrid)
     assert (tables.cpus_per_core, tables.cpus_per_socket, tables.cpus_per_cache) == (1, 3, 3)
 
 
 def test_nodes_without_cpus_are_left_out():
-    topology = Topology.from_rows([(0, 0, 0, 1, 0)], memory_bytes={0: 1, 1: 1, 2: 1})
+    topology = topology_of_rows([(0, 0, 0, 1, 0)], memory_bytes={0: 1, 1: 1, 2: 1})
     assert cpu_tables(topology).nodes == ((1, 0b1),)
 
 
 def test_a_cache_over_two_nodes_is_in_both_with_all_its_cpus():
-    tables = cpu_tables(Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 0, 1, 0)]))
+    tables = cpu_tables(topology_of_rows([(0, 0, 0, 0, 0), (1, 1, 0, 1, 0)]))
     assert tables.caches_in == {0b01: (0b11,), 0b10: (0b11,)}
 
 
@@ -57,7 +58,7 @@ def test_sockets_are_found_from_their_nodes():
     assert CPUSet(tables.sockets_of(0b0010)) == CPUSet.parse("0-3")
     assert CPUSet(tables.sockets_of(0b0110)) == CPUSet.parse("0-7")
     assert tables.sockets_of(0) == 0
-    wide = cpu_tables(Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0), (2, 2, 2, 1, 0)]))
+    wide = cpu_tables(topology_of_rows([(0, 0, 0, 0, 0), (1, 1, 1, 0, 0), (2, 2, 2, 1, 0)]))
     assert wide.sockets_of(0b01) == 0b011
     assert wide.nodes_per_socket == 0
 

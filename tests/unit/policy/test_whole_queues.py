@@ -8,17 +8,18 @@ from msgspec.structs import replace
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.options import Options, UncoreCacheFit
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import SharedQueue, Topology
+from nri_plugin.model.topology import SharedQueue
 from nri_plugin.policy import whole_queues
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables
 from nri_plugin.policy.cpu_policy import allocate_cpus
+from tests.topology_rows import topology_of_rows
 
 WHOLE = Options(prefer_whole_queues=True)
 
 
 def machine(queues: dict[str, str], cpus: int = 8, threads: int = 1) -> CPUTables:
     """One NUMA node; with two threads a core has neighbours."""
-    made = Topology.from_rows((cpu, cpu // threads, 0, 0, 0) for cpu in range(cpus))
+    made = topology_of_rows((cpu, cpu // threads, 0, 0, 0) for cpu in range(cpus))
     shared = (SharedQueue(CPUSet.parse(own), CPUSet.parse(to)) for own, to in queues.items())
     return cpu_tables(replace(made, queues=tuple(shared)))
 
@@ -61,7 +62,7 @@ def test_a_choice_that_splits_a_core_is_not_as_good() -> None:
 def test_a_choice_that_leaves_the_fullest_cache_is_not_as_good() -> None:
     rows = [(cpu, cpu, 0, 0, cpu // 4) for cpu in range(8)]
     queues = (SharedQueue(CPUSet.parse("0-1")), SharedQueue(CPUSet.parse("4-5")))
-    tables = cpu_tables(replace(Topology.from_rows(rows), queues=queues))
+    tables = cpu_tables(replace(topology_of_rows(rows), queues=queues))
     best = dataclasses.replace(WHOLE, uncore_cache_fit=UncoreCacheFit.BEST)
     assert taken(tables, "1-2,4-7", 2, best) == "1-2"
 
@@ -69,7 +70,7 @@ def test_a_choice_that_leaves_the_fullest_cache_is_not_as_good() -> None:
 def test_no_cpus_beyond_the_affinity_are_taken() -> None:
     rows = [(cpu, cpu, 0, cpu // 4, cpu // 4) for cpu in range(8)]
     queues = (SharedQueue(CPUSet.parse("0-1")), SharedQueue(CPUSet.parse("2-3")))
-    tables = cpu_tables(replace(Topology.from_rows(rows), queues=queues))
+    tables = cpu_tables(replace(topology_of_rows(rows), queues=queues))
     found = allocate_cpus(tables, 2, CPUSet.parse("1-2,4-7"), NodeMask.of(0), options=WHOLE)
     assert str(found) == "1-2"
 

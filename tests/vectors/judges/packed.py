@@ -5,8 +5,8 @@ from dataclasses import replace
 
 from nri_plugin.model.errors import InsufficientCPUsError
 from nri_plugin.model.sets import CPUSet
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables, cpu_tables, take_packed
+from tests.topology_rows import topology_of_rows
 from tests.vectors.judges.verdict import Case, Document, Judged, Verdict, compare
 
 Answer = tuple[str | None, str | None]
@@ -15,7 +15,7 @@ Answer = tuple[str | None, str | None]
 
 def tables_of(recorded: dict) -> CPUTables:
     """Tables with the counters as the reference was told them."""
-    tables = cpu_tables(Topology.from_rows(recorded["cpus"]))
+    tables = cpu_tables(topology_of_rows(recorded["cpus"]))
     total = recorded["num_cpus"]
 
     def average(name: str) -> int:

@@ -7,6 +7,7 @@ from nri_plugin.model.errors import AdmissionError, ConfigError
 from nri_plugin.model.sets import CPUSet, NodeMask
 from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import CPUTables
+from tests.topology_rows import topology_of_rows
 from tests.vectors.judges.managers import (
     CPUManager,
     Pod,
@@ -52,7 +53,7 @@ def judge_case(case: Case, tables: CPUTables, recorded: Mapping[str, Any]) -> Ju
             return Judged(case["id"], Verdict.REPAIRED, "recorded CPUs that were not on offer")
         if wrong:
             return Judged(case["id"], Verdict.FAILED, f"step {number}: {wrong}")
-    return _judge_restart(case, manager, Topology.from_rows(recorded["cpus"]), malformed=malformed)
+    return _judge_restart(case, manager, topology_of_rows(recorded["cpus"]), malformed=malformed)
 
 
 def _judge_restart(case: Case, manager: CPUManager, topology: Topology, *, malformed: bool) -> Judged:

@@ -26,9 +26,9 @@ from nri_plugin.model.options import (
 from nri_plugin.model.records import Amounts
 from nri_plugin.model.sets import NodeMask, NUMANodeID
 from nri_plugin.model.state import State
-from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load
 from tests.builders import GIB, machine, node
+from tests.topology_rows import topology_of_rows
 from tests.whole_pods import pod_scope
 
 WHOLE: dict[str, object] = {"pod_cpu": "6", "pod_memory": "8Gi"}
@@ -331,7 +331,7 @@ def taken(read: Callable[[], object]) -> bool:
 
 
 def test_options_that_this_machine_cannot_have_are_refused() -> None:
-    two_sockets = Topology.from_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
+    two_sockets = topology_of_rows([(cpu, cpu, cpu // 4, 0, cpu // 4) for cpu in range(8)])
     with pytest.raises(ConfigError, match="cpuManagerPolicyOptions: Align by socket is not compatible"):
         changed(node(two_sockets), ["align-by-socket=true"])
 

@@ -1,12 +1,12 @@
 """A machine in one line."""
 
 from nri_plugin.cli.topology.machine_view import summary
-from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, parse
+from tests.topology_rows import topology_of_rows
 
 
 def test_the_summary_says_when_memory_is_unknown() -> None:
-    assert summary(Topology.from_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
+    assert summary(topology_of_rows([(0, 0, 0, 0, 0)])).endswith("1 CPU (SMT 1), memory unknown")
 
 
 def test_the_summary_says_when_there_is_no_l3() -> None:

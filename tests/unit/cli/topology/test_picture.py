@@ -10,6 +10,7 @@ from nri_plugin.cli.topology.picture import distance_lines, draw, in_encoding
 from nri_plugin.model.sets import CPUSet
 from nri_plugin.model.topology import Topology
 from nri_plugin.simulator.machine.machine import build_topology, load, parse
+from tests.topology_rows import topology_of_rows
 
 SMALL = build_topology(parse("pack:2 numa:1(memory=1GiB) l3:2 core:1 pu:2(indexes=core)"))
 
@@ -106,7 +107,7 @@ def test_parts_and_what_has_no_place_are_shown(text: str, shown: list[str]) -> N
 
 
 def test_unknown_memory_is_not_written_in_a_title() -> None:
-    topology = Topology.from_rows([(0, 0, 0, 0, 0)], memory_bytes={3: None})  # type: ignore[dict-item]
+    topology = topology_of_rows([(0, 0, 0, 0, 0)], memory_bytes={3: None})  # type: ignore[dict-item]
     assert draw(topology).splitlines()[1] == "  NUMA 0: 0"
     assert draw(topology).splitlines()[-1] == "NUMA 3: no cpus, size unknown"
 
@@ -132,7 +133,7 @@ def test_distances_are_a_table_or_sentences_where_it_is_too_wide() -> None:
 
 
 def test_distances_that_are_not_known_are_unknown_and_those_of_one_node_are_not_shown() -> None:
-    topology = Topology.from_rows([(0, 0, 0, 0, 0), (1, 1, 1, 1, 1)], distances={0: [10, 20]})
+    topology = topology_of_rows([(0, 0, 0, 0, 0), (1, 1, 1, 1, 1)], distances={0: [10, 20]})
     assert distance_lines(topology, 80)[2] == "NUMA 1    ?  ?"
     assert distance_lines(topology, 13)[-1] == "  unknown"
     assert distance_lines(machine("pack:1 numa:1 l3:1 core:1 pu:1"), 80) == []

@@ -4,9 +4,9 @@ from typing import Any
 import pytest
 
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from tests.cpuset_table import cases, contradiction, tree_for
 from tests.lab.runtime.cgroup_tree import RULES, CgroupTree, CgroupWriteError, CpusetFile
+from tests.topology_rows import topology_of_rows
 
 
 def rules() -> list[Any]:
@@ -30,7 +30,7 @@ def test_every_rejection_rule_has_a_case() -> None:
 
 def two_nodes() -> CgroupTree:
     rows = [(cpu, cpu, cpu // 2, cpu // 2, cpu // 2) for cpu in range(4)]
-    return CgroupTree.of(Topology.from_rows(rows, memory_bytes={0: 1 << 30, 1: 0}))
+    return CgroupTree.of(topology_of_rows(rows, memory_bytes={0: 1 << 30, 1: 0}))
 
 
 def test_a_tree_takes_cpus_and_memory_nodes_from_the_machine() -> None:

@@ -4,10 +4,10 @@ import pytest
 
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, MaskOrder, distances_of
+from tests.topology_rows import topology_of_rows
 
 
 def table(*rows):
@@ -69,7 +69,7 @@ def test_the_merge_prefers_closer_nodes_only_when_told():
 
 def test_node_ids_may_have_gaps():
     rows = [(0, 0, 0, 1, 0), (1, 1, 0, 4, 0)]
-    found = distances_of(Topology.from_rows(rows, distances={1: [10, 21], 4: [22, 10]}))
+    found = distances_of(topology_of_rows(rows, distances={1: [10, 21], 4: [22, 10]}))
     assert found is not None
     assert found.total(1 << 1 | 1 << 4) == 10 + 21 + 22 + 10
 
@@ -77,4 +77,4 @@ def test_node_ids_may_have_gaps():
 @pytest.mark.parametrize("known", [{}, {0: [10, 21]}, {0: [10, 21], 1: [21]}])
 def test_a_machine_that_does_not_tell_all_of_them_has_none(known):
     rows = [(0, 0, 0, 0, 0), (1, 1, 0, 1, 0)]
-    assert distances_of(Topology.from_rows(rows, distances=known)) is None
+    assert distances_of(topology_of_rows(rows, distances=known)) is None

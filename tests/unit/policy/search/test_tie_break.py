@@ -4,12 +4,12 @@ import pytest
 
 from nri_plugin.model.options import TopologyManagerPolicy, TopologyTieBreak
 from nri_plugin.model.sets import CPUSet, NodeMask
-from nri_plugin.model.topology import Topology
 from nri_plugin.policy.cpu_assignment import cpu_tables
 from nri_plugin.policy.cpu_policy import cpu_hint_sets
 from nri_plugin.policy.hints import Hint, HintSet
 from nri_plugin.policy.merge import merge
 from nri_plugin.policy.search.mask_order import Distances, Share, tie_break
+from tests.topology_rows import topology_of_rows
 from tests.unit.policy.shapes import machine
 
 PACKED, SPREAD, BEST_FIT = TopologyTieBreak
@@ -93,7 +93,7 @@ def test_the_rank_of_a_mask_is_what_the_shares_of_its_nodes_add_up_to():
 
 def test_shares_add_up_unless_an_available_cpu_lies_in_a_cache_over_two_nodes():
     rows = [(cpu, cpu, 0, cpu // 4, (0, 0, 1, 1, 1, 1, 2, 2)[cpu]) for cpu in range(8)]
-    across = cpu_tables(Topology.from_rows(rows))
+    across = cpu_tables(topology_of_rows(rows))
 
     def is_additive(rule, free):
         return tie_break(rule, across, CPUSet.parse(free), 2).is_additive
