@@ -32,6 +32,7 @@ def test_full_file_system_refuses_the_save_and_keeps_the_former_state(tiny: Path
     found = CheckpointFile(str(tiny / "nri-pin")).load()
     assert (found.state, found.origin) == (SMALL, Origin.CURRENT)
     file.save(SMALL)
+    file.close()  # or it could not be unmounted
 
 
 @pytest.mark.root
@@ -53,7 +54,7 @@ def test_full_file_system_takes_appends_to_its_end_and_goes_on_where_there_is_ro
     assert len(state.allocations) > 10
     filler.unlink()
     file.append(after)
-    file.close()  # or it could not be unmounted
+    file.close()
     assert CheckpointFile(str(tiny / "nri-pin")).load().state == after
 
 
@@ -61,6 +62,7 @@ def test_full_file_system_takes_appends_to_its_end_and_goes_on_where_there_is_ro
 def test_read_only_file_system_refuses_the_save_and_loads(tiny: Path) -> None:
     file = CheckpointFile(str(tiny / "nri-pin"))
     file.save(SMALL)
+    file.close()  # or it could not be mounted read-only
     subprocess.run(["mount", "-o", "remount,ro", str(tiny)], check=True)
     with pytest.raises(CheckpointError, match="mount the state directory read-write"):
         file.save(SMALL)

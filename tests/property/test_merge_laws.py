@@ -1,9 +1,10 @@
 """Laws of merging hints, and agreement with trying every combination."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from nri_plugin.model.options import TopologyManagerPolicy
 from nri_plugin.model.sets import NodeMask

@@ -5,6 +5,8 @@ leave their CPUs to others, so that the checkpoint tells of allocations that end
 while, so that the runtime is not told of all.
 """
 
+import dataclasses
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -106,7 +108,7 @@ class Saving(RuleBasedStateMachine):
     def reach(self, gone: str) -> None:
         """The cgroup above the pods loses CPUs, or has all again; the runtime is not told."""
         topology = NODES[0].topology
-        self.on = replace(self.on, topology=topology.within(topology.online - cpus(gone)))
+        self.on = dataclasses.replace(self.on, topology=topology.within(topology.online - cpus(gone)))
         self.tell(MachineChanged())
 
     @precondition(lambda self: self.containers)

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nri_plugin.cli.explain.text import as_dict, explanation_text, fit_text, lead_text, sentence, whys
+from nri_plugin.cli.output import render
 from nri_plugin.core.decision import InformedCreate
 from nri_plugin.core.engine import decide
 from nri_plugin.explain.explanation import POD_RESOURCES, ContainerOutcome, explain, settings
@@ -239,7 +240,7 @@ def test_settings_name_what_is_not_usual() -> None:
 def test_everything_is_json() -> None:
     on = node(topology_manager_policy=SINGLE)
     told = explain(on, State(), creation(cpu=10, gpus=(0, 1)))
-    back = json.loads(json.dumps(as_dict(told)))
+    back = json.loads(render(as_dict(told), "json"))
     assert back["outcome"] == "refused"
     assert back["subject"]["devices"] == [
         {"resource": "example.com/gpu", "devices": [["0", "0"], ["1", "1"]]}

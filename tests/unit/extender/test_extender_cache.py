@@ -1,9 +1,9 @@
 """Feeding the cache."""
 
 import tracemalloc
+from dataclasses import replace
 
 import pytest
-from msgspec.structs import replace
 
 from nri_plugin.extender.cache import (
     MOST_GUESSES,
