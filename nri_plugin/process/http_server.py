@@ -237,7 +237,8 @@ class Connections:
         most = self.limits.connections
         with self._change:
             while not self._is_ended and (len(self._open) >= most or len(self._present) >= 2 * most):
-                if not self._close_first(self._open):
+                # Closed ones are present until their threads end; no further one has to make room for those.
+                if len(self._open) < most or not self._close_first(self._open):
                     self._change.wait(LOOK_S)
                     self._close_late()
             if not self._is_ended:

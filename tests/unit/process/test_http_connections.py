@@ -102,6 +102,15 @@ def test_threads_of_closed_connections_are_waited_for(clients: Clients):
     assert not clients["i"].is_closed
 
 
+def test_nobody_makes_room_for_threads_that_have_not_ended(clients: Clients, monkeypatch: pytest.MonkeyPatch):
+    assert clients.come("abcdefgh")
+    assert clients.closed() == "abcd"
+    clients["h"].has_certificate = True
+    monkeypatch.setattr(clients.all._change, "wait", lambda _: clients.all.left(clients["a"]))
+    assert clients.come("i")
+    assert clients.closed() == "abcde"
+
+
 def test_a_client_that_showed_a_certificate_is_the_last_to_make_room(clients: Clients):
     assert clients.come("abcd")
     clients["a"].has_certificate = True
