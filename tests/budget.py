@@ -45,22 +45,21 @@ SUMS = {ALL: 40_000, SERVING: 22_500, MODULES: 215}
 """At most in all; serving code is what the three daemons import."""
 
 ABOVE = {
-    "model": 1_989,
-    "core": 4_200,
+    "model": 1_720,
+    "core": 4_180,
     "explain": 720,
-    "wire": 2_660,
-    "host": 3_226,
-    "checkpoint": 2_288,
-    "recording": 781,
+    "host": 3_230,
+    "checkpoint": 1_660,
+    "recording": 760,
     "agent": 6_800,
-    "kube": 1_156,
-    "exporter": 1_914,
-    "process": 1_099,
-    "simulator": 7_472,
-    "cli": 17_481,
-    ALL: 57_900,
-    SERVING: 30_600,
-    MODULES: 319,
+    "kube": 990,
+    "exporter": 1_760,
+    "process": 920,
+    "simulator": 4_450,
+    "cli": 14_310,
+    ALL: 48_900,
+    SERVING: 28_400,
+    MODULES: 273,
 }
 """What is above its budget still and on its way down: it may not exceed this. A row goes when the budget is met."""
 
