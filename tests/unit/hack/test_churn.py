@@ -178,7 +178,14 @@ def edit(name: str, index: int, *keys: Any, to: Any) -> Callable[[Rows], None]:
 
 NEW = "e" * 64
 CRASHED = {"t": 1, "call": "create", "id": NEW, "pod": "old", "name": "a"}
+WHOLE = {
+    "containers": [{"name": "a", "resources": {}}],
+    "resources": {"limits": {"cpu": "2", "memory": "96Mi"}},
+}
+HAS_A_BLOCK = edit("pods", 0, "spec", to=WHOLE)
 BROKEN = [
+    ("CPUs of the pod", [HAS_A_BLOCK, put("/podold/" + OLD, ["1-2,9-10", "", True])]),
+    ("nobody shares CPUs of a pod", [HAS_A_BLOCK, put("/besteffort", ["0-3,6-11,14-15", "", None])]),
     ("no two own a CPU", put("/podyoung/" + YOUNG, ["1,5,9,13", "", True])),
     ("nobody shares exclusive CPUs", put("/besteffort", ["0-15", "", None])),
     ("its number of CPUs", put("/podyoung/" + YOUNG, ["4,12", "", True])),
